@@ -99,7 +99,7 @@ def pair(name: str):
     from drkit.core.draws import Draws
     from drkit.core.registry import installed
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.stages.pretrain import auto_encoder
+    from drkit.runs.steps.pretrain import auto_encoder
     from drkit.train.pretrain import batch_tensors
 
     (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")

@@ -38,7 +38,7 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
-from drkit.runs.stages.retriever import load_text_encoder, write_encoder
+from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder

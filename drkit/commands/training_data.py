@@ -43,7 +43,7 @@ from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.stage import files_state
-from drkit.runs.stages.reranker import check_teacher
+from drkit.runs.steps.reranker import check_teacher
 from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.vectors import ABOUT as VECTORS
 from drkit.train.teacher import Agreement

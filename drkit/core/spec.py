@@ -306,7 +306,7 @@ class ComponentSpec:
 
         Raises ImportError or AttributeError if the target does not exist.
         """
-        return _resolve(self.target)
+        return resolve(self.target)
 
 
 # What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.
@@ -342,7 +342,7 @@ class Extension:
         went wrong in the plugin.
         """
         try:
-            return _resolve(self.target)
+            return resolve(self.target)
         except Exception as error:  # third-party code may fail in any way
             self.require_packages()
             reason = f"{type(error).__name__}: {error}"
@@ -365,7 +365,8 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _resolve(target: str) -> Any:
+def resolve(target: str) -> Any:
+    """Import and return what the text `"module:attribute"` names."""
     module, attribute = target.split(":")
     return getattr(import_module(module), attribute)
 

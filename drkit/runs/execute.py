@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -35,6 +35,7 @@ from drkit.core.files import (
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
+from drkit.core.spec import resolve
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
@@ -182,7 +183,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
                 shared = (run / UNFINISHED / name / CHECKPOINTS).resolve()
                 Path(scratch, CHECKPOINTS).symlink_to(shared)
                 stage = by_name[name]
-                stage.spec.run(_stage_run(stage, Path(scratch), run, registry, Silent(), LocalEngine()))
+                _carry_out(stage, Path(scratch), run, registry, Silent(), LocalEngine())
                 processes.barrier()
     return {}
 
@@ -297,7 +298,7 @@ class _Work:
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
-            metrics = stage.spec.run(_stage_run(stage, folder, run, self.registry, self.progress, self.engine))
+            metrics = _carry_out(stage, folder, run, self.registry, self.progress, self.engine)
             if stage.spec.joint:
                 processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started
@@ -338,8 +339,10 @@ def _manifest(
     )
 
 
-def _stage_run(
+def _carry_out(
     stage: Stage[Any], folder: Path, run: Path, registry: Registry, progress: Progress, engine: Engine
-) -> StageRun[Any]:
+) -> Mapping[str, Any]:
+    """Import the stage's function and let it write into `folder`; returns the metrics."""
+    function: Callable[[StageRun[Any]], Mapping[str, Any]] = resolve(stage.spec.run)
     inputs = {name: run / part.stage / part.path for name, part in stage.inputs.items()}
-    return StageRun(stage.name, stage.settings, inputs, folder, registry, progress, engine)
+    return function(StageRun(stage.name, stage.settings, inputs, folder, registry, progress, engine))

@@ -1,8 +1,9 @@
 """A stage: one folder of a run, made by one function from declared settings and declared inputs only.
 
 The files in `drkit/runs/stages` declare stages: a frozen class of settings, the inputs by name, the record files
-(logs, probes), and the function. The plan (`drkit.runs.plan`) fills in the settings and connects the inputs in a
-`Draft`. The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
+(logs, probes), and the name of the function, which is in `drkit/runs/steps`. The plan (`drkit.runs.plan`) fills in the
+settings and connects the inputs in a `Draft`. The fingerprint covers exactly what the function can see, so a finished
+stage cannot be stale.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ S = TypeVar("S")
 
 # The pattern of a stage's files with the weights of a model.
 WEIGHTS = "*.safetensors"
-
-Metrics = Mapping[str, Any]
 
 
 def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
@@ -107,9 +106,11 @@ class StageSpec(Generic[S]):
     """The declaration of a stage, independent of any plan.
 
     name, version: its identity. Raise the version when the same settings and inputs give another result; moving or
-    renaming a module changes neither. settings: a frozen attrs class. inputs: a description of each input, by name;
-    `NAME/*` stands for any number of inputs. records: files that document the stage (logs, probes) and are not results.
-    resumable: an unfinished folder is kept, and `run` continues from it. joint: all processes of a run take part.
+    renaming a module changes neither. settings: a frozen attrs class. run: the `"module:function"` that makes the
+    stage, imported only then; it is called with a `StageRun` and returns the metrics of the manifest. inputs: a
+    description of each input, by name; `NAME/*` stands for any number of inputs. records: files that document the stage
+    (logs, probes) and are not results. resumable: an unfinished folder is kept, and `run` continues from it. joint: all
+    processes of a run take part.
     folders: the names of its stages in a plan, their folders in a run; `NAME-*` is a family, `*` any name that a recipe
     gives to a round. prunable: the files that `drkit prune` removes from a finished run, as a pattern.
     work: what a stage of a plan has to do, counted from sizes; None: too little to count.
@@ -118,7 +119,7 @@ class StageSpec(Generic[S]):
     name: str
     version: int
     settings: type[S]
-    run: Callable[[StageRun[S]], Metrics]
+    run: str
     inputs: Mapping[str, str] = field(factory=dict)
     records: tuple[str, ...] = ()
     resumable: bool = False

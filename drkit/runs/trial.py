@@ -35,7 +35,7 @@ from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, all_parts, context_kind, parts_in_use, required_signals
 from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
-from drkit.runs.stages.pretrain import auto_encoder, vocabulary_signals
+from drkit.runs.steps.pretrain import auto_encoder, vocabulary_signals
 from drkit.runs.work import local_config
 from drkit.testing import toys
 from drkit.testing.collections import written_signal

@@ -54,8 +54,8 @@ WRITERS = {
     "drkit/charts.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
     "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
-    "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
-    "drkit/runs/stages/queries.py": {"rmtree"},
+    "drkit/runs/steps/retriever.py": {"rmtree", "replace", "copytree"},
+    "drkit/runs/steps/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},

@@ -31,7 +31,7 @@ LAYERS = (
     ("commands",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.
+# Within runs: what a stage is, the stages, the plan that wires them, the steps that make them, and what carries it out.
 RUNS = (
     ("work", "manifest"),
     ("stage",),
@@ -40,6 +40,7 @@ RUNS = (
     ("plan_encoder",),
     ("plan_rounds",),
     ("plan", "costs"),
+    ("steps",),
     ("execute",),
     ("attribution",),
     ("trial",),
@@ -82,4 +83,5 @@ def test_the_parts_of_a_run_import_one_way(part):
         for name in imported(ROOT / path):
             if name.startswith("drkit.runs."):
                 other = name.split(".")[2]
-                assert RUNS_LEVEL[other] < RUNS_LEVEL[part] or (other == part == "stages"), f"{path} imports {name}"
+                within = other == part in ("stages", "steps")
+                assert within or RUNS_LEVEL[other] < RUNS_LEVEL[part], f"{path} imports {name}"

@@ -27,7 +27,7 @@ from drkit.encoders.masked_lm import group_by_length
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.stages.pretrain import auto_encoder
+from drkit.runs.steps.pretrain import auto_encoder
 from drkit.search import TextEncoder
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import AutoEncoder, MaskingCollator

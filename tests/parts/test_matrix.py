@@ -17,7 +17,7 @@ from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.stages.pretrain import auto_encoder, vocabulary_signals
+from drkit.runs.steps.pretrain import auto_encoder, vocabulary_signals
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import MaskingCollator

@@ -54,7 +54,7 @@ def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
     from drkit.core.registry import installed
     from drkit.core.spec import Kind
     from drkit.recipe.compose import ComposeRequest, compose
-    from drkit.runs.stages.pretrain import auto_encoder
+    from drkit.runs.steps.pretrain import auto_encoder
 
     parts = installed()
     recipe = compose(ComposeRequest(paper=paper, settings=settings), parts).pretrain

@@ -36,6 +36,9 @@ from drkit.runs.stage import TextReading
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.reranker import TEACHER, TeacherSettings
 from drkit.runs.stages.texts import COLLECTION
+from drkit.runs.steps.finetune import finetune
+from drkit.runs.steps.reranker import score_pairs
+from drkit.runs.steps.texts import store_collection
 from drkit.runs.work import BERT_BASE
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
@@ -203,7 +206,7 @@ def taught(folder, inputs, **changes):
     training = Training(num_train_epochs=30)  # every query in every batch
     given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "training": training, "negatives": 63}
     given |= {"seed": 7, **changes}
-    return TEACHER.run(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
+    return score_pairs(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
 
 
 @pytest.mark.parametrize("where", ["stage", "folder"])
@@ -319,7 +322,7 @@ def test_a_run_says_what_becomes_of_scores_in_training_rows(tmp_path, rows, teac
     recipe = compose(ComposeRequest(collection=path, miners=("given",), settings=settings), installed())
     (stage,) = (one for one in plan(recipe, installed().registry).stages if one.name == "collection")
     notes = Mock(wraps=Silent())
-    run = partial(COLLECTION.run, stage_run(COLLECTION, tmp_path / "stage", {}, stage.settings, notes))
+    run = partial(store_collection, stage_run(COLLECTION, tmp_path / "stage", {}, stage.settings, notes))
     if said == "but they have none":
         with pytest.raises(DrkitError, match=said):
             run()
@@ -355,7 +358,7 @@ def finetuned(tmp_path):
             seed=7,
         )
         stage = stage_run(FINETUNE, tmp_path / name, {**inputs, **stores, "teacher": scores}, settings)
-        FINETUNE.run(stage)
+        finetune(stage)
         return load_file(tmp_path / name / "model.safetensors")
 
     return inputs, train

@@ -24,6 +24,7 @@ from drkit.plugin import NoSettings
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.reranker import RERANKER, TEACHER, RerankerSettings, TeacherSettings
+from drkit.runs.steps.reranker import score_pairs, train_reranker
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.biencoder import training_pairs
@@ -183,7 +184,7 @@ def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
     recipe = SimpleNamespace(reranker=settings(**changes), seed=seed)
     inputs = {**parts_of(folder / "collection", "train"), "negatives": folder / "negatives", "start": folder / "lm"}
     given = settings_from(RerankerSettings, recipe, training=recipe.reranker.training_only())
-    return RERANKER.run(stage_run(RERANKER, folder / name, inputs, given))
+    return train_reranker(stage_run(RERANKER, folder / name, inputs, given))
 
 
 def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):
@@ -303,7 +304,7 @@ def taught(folder, name):
     given = TeacherSettings(
         model="", max_length=None, queries=0, draws=1, training=Training(num_train_epochs=30), negatives=63, seed=7
     )
-    return TEACHER.run(stage_run(TEACHER, folder / name, inputs, given))
+    return score_pairs(stage_run(TEACHER, folder / name, inputs, given))
 
 
 def process(folder):

@@ -24,7 +24,8 @@ def train(stage):
 
 
 def main(folder):
-    go([Stage("trained", StageSpec("train", 1, Toy, train, joint=True), Toy(), "train")], Path(folder, "run"))
+    spec = StageSpec("train", 1, Toy, f"{__name__}:train", joint=True)
+    go([Stage("trained", spec, Toy(), "train")], Path(folder, "run"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from drkit.data import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.runs.stages.retriever import BM25, Bm25Settings
+from drkit.runs.steps.retriever import index_words
 from drkit.search import Bm25Retriever
 from tests.rerank.toys import stage_run
 
@@ -48,7 +49,7 @@ def built(tmp_path, wanted, k1, b, measure="RR@10", exclude_self=False):
     settings = Bm25Settings(measure=measure, depth=10, exclude_self=exclude_self, k1=k1, b=b, language="english")
     inputs = {"passages": folder / "passages", "dev": folder / "dev"}
     run = stage_run(BM25, tmp_path / "bm25", inputs, settings)
-    return BM25.run(run), Bm25Retriever.load(tmp_path / "bm25")
+    return index_words(run), Bm25Retriever.load(tmp_path / "bm25")
 
 
 @pytest.mark.parametrize(

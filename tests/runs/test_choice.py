@@ -6,7 +6,8 @@ import pytest
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
-from drkit.runs.stages.retriever import CHOOSE, ChoiceSettings, chosen_input
+from drkit.runs.stages.retriever import CHOOSE, ChoiceSettings
+from drkit.runs.steps.retriever import choose, chosen_input
 from drkit.search import write_run
 from tests.rerank.toys import stage_run
 
@@ -57,7 +58,7 @@ def test_the_best_on_dev_is_chosen(rankings, chosen, values, tmp_path):
         write_run(runs / f"{name}.trec", rows, tag=name)
     settings = ChoiceSettings(candidates=tuple(rankings), measure="RR@10", exclude_self=False)
     inputs = {"judged": collection / "dev", "runs": runs}
-    choice = CHOOSE.run(stage_run(CHOOSE, tmp_path / "choice", inputs, settings))
+    choice = choose(stage_run(CHOOSE, tmp_path / "choice", inputs, settings))
     assert (choice["chosen"], list(choice["values"].values())) == (chosen, values)
     assert json.loads((tmp_path / "choice" / "choice.json").read_text()) == choice
     folders = {f"index/{name}": tmp_path / name for name in rankings}

@@ -13,6 +13,7 @@ from drkit.evaluate.systems import VERDICT_CAPTION
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.plan import plan
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
+from drkit.runs.steps.evaluation import evaluate_systems
 from drkit.search import write_run
 from drkit_cli.render import results
 from tests.rerank.toys import stage_run
@@ -66,7 +67,7 @@ def evaluated(tmp_path):
     )
     inputs = {"judged": collection / "test", "runs": runs}
     stage = stage_run(EVALUATION, tmp_path / "evaluation", inputs, settings, Notes())
-    return stage, EVALUATION.run(stage)
+    return stage, evaluate_systems(stage)
 
 
 def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
@@ -107,7 +108,7 @@ def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated
     stage, _ = evaluated
     write_run(stage.inputs["runs"] / "reranker.trec", [("q1", hits)], tag="reranker")
     settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
-    metrics = EVALUATION.run(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
+    metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
     results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)})
     assert said in " ".join(capsys.readouterr().out.split())
 
@@ -118,14 +119,14 @@ def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evalua
     (tmp_path / "chosen.txt").write_text("low-2")
     settings = evolve(stage.settings, systems=("bm25", "low", "worse"), last="worse")
     inputs = {**stage.inputs, "choice": tmp_path / "chosen.txt"}
-    metrics = EVALUATION.run(stage_run(EVALUATION, tmp_path / "again", inputs, settings, Notes()))
+    metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", inputs, settings, Notes()))
     assert (metrics["compared"], {*metrics["against"]}) == ("low", {"bm25", "worse"})
     results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)})
     printed = " ".join(capsys.readouterr().out.split())
     assert "between low and BM25: RR@10 0.375 against 0.500" in printed
     assert "worse and" not in printed
     (tmp_path / "chosen.txt").write_text("initial")  # the run gained nothing, which the verdict on the last one says
-    again = EVALUATION.run(stage_run(EVALUATION, tmp_path / "third", inputs, settings, Notes()))
+    again = evaluate_systems(stage_run(EVALUATION, tmp_path / "third", inputs, settings, Notes()))
     assert again["compared"] == "worse"
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,22 @@ from attrs import evolve, field, frozen
 from drkit.core.files import CHECKPOINTS, replacing, write_text
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.core.spec import resolve
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute, publish
 from drkit.runs.manifest import read_manifest, write_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
+from drkit.runs.stages import declared_stages
 from drkit.runs.survey import State, survey
 from drkit.train.resuming import seal
 
 PARTS = installed()
 RECIPE = compose(ComposeRequest(), PARTS)
 CALLS = []
+# What the next calls of `write_version` write.
+VERSIONS = []
 
 
 @frozen
@@ -76,9 +81,9 @@ def linger(stage):
     return {}
 
 
-WRITE = StageSpec("write", 1, Toy, write, inputs={"from/*": "what is copied"}, records=("log.jsonl",))
-FAIL = StageSpec("fail", 1, Failing, fail, inputs={"from/*": "what it does not get to"})
-COUNT_UP = StageSpec("count-up", 1, Toy, count_up, resumable=True)
+WRITE = StageSpec("write", 1, Toy, f"{__name__}:write", inputs={"from/*": "what is copied"}, records=("log.jsonl",))
+FAIL = StageSpec("fail", 1, Failing, f"{__name__}:fail", inputs={"from/*": "what it does not get to"})
+COUNT_UP = StageSpec("count-up", 1, Toy, f"{__name__}:count_up", resumable=True)
 
 
 def killed_while_writing(stage):
@@ -93,8 +98,8 @@ def killed_while_writing(stage):
         os._exit(1)
 
 
-KILLED = StageSpec("killed", 1, Toy, killed_while_writing, resumable=True)
-LINGER = StageSpec("linger", 1, Toy, linger)
+KILLED = StageSpec("killed", 1, Toy, f"{__name__}:killed_while_writing", resumable=True)
+LINGER = StageSpec("linger", 1, Toy, f"{__name__}:linger")
 
 
 def of(*parts):
@@ -135,6 +140,12 @@ def reasons(stages, run):
 def found(stages, run, **options):
     """What `survey` says of every stage."""
     return {one.stage.name: one.summary for one in survey(stages, run, **options)}
+
+
+@pytest.mark.parametrize("spec", declared_stages(), ids=lambda spec: spec.name)
+def test_the_function_of_a_stage_takes_the_settings_that_it_declares(spec):
+    (given,) = signature(resolve(spec.run)).parameters.values()
+    assert given.annotation == f"StageRun[{spec.settings.__name__}]"
 
 
 def test_a_run_then_nothing_to_do(tmp_path):
@@ -212,14 +223,15 @@ def test_a_pruned_stage_stays_finished_until_a_stage_reads_its_files(tmp_path):
     assert reasons((*line(c=30), d), run) == {}
 
 
+def write_version(stage):
+    """A stage that comes out different each time."""
+    (stage.folder / "out.txt").write_text(VERSIONS.pop(0))
+    return {}
+
+
 def test_a_pruned_stage_that_comes_out_different_is_said_and_what_follows_runs_again(tmp_path):
-    versions = iter(("old", "new"))
-
-    def write_version(stage):
-        (stage.folder / "out.txt").write_text(next(versions))
-        return {}
-
-    drifting = Stage("a", StageSpec("drifting", 1, Toy, write_version), Toy(), "first")
+    VERSIONS[:] = ["old", "new"]
+    drifting = Stage("a", StageSpec("drifting", 1, Toy, f"{__name__}:write_version"), Toy(), "first")
     run = tmp_path / "run"
     go((drifting, *line()[1:]), run)
     pruned(run / "a")
@@ -406,11 +418,7 @@ def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not
     run = tmp_path / "run"
     go(chain(), run)
 
-    def moved(stage):
-        return write(stage)
-
-    moved.__module__ = "another.index"
-    elsewhere = tuple(evolve(stage, spec=evolve(WRITE, run=moved)) for stage in chain())
+    elsewhere = tuple(evolve(stage, spec=evolve(WRITE, run="another.index:write")) for stage in chain())
     assert reasons(elsewhere, run) == {}
     a, b, c = chain()
     newer = (a, evolve(b, spec=evolve(WRITE, version=2)), c)
@@ -464,15 +472,16 @@ def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(
     assert (run / "c/out.txt").read_text() == "two+3"
 
 
-def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
-    def two(stage):
-        CALLS.append(stage.name)
-        for name in ("one", "two"):
-            (stage.folder / name).mkdir()
-            (stage.folder / name / "out.txt").write_text(f"{name}{stage.settings.value if name == 'two' else ''}")
-        return {}
+def write_two(stage):
+    CALLS.append(stage.name)
+    for name in ("one", "two"):
+        (stage.folder / name).mkdir()
+        (stage.folder / name / "out.txt").write_text(f"{name}{stage.settings.value if name == 'two' else ''}")
+    return {}
 
-    spec = StageSpec("two", 1, Toy, two)
+
+def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
+    spec = StageSpec("two", 1, Toy, f"{__name__}:write_two")
 
     def stages(value):
         readers = [Stage(name, WRITE, Toy(), "reads", of(Part("both", name))) for name in ("one", "two")]

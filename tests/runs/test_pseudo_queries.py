@@ -23,7 +23,7 @@ from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading, settings_from
-from drkit.runs.stages.retriever import load_text_encoder, write_encoder
+from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder, align, convex
 from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5

@@ -97,7 +97,7 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():
-    code = "import sys, drkit.runs.stages.report; print('matplotlib' in sys.modules)"
+    code = "import sys, drkit.runs.steps.report; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -117,6 +117,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
     from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stage import settings_from
     from drkit.runs.stages.texts import COLLECTION, CollectionSettings
+    from drkit.runs.steps.texts import store_collection
     from tests.data.test_files import beir
     from tests.rerank.toys import stage_run
 
@@ -126,7 +127,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
         settings = settings_from(CollectionSettings, compose(wanted, installed()))
         stage = stage_run(COLLECTION, tmp_path / index, {}, settings)
         if problem is None:
-            assert COLLECTION.run(stage)["passages"] > 0
+            assert store_collection(stage)["passages"] > 0
         else:
             with pytest.raises(DrkitError, match=problem):
-                COLLECTION.run(stage)
+                store_collection(stage)

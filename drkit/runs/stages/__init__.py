@@ -1,18 +1,23 @@
-"""The stages of a run, those of one step in a file: settings, inputs, version, and the function that runs the stage.
+"""The stages of a run, those of one step in a file: settings, inputs, version, work, and the name of the function.
 
-The files import no torch, because plans import them; their functions import the rest when the stage runs.
+The files import no torch, because plans import them; the functions are in the file of the same name in `runs/steps`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from drkit.runs.stage import StageSpec
 
 
+def declared_stages() -> tuple[StageSpec[Any], ...]:
+    """Return the declarations of all stages."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, StageSpec))
+
+
 def stage_folders() -> tuple[str, ...]:
     """Return the folders of all stages but the rounds that a recipe names, sorted; `NAME-*` is a family of folders."""
-    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-    specs = [value for module in modules for value in vars(module).values() if isinstance(value, StageSpec)]
-    return tuple(sorted({folder for spec in specs for folder in spec.folders if folder != "*"}))
+    return tuple(sorted({folder for spec in declared_stages() for folder in spec.folders if folder != "*"}))

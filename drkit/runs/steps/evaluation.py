@@ -1,0 +1,193 @@
+"""Rank queries with every system, fuse two rankings, and measure all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from drkit.core.engine import Loaded
+from drkit.core.escaping import escape_paragraph
+from drkit.core.file_parts import FileParts
+from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.types import Judgement, Query
+from drkit.data.corpus import StoredCorpus, collection_of, read_queries
+from drkit.data.store import count_truncated
+from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
+from drkit.evaluate.systems import table_caption
+from drkit.recipe.toml import json_text
+from drkit.runs.stage import StageRun, Truncation, record_truncations
+from drkit.runs.stages.evaluation import (
+    EXPORTED,
+    HYBRID_NAME,
+    STARTS,
+    UNTUNED,
+    EvaluationSettings,
+    HybridSettings,
+    SearchSettings,
+    UntunedSettings,
+)
+from drkit.runs.steps.reranker import loaded_teacher
+from drkit.runs.steps.retriever import chosen_input, loaded_retriever
+from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels, write_run
+from drkit.search.fusion import WEIGHT
+from drkit.search.run_files import RankedBlock, reranked_blocks, retriever_blocks, write_blocks
+
+
+def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
+    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries.
+
+    Queries are ranked on the engine. A ranking that an interrupted attempt has finished is kept.
+    """
+    settings = stage.settings
+    queries = list(read_queries(stage.inputs["queries"]))
+    truncations = []
+    for name, retriever in _systems(stage):
+        blocks = retriever_blocks(retriever, queries, settings.depth, exclude_self=settings.exclude_self)
+        _write(stage, name, blocks, len(queries), "queries")
+        if name in settings.retrievers:
+            texts = [query.text for query in queries]
+            truncations.append(_truncation(retriever.value.encoder, texts, settings.split))
+    record_truncations(truncations, stage.folder, stage.progress)
+    for name, source in settings.reranked.items():
+        _write(stage, name, _reranked(stage, name, source, queries), len(queries), "queries re-ranked")
+    return {"queries": len(queries), "depth": settings.depth}
+
+
+def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
+    path = stage.folder / f"{name}.trec"
+    if path.is_file():
+        return
+    write_blocks(
+        blocks,
+        path,
+        tag=name,
+        engine=stage.engine,
+        parts=FileParts(stage.folder / CHECKPOINTS / name),
+        uses="core" if name == "bm25" else "gpu",
+        on_progress=lambda done: stage.progress.advance(done, total, what),
+    )
+
+
+def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
+    counts = count_truncated(Counter(encoder.query_lengths(texts)), encoder.query_length)
+    return Truncation(f"{split} queries", "encoder.query_length", encoder.query_length, texts=len(texts), **counts)
+
+
+def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]]]:
+    """Yield the systems one by one, so that only one index is in memory at a time."""
+    inputs = stage.inputs
+    if "bm25" in inputs:
+        yield "bm25", Loaded(Bm25Retriever.load, inputs["bm25"])
+    for name in stage.settings.retrievers:
+        yield name, loaded_retriever(inputs[f"encoder/{name}"], inputs[f"index/{name}"], stage.settings.reading)
+
+
+def _reranked(
+    stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query]
+) -> Iterator[RankedBlock]:
+    """Yield the rankings of a retriever with their first passages re-ranked by a cross-encoder."""
+    return reranked_blocks(
+        stage.folder / f"{source}.trec",
+        loaded_teacher(stage.inputs[f"reranker/{name}"]),
+        queries={query.query_id: query.text for query in queries},
+        corpus=Loaded(StoredCorpus, stage.inputs["passages"]),
+        depth=stage.settings.rerank_depth,
+    )
+
+
+def fuse(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
+    """Write `hybrid.trec` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
+    depth, ranking = stage.settings.depth, chosen_input(stage.inputs, "retriever")
+    facts = {"retriever": ranking.stem, "depth": depth, **_weight(stage)}
+    hits = align(read_run(stage.inputs["bm25"]), read_run(ranking))
+    write_run(stage.folder / f"{HYBRID_NAME}.trec", convex(hits, facts["weight"], depth), tag=HYBRID_NAME)
+    write_text(stage.folder / WEIGHT, json_text(facts))
+    return facts
+
+
+def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
+    settings, inputs = stage.settings, stage.inputs
+    judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
+    if settings.measure is None or not judgements:
+        return {"weight": UNTUNED, "tuned": None}
+    first, second = (read_run(inputs["dev-runs"] / name) for name in ("bm25.trec", f"{EXPORTED}.trec"))
+    tuned = tune_weight(first, second, judgements, settings.measure)
+    means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
+    return {
+        "weight": tuned.weight,
+        "tuned": {"measure": tuned.measure, "queries": tuned.queries, "means": means},
+    }
+
+
+def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
+    """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
+    settings = stage.settings
+    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": UNTUNED, "tuned": None}
+    write_text(stage.folder / WEIGHT, json_text(facts))
+    return facts
+
+
+def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
+    """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
+
+    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of tests of
+    the `compared` system against each other one; hybrid is tested against BM25 only, in `hybrid`.
+    """
+    settings, split = stage.settings, stage.settings.split
+    judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
+    measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
+    systems = [(name, average(scores)) for name, scores in measured.items()]
+    single = {name: scores for name, scores in systems if name != HYBRID_NAME}
+    compared = _compared(stage)
+    rows = comparison(systems)
+    positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
+    if lost := rows[0].queries - len(positive):
+        stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
+    write_qrels(stage.folder / "qrels.txt", judgements)
+    caption = table_caption({name: len(scores) for name, scores in measured.items()})
+    results = {
+        "split": split,
+        "measures": list(settings.measures),
+        "exclude_self": settings.exclude_self,
+        "runs": {name: list(settings.draws.get(name, (name,))) for name in settings.systems},
+        "queries": rows[0].queries,
+        "rows": [attrs.asdict(row) for row in rows],
+        "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
+        "compared": compared,
+        "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
+    }
+    if HYBRID_NAME in stage.inputs:
+        facts = json.loads((stage.inputs[HYBRID_NAME] / WEIGHT).read_text(encoding="utf-8"))
+        tests = _p_values(systems[-1][1], systems[0][1])
+        results[HYBRID_NAME] = {**facts, "against": {"bm25": tests}}
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{escape_paragraph(caption)}\n")
+    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
+    write_text(stage.folder / "results.json", json_text(results))
+    return results
+
+
+def _compared(stage: StageRun[EvaluationSettings]) -> str:
+    """Return the row that the verdicts are on: the exported retriever's; a draw is reported in the row of its round.
+
+    If that is the encoder from which the run started, it is the row of the last retriever, which did not beat it.
+    """
+    path, settings = stage.inputs.get("choice"), stage.settings
+    exported = settings.last if path is None else path.read_text(encoding="utf-8")
+    compared = settings.last if exported in STARTS else exported
+    return next((name for name, draws in settings.draws.items() if compared in draws), compared)
+
+
+def _p_values(one: Scores, other: Scores) -> dict[str, float]:
+    """Return the p-values of paired t-tests between two systems, by measure."""
+    return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
+
+
+def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
+    """Return the scores of a system, one per draw."""
+    settings, folder = stage.settings, stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
+    runs = (read_run(folder / f"{one}.trec") for one in settings.draws.get(name, (name,)))
+    return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]

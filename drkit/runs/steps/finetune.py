@@ -1,0 +1,204 @@
+"""Fine-tune one retriever, with its negatives mined again and validated where the recipe asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+
+from drkit.core import processes
+from drkit.core.files import CHECKPOINTS
+from drkit.core.processes import local_device
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.store import TokenStore
+from drkit.errors import DrkitError
+from drkit.miners.chain import mining_requests, read_negatives
+from drkit.miners.specs import refresh_settings
+from drkit.runs.stage import StageRun
+from drkit.runs.stages.finetune import FinetuneSettings
+from drkit.runs.steps.retriever import encoders_of
+from drkit.search import Reranker
+from drkit.train.batches import Schedule, batches_per_epoch
+from drkit.train.biencoder import (
+    BiEncoder,
+    PairCollator,
+    TrainingPairs,
+    describe_batch,
+    draw_queries,
+    drawn_passages,
+    effective_batch,
+    mean_metric,
+    schedule_lengths,
+    training_pairs,
+    uses_in_batch_negatives,
+)
+from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
+from drkit.train.refresh import ChainMiner, Refresher
+from drkit.train.teacher import read_scores
+from drkit.train.trainer import train_in
+from drkit.train.validation import DevQueries, ValidationCallback, validation_task
+
+
+def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
+    """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
+    settings = stage.settings
+    tokenizer, collection = load_tokenizer(str(stage.inputs["start"])), collection_of(stage.inputs)
+    module, collate = _bi_encoder(stage, tokenizer), _collator(stage, collection)
+    refresher = _refresher(stage, module, tokenizer, collate, collection)
+    collate = evolve(collate, refreshed=refresher)
+    validations = _validations(stage, module, tokenizer, collate, collection)
+    if collate.teacher is not None:
+        _check_scored(stage, collate)
+    if not refresher:
+        stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
+    result = train_in(
+        stage.folder,
+        module,
+        collate,
+        training=settings.training,
+        lengths=schedule_lengths(collate.pairs),
+        seed=settings.seed,
+        progress=stage.progress,
+        callbacks=[*([refresher] if refresher else []), *validations],
+    )
+    save_encoders(module, tokenizer, stage.folder)
+    effective = effective_batch(collate, settings.training, settings.loss)
+    metrics = {**result.metrics, **effective}
+    if uses_in_batch_negatives(settings.loss):
+        counted = metrics["negatives_counted"] = round(mean_metric(result.log, "negatives"), 1)
+        stage.progress.note(f"negatives per query, without copies and judged positives: {counted:,}")
+    if refresher:  # the mined negatives are known only now
+        stage.progress.note(describe_batch(effective))
+        metrics["refreshed"] = refresher.metrics()
+    return {**metrics, **{key: value for callback in validations for key, value in callback.result().items()}}
+
+
+def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
+    settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
+    encoder = load_encoder(start, pooling=pooling)
+    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=settings.seed)
+    loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
+    separate = settings.encoders == "separate"
+    passages = load_passage_encoder(start, pooling=pooling) if separate else None
+    return BiEncoder(encoder, loss, passage_encoder=passages)
+
+
+def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> PairCollator:
+    settings, inputs, pairs, own = stage.settings, stage.inputs, _pairs(stage, collection), None
+    if settings.exclude_self:
+        ids = [query.query_id for query in collection.queries("train")]
+        own = collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
+    return PairCollator(
+        pairs=pairs,
+        queries=TokenStore.open(inputs["query-tokens"]),
+        passages=TokenStore.open(inputs["tokens"]),
+        negatives=settings.negatives,
+        seed=settings.seed,
+        teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
+        self_passages=own,
+    )
+
+
+def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
+    """Raise DrkitError if the teacher has not scored every pair that this training draws."""
+    settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
+    assert teacher is not None
+    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=processes.count())
+    drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
+    missing = sum(
+        int(np.isnan(teacher.lookup(query, passages)).sum())
+        for query, passages in zip(pairs.queries.tolist(), drawn, strict=True)
+    )
+    if missing:
+        raise DrkitError(
+            f"{missing:,} of the {sum(map(len, drawn)):,} pairs that {stage.name} draws have no teacher score: they "
+            f"were scored for batches of another number of processes. Run it with as many processes as before "
+            f"({processes.count()} now), or remove {stage.inputs['teacher']} and run it again."
+        )
+
+
+def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
+    """Return the training pairs of the round's queries; every `draw` has other queries."""
+    settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
+    if settings.queries > len(pairs):
+        same = ", and every draw is the same" if settings.draws > 1 else ""
+        stage.progress.note(
+            f"using all {len(pairs):,} training queries, fewer than the {settings.queries:,} requested{same}"
+        )
+    return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
+
+
+def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learner: str) -> TrainingPairs:
+    """Return the training queries that have a positive, with their mined negatives if these are an input.
+
+    Raises DrkitError if no query has a positive; learner: what needs one.
+    """
+    mined = read_negatives(inputs["negatives"]) if "negatives" in inputs else {}
+    query_ids = [query.query_id for query in collection.queries("train")]
+    pairs = training_pairs(query_ids, collection.positive_indices("train"), mined)
+    if not len(pairs):
+        raise DrkitError(
+            f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"
+        )
+    return pairs
+
+
+def _refresher(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> Refresher | None:
+    """Return the callback that mines again during training; None unless the miners begin with `refresh`."""
+    settings = stage.settings
+    refresh = refresh_settings(settings.miners)
+    if refresh is None or not collate.negatives:
+        return None
+    queries = list(collection.queries("train"))
+    ids = [queries[index].query_id for index in collate.pairs.queries]
+    by_id = {request.query_id: request for request in mining_requests(collection, exclude_self=settings.exclude_self)}
+    reranker = stage.inputs.get("reranker")
+    miner = ChainMiner(
+        encoder=encoders_of(module, tokenizer, settings.reading),
+        passages=collate.passages,
+        corpus=collection.corpus,
+        requests=[by_id[query_id] for query_id in ids],
+        choices=settings.miners,
+        registry=stage.registry,
+        scratch=stage.folder / CHECKPOINTS,
+        context=BuildContext(
+            reranker=Reranker.load(reranker, local_device()) if reranker else None, seed=settings.seed
+        ),
+    )
+    return Refresher(
+        miner,
+        collection.corpus,
+        folder=stage.folder / CHECKPOINTS,
+        query_ids=ids,
+        initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
+        every=refresh.refresh_every,
+        per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
+    )
+
+
+def _validations(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> list[ValidationCallback]:
+    """Return the callback that validates during training, in a list that is empty if validation is off."""
+    settings, validation = stage.settings, stage.settings.validation
+    if validation is None:
+        return []
+    task = validation_task(collection, validation, seed=settings.seed, exclude_self=settings.exclude_self)
+    encoder = encoders_of(module, tokenizer, settings.reading)
+    queries = DevQueries(module, encoder, task, collate.passages, validation.measure)
+    return [ValidationCallback(module, queries, validation, folder=stage.folder, progress=stage.progress)]

@@ -1,0 +1,80 @@
+"""Mine hard negatives for every training query, in this process or on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from drkit.core.file_parts import FileParts
+from drkit.core.files import CHECKPOINTS
+from drkit.core.processes import local_device
+from drkit.core.types import BuildContext, Mined
+from drkit.data.corpus import StoredCorpus, collection_of
+from drkit.miners.blocks import mine_on
+from drkit.miners.chain import Chain, build_chain, mining_requests, model_hashes, write_negatives
+from drkit.miners.specs import refresh_settings
+from drkit.runs.stage import StageRun, TextReading
+from drkit.runs.stages.negatives import NegativeSettings
+from drkit.runs.steps.retriever import load_retriever
+from drkit.search import Reranker
+
+
+def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
+    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the models."""
+    settings = stage.settings
+    given = tuple(stage.inputs.items()), settings.reading, settings.seed
+    context, corpus = open_inputs(*given)
+    if refresh_settings(settings.miners) and context.retriever is None:
+        stage.progress.note("the model in training mines all negatives, including those of the first epoch")
+        return write_negatives((), corpus, stage.folder)
+    chain = build_chain(settings.miners, stage.registry, context)
+    counts = write_negatives(_mined(stage, chain, context, partial(open_inputs, *given)), corpus, stage.folder)
+    if counts["queries_without"]:
+        dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
+        stage.progress.note(
+            f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
+        )
+    return {**counts, "models": model_hashes(context)}
+
+
+def open_inputs(
+    given: tuple[tuple[str, Path], ...], reading: TextReading | None, seed: int
+) -> tuple[BuildContext, StoredCorpus]:
+    """Return what miners are built with (retriever and re-ranker, where the inputs have them), and the corpus."""
+    inputs = dict(given)
+    collection = collection_of(inputs)
+    searches = "index" in inputs and reading is not None
+    context = BuildContext(
+        retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
+        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
+        negatives=collection.negatives("train"),
+        seed=seed,
+    )
+    return context, collection.corpus
+
+
+def _mined(
+    stage: StageRun[NegativeSettings],
+    chain: Chain,
+    context: BuildContext,
+    open_with: partial[tuple[BuildContext, StoredCorpus]],
+) -> Iterator[Mined]:
+    """Yield the negatives of all training queries, mined in this process or on the engine."""
+    settings, kept = stage.settings, stage.folder / CHECKPOINTS
+    collection = collection_of(stage.inputs)
+    total = len(collection.positives("train"))
+    return mine_on(
+        stage.engine,
+        chain,
+        collection.corpus,
+        mining_requests(collection, exclude_self=settings.exclude_self),
+        chain.depth,
+        choices=settings.miners,
+        context=context,
+        open_with=open_with,
+        index=kept / "index",
+        parts=FileParts(kept / "mined"),
+        on_progress=lambda done: stage.progress.advance(done, total, "queries"),
+    )

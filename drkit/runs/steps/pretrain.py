@@ -1,0 +1,150 @@
+"""Pre-train an encoder: build it with its decoder and losses, probe it, and keep the best step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.arrays import SignalValues
+from drkit.data.contexts import batch_signals, open_contexts, open_signals, open_texts
+from drkit.data.corpus import collection_of
+from drkit.data.ppmi import log_frequencies
+from drkit.data.spans import Spans
+from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
+from drkit.recipe.parts import call_signals, context_kind, signal_scopes
+from drkit.recipe.schema import Pretrain
+from drkit.runs.stage import StageRun
+from drkit.runs.stages.pretrain import PretrainSettings
+from drkit.runs.steps.retriever import encoder_of
+from drkit.train.batches import SubsetCollator
+from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.probes import Probes, held_out
+from drkit.train.retrieval_probe import retrieval_probe
+from drkit.train.trainer import train_in
+from drkit.train.validation import ValidationCallback
+
+
+def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
+    """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds, loss and the best probe."""
+    settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
+    tokenizer = load_tokenizer(str(inputs["start"]))
+    encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
+    signals = open_signals(inputs)
+    context = BuildContext(
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        generator=load_generator(inputs.get("generator")),
+        signals=vocabulary_signals(signals),
+        seed=stage.settings.seed,
+    )
+    masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
+    module = auto_encoder(settings, registry, encoder, context, masker=masker)
+    for note in restore(module, settings, inputs["start"]):
+        stage.progress.note(note)
+    collate = _collator(stage, module, masker, signals)
+    if encoder.has_untrained_head():
+        # Otherwise the encoder would learn the words' frequencies for the head, and all vectors would move together.
+        encoder.set_lm_bias(torch.from_numpy(log_frequencies(collate.store, vocab_size=encoder.config.vocab_size)))
+        stage.progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
+    documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
+    trained, kept = held_out(len(collate.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    probes = _probes(stage, module, tokenizer, collate, held_out=kept)
+    result = train_in(
+        stage.folder,
+        module,
+        SubsetCollator(collate, trained),
+        training=settings,
+        lengths=collate.store.lengths[trained],
+        seed=stage.settings.seed,
+        progress=stage.progress,
+        callbacks=probes,
+    )
+    save_parts(module, settings, tokenizer, stage.folder)
+    return {
+        **result.metrics,
+        "held_out": len(kept),
+        **{key: value for callback in probes for key, value in callback.result().items()},
+    }
+
+
+def _collator(
+    stage: StageRun[PretrainSettings], module: AutoEncoder, masker: Masker, signals: Mapping[str, SignalValues]
+) -> MaskingCollator:
+    return MaskingCollator(
+        store=open_texts(stage.inputs),
+        signals=batch_signals(signals),
+        masker=masker,
+        rows=module.decoder.rows,
+        seed=stage.settings.seed,
+        contexts=open_contexts(stage.inputs, context_kind(stage.settings.pretrain, stage.registry)),
+        paired=module.paired(),
+    )
+
+
+def _probes(
+    stage: StageRun[PretrainSettings],
+    module: AutoEncoder,
+    tokenizer: Any,
+    collate: MaskingCollator,
+    *,
+    held_out: NDArray[np.int64],
+) -> list[ValidationCallback]:
+    """Return the callback that probes pre-training, in a list that is empty if probes are off.
+
+    Probes without a query that has a judged passage only measure, and pre-training ends with its last weights.
+    """
+    settings = stage.settings.pretrain.probe
+    if not settings.every:
+        return []
+    searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
+    retrieval = retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed)
+    if settings.chooses and retrieval is None:
+        stage.progress.note("ending with the last weights: no query to choose by has a judged passage")
+        settings = evolve(settings, keep_best=False, patience=0)
+    probes = Probes(
+        module=module,
+        encoder=encoder_of(module.encoder, tokenizer, stage.settings.reading),
+        collate=collate,
+        passages=TokenStore.open(searched["tokens"]),
+        held_out=held_out,
+        retrieval=retrieval,
+    )
+    return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress)]
+
+
+def auto_encoder(
+    settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
+) -> AutoEncoder:
+    """Build decoder, weighted losses and replacer from the recipe, and combine them with the encoder."""
+    decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
+    if isinstance(decoder, StartsFromEncoder):
+        decoder.init_from(encoder)
+    terms, scopes = {}, signal_scopes(settings, registry)
+    for name, term in settings.losses.items():
+        spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
+        receives = tuple(sorted(spec.receives_of(term.config)))
+        signals = call_signals(spec, term.config, scopes)
+        terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
+    replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
+    return AutoEncoder(encoder, decoder, terms, replacer)
+
+
+def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
+    """Return the signals of the vocabulary by name, f32[V] or f32[V,K]."""
+    return {
+        name: torch.tensor(values.values, dtype=torch.float32)
+        for name, values in signals.items()
+        if values.scope == "vocabulary"
+    }

@@ -1,0 +1,233 @@
+"""Make candidate queries of the texts, and pseudo-queries to train on."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drkit.core.engine import Loaded
+from drkit.core.files import local_path
+from drkit.data.arrays import SignalValues
+from drkit.data.contexts import open_texts
+from drkit.data.corpus import StoredCorpus
+from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
+from drkit.data.queries import (
+    Crops,
+    GivenQueries,
+    ImportantSpans,
+    QuerySource,
+    Sentences,
+    given_queries,
+    made_queries,
+    read_queries,
+    titles,
+    tokenise_given,
+    write_candidates,
+)
+from drkit.data.rows import batched
+from drkit.data.spans import NamedTexts, Spans, punkt_for
+from drkit.data.store import TokenStore, prompt_tokens
+from drkit.data.writing import write_pairs
+from drkit.errors import DrkitError
+from drkit.runs.stage import StageRun
+from drkit.runs.stages.queries import SPLIT, PseudoQuerySettings, QuerySettings
+from drkit.runs.steps.retriever import load_text_encoder
+from drkit.search import Bm25Retriever, FlatIndex, Retriever
+from drkit.train.checkpoints import load_tokenizer
+
+GENERATED = "queries.jsonl"
+_SCRATCH = "given"
+
+
+def make_candidates(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a token store of queries with the text that each belongs to; returns counts.
+
+    A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` can read.
+    """
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    scratch = stage.folder / _SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)
+    given, counts = _read_or_generate(stage, tokenizer, scratch)
+    written = write_candidates(
+        open_texts(stage.inputs),
+        SignalValues.open(stage.inputs["importance"]),
+        tokenizer,
+        stage.folder,
+        count=settings.candidates,
+        max_length=settings.max_length,
+        given=given,
+    )
+    del given
+    shutil.rmtree(scratch, ignore_errors=True)
+    counts = {**counts, **written}
+    if settings.queries != "extractive":
+        _report(stage, counts)
+    return counts
+
+
+def _read_or_generate(
+    stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path
+) -> tuple[GivenQueries | None, dict[str, int]]:
+    """Return the tokenised queries of the file or the model with counts; None for extractive queries."""
+    kind, _, source = stage.settings.queries.partition(":")
+    if kind == "extractive":
+        return None, {}
+    corpus = StoredCorpus(stage.inputs["passages"])
+    texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
+    path = local_path(source)
+    if kind == "model":
+        path = generate(stage, iter(texts), len(texts), source, stage.folder / GENERATED, stage.settings.candidates)
+    return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)
+
+
+def generate(
+    stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int
+) -> Path:
+    """Generate `count` queries of every (name, text) to `path`, texts as long as the stage's encoder reads them."""
+    settings = stage.settings
+    done = generate_file(
+        truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), settings.passage_length),
+        Loaded(QueryModel.open, model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
+        path,
+        engine=stage.engine,
+        on_progress=lambda number: stage.progress.advance(number, total, "texts"),
+    )
+    assert done is not None  # a single process always finishes the file
+    return done
+
+
+def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
+    if counts["unknown"]:
+        stage.progress.note(f"{counts['unknown']:,} queries of passages that the collection lacks were left out")
+    if counts["surplus"]:
+        stage.progress.note(
+            f"{counts['surplus']:,} queries beyond the first {stage.settings.candidates} of their text were left out "
+            f"(pretrain.masker.candidates)"
+        )
+    if counts["extractive"]:
+        stage.progress.note(
+            f"{counts['extractive']:,} of {counts['texts']:,} texts have no query; their most important spans are "
+            f"used instead"
+        )
+
+
+_BATCH = 256
+
+
+def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
+    """Write `train`, a split of a collection; returns counts of queries made, unknown, dropped and kept, by source.
+
+    Queries that a model generates are kept as `queries-N.jsonl`, which a source `file:PATH` can read.
+    """
+    settings, corpus = stage.settings, StoredCorpus(stage.inputs["passages"])
+    retrievers = _retrievers(stage, corpus) if settings.round_trip else []
+    counts: dict[str, Counter[str]] = {}
+
+    def pairs() -> Iterator[tuple[str, int]]:
+        for number, source in enumerate(settings.sources, start=1):
+            counted = counts[source] = Counter(made=0, kept=0)
+            made = _count_known(_queries(stage, corpus, source, number), counted)
+            found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
+            for index, query in found:
+                counted["kept"] += 1
+                if not counted["kept"] % _BATCH:
+                    stage.progress.advance(sum(one["kept"] for one in counts.values()), None, "queries")
+                yield query, index
+
+    write_pairs(pairs(), corpus, stage.folder / SPLIT)
+    for source, counted in counts.items():
+        counted["dropped"] = counted["made"] - counted["kept"]
+        stage.progress.note(_describe(source, counted, settings))
+    if not any(counted["kept"] for counted in counts.values()):
+        raise DrkitError(_no_queries(sum(counted["made"] for counted in counts.values()), settings))
+    return {source: dict(counted) for source, counted in counts.items()}
+
+
+def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iterator[tuple[int, str]]:
+    """Yield and count the queries of known passages; count the others."""
+    for index, query in made:
+        counted["made" if index >= 0 else "unknown"] += 1
+        if index >= 0:
+            yield index, query
+
+
+def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> list[Any]:
+    """Return the retrievers of the round trip."""
+    settings, inputs = stage.settings, stage.inputs
+    found: list[Any] = [Bm25Retriever(language=settings.language).index(corpus)] if settings.language else []
+    if settings.reading is not None:
+        found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"])))
+    return found
+
+
+def _found_again(
+    made: Iterable[tuple[int, str]], retrievers: Sequence[Any], corpus: StoredCorpus, depth: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
+    for batch in batched(made, _BATCH):
+        texts, doc_ids = [query for _, query in batch], corpus.ids_at([index for index, _ in batch])
+        found_by = (one.search(texts, depth) for one in retrievers)
+        for (index, query), doc_id, *hits in zip(batch, doc_ids, *found_by, strict=True):
+            if any(doc_id in found.doc_ids for found in hits):
+                yield index, query
+
+
+def _describe(source: str, counted: Mapping[str, int], settings: PseudoQuerySettings) -> str:
+    unknown = f"; {counted['unknown']:,} of unknown passages left out" if counted.get("unknown") else ""
+    kept = f"{_finders(settings)} finds the passage of {counted['kept']:,} within {settings.round_trip}"
+    return f"{source}: {counted['made']:,} queries, {kept if settings.round_trip else 'all kept'}{unknown}"
+
+
+def _finders(settings: PseudoQuerySettings) -> str:
+    """Return the retrievers of the round trip in words."""
+    return " or ".join({"bm25": "BM25", "encoder": "the encoder"}[name] for name in settings.found_by)
+
+
+def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
+    """Return why no pseudo-query is left to train on, and what to change."""
+    sources = ", ".join(settings.sources)
+    if not made:
+        return (
+            f"no pseudo-query to train on: 0 queries were made (sources: {sources}). A query is never its whole "
+            f"passage, so very short texts have none; use longer texts, or queries from elsewhere, as in "
+            f"--set pseudo_queries.sources=file:PATH @ pseudo_queries.sources"
+        )
+    return (
+        f"no pseudo-query is left to train on: {_finders(settings)} finds the passage of none of the {made:,} queries "
+        f"made (sources: {sources}) within {settings.round_trip}; --set pseudo_queries.round_trip=N looks deeper, "
+        f"0 keeps all @ pseudo_queries.round_trip"
+    )
+
+
+def _queries(
+    stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
+) -> Iterator[tuple[int, str]]:
+    """Yield (passage index, query) of a source, -1 for an unknown passage."""
+    kind, _, value = source.partition(":")
+    if kind == "file":
+        return given_queries(corpus, local_path(value))
+    if kind == "model":
+        texts = ((passage.doc_id, passage.content) for passage in corpus)
+        path = stage.folder / f"queries-{number}.jsonl"
+        return given_queries(corpus, generate(stage, texts, len(corpus), value, path, stage.settings.count))
+    return made_queries(corpus, _source(stage, corpus, kind))
+
+
+def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
+    """Build a source that needs no model."""
+    settings, inputs = stage.settings, stage.inputs
+    if kind == "extractive":
+        tokenizer = load_tokenizer(str(inputs["vocabulary"]))
+        return ImportantSpans(
+            settings.count,
+            TokenStore.open(inputs["tokens"]),
+            SignalValues.open(inputs["importance"]),
+            tokenizer,
+            len(prompt_tokens(settings.prompt, tokenizer, settings.passage_length)),
+        )
+    if kind == "sentences":
+        return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))
+    return titles if kind == "titles" else Crops(settings.count, settings.seed)

@@ -1,0 +1,233 @@
+"""Choose, export and index a retriever; load and write the encoders of a run.
+
+These come from a checkpoint, from the exported folder, or from a model in training.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, fields
+
+from drkit.core import processes
+from drkit.core.engine import Loaded
+from drkit.core.files import CHECKPOINTS, MANIFEST, filling_folder, link_or_copy, write_text
+from drkit.core.processes import Shard, local_device
+from drkit.data.corpus import StoredCorpus, collection_of
+from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.export import export_dual, export_encoder
+from drkit.encoders.folder import MODULES, PASSAGES
+from drkit.evaluate import evaluate
+from drkit.evaluate.tuning import choose_bm25, describe_bm25
+from drkit.recipe.toml import json_text
+from drkit.runs.manifest import read_manifest, versions
+from drkit.runs.stage import StageRun, TextReading
+from drkit.runs.stages.retriever import (
+    CHOICE,
+    CHOSEN,
+    Bm25Settings,
+    ChoiceSettings,
+    ChosenIndexSettings,
+    ExportSettings,
+    IndexSettings,
+    describe_choice,
+)
+from drkit.search import (
+    AnyEncoder,
+    DualEncoder,
+    Retriever,
+    TextEncoder,
+    Vectors,
+    build_index,
+    encode_corpus,
+    open_index,
+    read_run,
+)
+from drkit.search.encode import check_identity, identity_text
+from drkit.search.index import LOW_RECALL
+from drkit.search.text_encoder import read_encoder
+from drkit.train.biencoder import BiEncoder
+from drkit.train.checkpoints import load_encoder, load_tokenizer
+
+
+def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
+    """Write `choice.json`: the chosen retriever, and the value of each; returns the same.
+
+    Of equal retrievers the earlier one is chosen. `chosen.txt` has only the name, so that other values repeat the
+    export only if the choice changes.
+    """
+    settings, runs = stage.settings, stage.inputs["runs"]
+    judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
+    rankings = {name: read_run(runs / f"{name}.trec") for name in settings.candidates}
+    values = {
+        name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
+        for name, found in rankings.items()
+    }
+    choice = {
+        "chosen": max(values, key=lambda name: values[name]),
+        "last": settings.candidates[-1],
+        "measure": settings.measure,
+        "queries": len({judgement.query_id for judgement in judgements}),
+        "values": values,
+    }
+    write_text(stage.folder / CHOICE, json_text(choice))
+    write_text(stage.folder / CHOSEN, str(choice["chosen"]))
+    stage.progress.note(describe_choice(choice))
+    return choice
+
+
+def chosen_input(inputs: Mapping[str, Path], kind: str) -> Path:
+    """Return the input `KIND/NAME` of the chosen retriever, or the only one without a choice."""
+    named = {name.partition("/")[2]: path for name, path in inputs.items() if name.startswith(f"{kind}/")}
+    if "choice" not in inputs:
+        (only,) = named.values()
+        return only
+    return named[inputs["choice"].read_text(encoding="utf-8")]
+
+
+def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
+    """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
+    source = chosen_input(stage.inputs, "checkpoint")
+    encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
+    with filling_folder(stage.folder) as folder:
+        parameters = write_encoder(encoder, folder, {"stage": source.name, **versions()})
+    return {"from": source.name, "parameters": parameters}
+
+
+_VECTORS = "vectors"
+
+
+def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
+    """Write the index; returns its size and kind, and the measured recall of an approximate one.
+
+    All processes, or the machines of the engine, encode shards of the vectors, which are kept until the index is
+    written, so that an interrupted stage can resume.
+    """
+    joint = processes.count() > 1
+    # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
+    vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
+    encoder = Loaded(load_text_encoder, stage.inputs["encoder"], stage.settings.reading)
+    shard = Shard.from_environment() if joint else Shard()
+    corpus, store = StoredCorpus(stage.inputs["passages"]), TokenStore.open(stage.inputs["tokens"])
+    rows = ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
+    encode_corpus(
+        encoder,
+        rows,
+        vectors,
+        shard=shard,
+        engine=stage.engine,
+        on_progress=lambda done: stage.progress.advance(done, len(store), "passages"),
+    )
+    if joint:
+        processes.barrier()
+        if processes.rank():
+            return {}
+    with filling_folder(stage.folder) as folder:
+        index = build_index(Vectors.open(vectors), folder, kind=stage.settings.kind)
+    if index.facts.get("recall@10", 1.0) < LOW_RECALL:
+        stage.progress.note(
+            f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
+            f"--set evaluation.index=flat finds all"
+        )
+    return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
+
+
+def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
+    """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
+    settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
+    tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
+    dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
+    retriever, facts = choose_bm25(
+        passages,
+        tried,
+        (dev.queries("dev"), dev.judgements("dev")) if dev else None,
+        settings.measure or "",
+        depth=settings.depth,
+        exclude_self=settings.exclude_self,
+        language=settings.language,
+        on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
+    )
+    if dev:
+        stage.progress.note(describe_bm25(facts))
+    for note in retriever.notes():
+        stage.progress.note(note)
+    retriever.save(stage.folder)
+    return {"passages": len(retriever), **facts}
+
+
+def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+    """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
+    source = chosen_input(stage.inputs, "index")
+    shutil.copytree(
+        source, stage.folder, ignore=shutil.ignore_patterns(MANIFEST), copy_function=link_or_copy, dirs_exist_ok=True
+    )
+    manifest = read_manifest(source)
+    return {"from": source.name, **(manifest.metrics if manifest else {})}
+
+
+def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
+    """Load the encoder (or both encoders) of a stage's folder.
+
+    An exported folder's own settings replace those of `reading`, except its precision.
+    """
+    device = device or local_device()
+    if (folder / MODULES).exists():
+        return read_encoder(folder, device).evolve(precision=reading.precision)
+    tokenizer = load_tokenizer(str(folder))
+    encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
+    if not (folder / PASSAGES).is_dir():
+        return encoder
+    passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
+    return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+
+
+def load_retriever(encoder: Path, index: Path, reading: TextReading) -> Retriever:
+    """Load the encoder and the index of two stages' folders."""
+    return Retriever(load_text_encoder(encoder, reading), open_index(index))
+
+
+def check_retriever(retriever: Retriever, identity: str) -> Retriever:
+    """Return the retriever that a worker has loaded. Raises DrkitError if it has another encoder."""
+    check_identity(retriever.encoder, identity)
+    return retriever
+
+
+def loaded_retriever(encoder: Path, index: Path, reading: TextReading) -> Loaded[Retriever]:
+    """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
+    loaded = Loaded(load_retriever, encoder, index, reading)
+    return loaded.checked(check_retriever, identity_text(loaded.value.encoder.identity()))
+
+
+def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
+    """Return the text encoder(s) of a bi-encoder, which may be in training."""
+    encoder = encoder_of(module.encoder, tokenizer, reading)
+    if module.passage_encoder is None:
+        return encoder
+    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, reading))
+
+
+def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
+    """Return the text encoder of a masked LM, which may be in training."""
+    return TextEncoder(encoder.backbone, tokenizer, **asdict(reading), token_weights=encoder.token_weights)
+
+
+def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
+    """Write the folder that users load, with one encoder or two; returns the number of parameters."""
+    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
+    declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
+    for name in ("model", "tokenizer", "token_weights", "token_budget", "precision"):
+        del declared[name]
+    declared["query_length"] = sides[0].query_length
+    parts = [(side.model, side.tokenizer) for side in sides]
+    weights = [side.token_weights for side in sides]
+    if isinstance(encoder, DualEncoder):
+        both = (weights[0], weights[1])
+        export_dual(parts[0], parts[1], folder, token_weights=both, provenance=provenance, **declared)
+    else:
+        export_encoder(*parts[0], folder, token_weights=weights[0], provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in parts), *weights) if module is not None]
+    return sum(p.numel() for module in modules for p in module.parameters())

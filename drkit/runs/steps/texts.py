@@ -1,0 +1,206 @@
+"""Store a collection, make its vocabulary, tokenise and cut its texts, and compute signals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from drkit.core.engine import Loaded
+from drkit.core.file_parts import FileParts
+from drkit.core.files import CHECKPOINTS
+from drkit.core.protocols import FittedSignal
+from drkit.core.spec import Kind
+from drkit.data.arrays import write_signal
+from drkit.data.corpus import StoredCorpus, read_queries
+from drkit.data.pairs import PairTables
+from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
+from drkit.data.store import StoredTexts, TokenStore, tokenise, tokenise_in_blocks
+from drkit.data.vocabulary import train_wordpiece
+from drkit.data.writing import write_collection
+from drkit.encoders.architectures import check_vocabulary
+from drkit.encoders.masked_lm import check_start, read_config
+from drkit.errors import DrkitError
+from drkit.runs.stage import StageRun, Truncation, record_truncations
+from drkit.runs.stages.texts import (
+    FITTED,
+    VALUES,
+    CollectionSettings,
+    ExistingVocabularySettings,
+    PassageSettings,
+    QuerySettings,
+    QuerySignalSettings,
+    SignalSettings,
+    SpanSettings,
+    WordPieceSettings,
+)
+from drkit.search.index import IvfPq, fit_settings
+from drkit.train.checkpoints import load_tokenizer, save_tokenizer
+
+NO_SCORES = (
+    "the teacher 'given' reads scores from the training rows, but they have none (pos_scores and neg_scores, beside "
+    "pos and neg); name a cross-encoder as finetune.rounds.N.teacher"
+)
+
+
+def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
+    """Write passages, queries and judgements; returns their counts and the collection's description."""
+    choice, parts = stage.settings.collection, FileParts(stage.folder / CHECKPOINTS / "passages")
+    collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
+    if counts["dropped_judgements"]:
+        stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
+    tables = getattr(collection, "tables", None)
+    for note in tables.notes() if isinstance(tables, PairTables) else ():
+        stage.progress.note(note)
+    if counts["empty_passages"]:
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
+    scored = counts.get("teacher_scores", 0)
+    if scored:
+        use = "used" if stage.settings.scored else "not used; a round with teacher=given and the miner given uses them"
+        stage.progress.note(f"{scored:,} teacher scores in the training rows: {use}")
+    elif stage.settings.scored:  # fail now, not after training
+        raise DrkitError(NO_SCORES)
+    if stage.settings.index == "ivf-pq":
+        fit_settings(IvfPq(), counts["passages"], stage.settings.hidden)
+    return {**counts, "description": dict(collection.describe())}
+
+
+def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
+    """Train a WordPiece vocabulary and write its tokenizer; returns its size."""
+    size, repeats = stage.settings.vocab_size, stage.settings.mark_repeats
+    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=size, repeats=repeats))}
+
+
+def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, Any]:
+    """Write the tokenizer of the encoder; returns the size of its vocabulary."""
+    settings = stage.settings
+    check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
+    tokenizer = load_tokenizer(settings.pretrained)
+    check_vocabulary(tokenizer, read_config(settings.pretrained), settings.pretrained)
+    save_tokenizer(tokenizer, stage.folder)
+    return {"vocabulary": len(tokenizer)}
+
+
+def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
+    """Yield every passage and training query; dev and test queries stay unseen."""
+    yield from (passage.content for passage in StoredCorpus(stage.inputs["passages"]))
+    if "queries" in stage.inputs:
+        yield from (query.text for query in read_queries(stage.inputs["queries"]))
+
+
+def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of all passages, from blocks of an engine; returns counts, with truncated texts."""
+    settings, what = stage.settings, ("passages", "encoder.passage_length")
+    corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileParts(stage.folder / CHECKPOINTS / "tokens")
+    if not parts.are_needed(stage.engine):
+        return _tokenise(stage, ((passage.doc_id, passage.content) for passage in corpus.value), *what)
+    counts = tokenise_in_blocks(
+        corpus,
+        Loaded(load_tokenizer, str(stage.inputs["vocabulary"])),
+        stage.folder,
+        max_length=settings.length,
+        prompt=settings.prompt,
+        parts=parts,
+        engine=stage.engine,
+        on_progress=lambda done: stage.progress.advance(done, len(corpus.value), "passages"),
+    )
+    _record_truncated(stage, counts, *what)
+    return counts
+
+
+def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
+    return _tokenise_queries(stage, "training queries")
+
+
+def tokenise_pseudo_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of the pseudo-queries; returns counts, including truncated texts."""
+    return _tokenise_queries(stage, "pseudo-queries")
+
+
+def _tokenise_queries(stage: StageRun[QuerySettings], what: str) -> Mapping[str, Any]:
+    queries = read_queries(stage.inputs["queries"])
+    return _tokenise(stage, ((query.query_id, query.text) for query in queries), what, "encoder.query_length")
+
+
+def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
+    settings = stage.settings
+    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
+    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    _record_truncated(stage, counts, what, setting)
+    return counts
+
+
+def _record_truncated(stage: StageRun[Any], counts: Mapping[str, Any], what: str, setting: str) -> None:
+    lengths = {name: int(counts[name]) for name in ("texts", "truncated", "longest", "p95")}
+    record_truncations([Truncation(what, setting, stage.settings.length, **lengths)], stage.folder, stage.progress)
+
+
+def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
+    """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
+    corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
+    splitter = punkt_for(corpus, settings.seed)
+    counts = split_documents(
+        enumerate(passage.content for passage in corpus),
+        load_tokenizer(str(stage.inputs["vocabulary"])),
+        stage.folder,
+        max_length=settings.max_length,
+        splitter=splitter,
+        prompt=settings.prompt,
+    )
+    stage.progress.note(
+        f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans "
+        f"(sentences by Punkt, {splitter.source})"
+    )
+    if counts["alone"]:
+        stage.progress.note(f"{counts['alone']:,} documents have only one sentence and are their own context")
+    return {**counts, "punkt": splitter.source}
+
+
+def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
+    """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
+    chosen = stage.settings.signal
+    signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
+    texts, fitted = _stored_texts(stage, stage.settings.prompt), stage.folder / FITTED
+    fitted.mkdir(parents=True, exist_ok=True)
+    facts = dict(signal.fit(texts, fitted)) if isinstance(signal, FittedSignal) else {}
+    return {**facts, "values": _write_values(stage, signal, texts, fitted)}
+
+
+def signal_of_queries(stage: StageRun[QuerySignalSettings]) -> Mapping[str, Any]:
+    """Write the signal's values of the candidate queries, fitted to the texts; returns the number of values."""
+    chosen = stage.settings.signal
+    signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
+    return {"values": _write_values(stage, signal, _stored_texts(stage, ""), stage.inputs["fitted"])}
+
+
+def _write_values(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) -> int:
+    chosen = stage.settings.signal
+    scope = stage.registry.get(Kind.SIGNAL, chosen.use).scope_of(chosen.config)
+    counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
+    values = signal.values(texts, fitted)
+    return len(write_signal(chosen.use, values, stage.folder / VALUES, scope=scope, count=counts[scope]))
+
+
+def _stored_texts(stage: StageRun[Any], prompt: str) -> StoredTexts:
+    """Open the texts with all inputs that the plan has added for the signal."""
+    inputs = stage.inputs
+    # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
+    config = json.loads(inputs["encoder"].read_text(encoding="utf-8")) if "encoder" in inputs else {"vocab_size": 0}
+    return StoredTexts(
+        store=TokenStore.open(inputs["texts"]),
+        tokenizer=load_tokenizer(str(inputs["vocabulary"])) if "vocabulary" in inputs else None,
+        vocab_size=int(config["vocab_size"]),
+        characters=_characters(inputs) if "passages" in inputs else None,
+        prompt=prompt,
+        engine=stage.engine,
+        scratch=stage.folder,
+    )
+
+
+def _characters(inputs: Mapping[str, Path]) -> Any:
+    corpus = StoredCorpus(inputs["passages"])
+    named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None)
+    return lambda: (text for _, text in named)
