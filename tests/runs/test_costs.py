@@ -85,6 +85,7 @@ RUNS = [
     ("cranfield", {**DEFAULT, "scale": "quick"}),
     ("cranfield", {**DEFAULT, "pipeline": "two-stage", "settings": LAYER}),
     ("tldr", {"paper": "simlm", "scale": "quick"}),
+    ("pydocs, quick", {"paper": "condenser", "scale": "quick"}),
 ]
 
 
