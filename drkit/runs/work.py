@@ -28,8 +28,9 @@ _NAMES = (
 # vocabulary, for each number of a token's word embedding, for each weight that AdamW updates, and for each score of a
 # query and a passage.
 _STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 8e-3, 1e-5, 6e-9, 1.5e-9, 1.1e-8, 3.5e-8
-# .. of preparing a training, of loading a model, and of each number that a layer computes for a token, forward.
-_PREPARED, _LOADED, _STATE = 0.6, 0.15, 4e-9
+# .. of preparing a training, of loading a model, and, forward, of each token in a layer, and of each number that the
+# layer computes for it.
+_PREPARED, _LOADED, _LAYER, _STATE = 0.6, 0.15, 3.2e-6, 3e-10
 # Logits that are in memory at once, and bytes of each with its gradient.
 _MOST_LOGITS, _LOGIT_BYTES = 2**24, 20
 
@@ -188,12 +189,14 @@ def training_work(
     kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length)
     steps = examples / batch_size(training)
     read, passes = examples * tokens, TRAINED / FORWARD
-    states = passes * read * model.layers * model.states
     numbers, updates = read * model.hidden, steps * model.weights
     return Work(
         flops=passes * model.flops(read, tokens / texts),
         seconds=_PREPARED + steps * _STEP + examples * texts * _TEXT,
-        parallel=states * _STATE + numbers * _NUMBER + updates * _UPDATE + examples * scores * _SCORE,
+        parallel=passes * read * _layer_seconds(model)
+        + numbers * _NUMBER
+        + updates * _UPDATE
+        + examples * scores * _SCORE,
         memory=model.trained_bytes + kept * (0.5 if training.bf16 else 1),
         disk=4.0 * model.weights,
     )
@@ -214,8 +217,13 @@ def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
     return Work(
         flops=model.flops(tokens, length),
         seconds=_LOADED + tokens / max(length, 1) * _TEXT,
-        parallel=tokens * (model.layers * model.states * _STATE + model.hidden * _NUMBER * 2 / 3),
+        parallel=tokens * (_layer_seconds(model) + model.hidden * _NUMBER * 2 / 3),
     )
+
+
+def _layer_seconds(model: ModelSize) -> float:
+    """Return the seconds that the layers take for a token, besides matrix products."""
+    return model.layers * (_LAYER + model.states * _STATE)
 
 
 def encoder_size(encoder: EncoderSettings) -> ModelSize | None:

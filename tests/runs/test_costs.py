@@ -76,13 +76,16 @@ SIZES = {
     "cranfield": CollectionSize(1400, {"train": 117, "dev": 8, "test": 100}, **CRANFIELD),
     "tldr": CollectionSize(6657, {"train": 22_936, "dev": 2987, "test": 3034}, **TLDR),
 }
+LAYER = ("encoder.query_length=48", "encoder.passage_length=256", "pretrain.max_steps=60", "finetune.max_steps=20")
 # The runs of the page, in its order.
 RUNS = [
     ("pydocs", DEFAULT),
     ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
     ("cranfield", {**DEFAULT, "settings": ("encoder.query_length=48", "encoder.passage_length=512")}),
     ("cranfield", {**DEFAULT, "scale": "quick"}),
+    ("cranfield", {**DEFAULT, "pipeline": "two-stage", "settings": LAYER}),
     ("tldr", {"paper": "simlm", "scale": "quick"}),
+    ("pydocs, quick", {"paper": "condenser", "scale": "quick"}),
 ]
 
 
