@@ -1,6 +1,6 @@
 """The work of a stage, counted before the run from sizes: of the collection, and of the models that it trains or runs.
 
-Each stage declares its own `work` beside its function; `drkit.runs.costs` turns the sum into time, memory and disk.
+Each stage declares its own `work`; `drkit.runs.costs` turns the sum into time, memory and disk.
 """
 
 from __future__ import annotations

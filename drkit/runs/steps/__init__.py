@@ -1,1 +1,1 @@
-"""The functions that carry out the stages of a run, those of one file of `drkit/runs/stages` in a file each."""
+"""The functions that make the stages of a run: those of a file of `drkit/runs/stages` are in the file of its name."""
