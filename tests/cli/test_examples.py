@@ -139,7 +139,7 @@ def test_help_has_examples(path):
     command = cli
     for name in path:
         assert isinstance(command, click.Group)
-        command = command.commands[name]
+        command = command.get_command(click.Context(command), name)
     examples = help_examples(command)
     assert any(line.startswith(f"drkit {' '.join(path)}") for line in examples)
 

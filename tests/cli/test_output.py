@@ -34,7 +34,9 @@ def runs(tmp_path):
 
 def leaves(command, path=()):
     """Every command below a group, with the names that lead to it."""
-    for name, inner in command.commands.items():
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
         if isinstance(inner, click.Group):
             yield from leaves(inner, (*path, name))
         else:
