@@ -30,7 +30,7 @@ _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
 @frozen(eq=False)
 class JudgedQueries:
-    """Judgements, and the texts of the queries as far as they are known (query id -> text)."""
+    """Judgements, and the texts of queries (query id -> text); unknown ones are omitted."""
 
     judgements: tuple[Judgement, ...]
     texts: Mapping[str, str] = field(factory=dict)

@@ -2,7 +2,7 @@
 
 Masks are therefore the same for any number of workers and ranks, any batch composition and padding, and in resumed
 runs. Each number comes from a hash (splitmix64's finaliser over Weyl sequences) of seed, epoch, example key, call and
-index. Indices are hashed axis by axis, so a longer axis adds numbers and changes none.
+index. Indices are hashed axis by axis, so extending an axis keeps the existing numbers.
 """
 
 from __future__ import annotations

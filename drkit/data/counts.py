@@ -415,7 +415,7 @@ class NgramCounts:
                 grams.lengthen(starts[order])
             grams.look_up(self.folder / f"{order}.arrow", order)
             path, dtype = scratch / f"counts-{order}", np.min_scalar_type(table.total)
-            # Written, not mapped to be filled: on a full disk, that ends the process without a word.
+            # Written, not mapped to be filled: on a full disk, that kills the process without a message.
             with path.open("wb") as file:
                 for part in grams.parts:
                     part.at_tokens(part.counts, missing=0).astype(dtype).tofile(file)

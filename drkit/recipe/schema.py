@@ -65,9 +65,7 @@ class EncoderSettings:
     vocab_size: int = setting(
         8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
     )
-    mark_repeats: bool = setting(
-        False, None, "tokens of their own for words that occur again soon (↻word), when made from scratch"
-    )
+    mark_repeats: bool = setting(False, None, "separate tokens for repeated words (↻word), when made from scratch")
     dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
     init_embeddings: str = setting(
         "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
@@ -90,7 +88,7 @@ class EncoderSettings:
     declared: str = setting(
         "keep",
         in_(("keep", "ignore")),
-        "pooling, lengths and prompts that the pretrained encoder declares: refuse others, or train with others",
+        "pooling, lengths and prompts that the pretrained encoder declares; keep: reject others; ignore: override them",
     )
 
     @property

@@ -113,13 +113,13 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if _starts_from_sentence_encoder(recipe):
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
-            "measured, retrievers fine-tuned after it found no more. --set pretrain=none fine-tunes the encoder at "
-            "once, --set pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
+            "measured, it did not improve retrieval. --set pretrain=none fine-tunes the encoder at once, --set "
+            "pretrain.probe.keep_best=true keeps the weights that are best on dev queries"
         )
 
 
 def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
-    """Return whether one of the systems is the encoder that the run starts from, read as the recipe says."""
+    """Return whether a system is the initial encoder with the recipe's pooling and lengths."""
     names = [system.name for system in systems]
     own = draft.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
     return INITIAL in names or own == reading_of(draft)

@@ -98,7 +98,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             name="span-contrastive",
             target="drkit_query_as_context.loss:SpanContrastiveLoss",
             config=NoSettings,
-            summary="Two texts find each other's vector; raw dot products",
+            summary="InfoNCE between a text and its context, by dot product",
             cite=COCONDENSER,
             receives=("bottleneck", "partners"),
             scope="batch",

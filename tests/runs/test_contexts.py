@@ -119,7 +119,7 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
         "extractive": 39,
         "surplus": 1,
     }
-    assert any("1 queries of passages that the collection lacks were left out" in note for note in said)
+    assert any("1 queries skipped: their passage id is unknown" in note for note in said)
     assert any("39 of 41 texts have no query; their most important spans are used instead" in note for note in said)
     assert any("beyond the first 1 of their text" in note for note in said)
     path.write_text("d1\tsomething else entirely\nd2\twhat broke\n")

@@ -21,7 +21,7 @@ from drkit_cli.output import output_options, print_note
     "miners",
     type=PartName("miner"),
     multiple=True,
-    help="Hard negatives for a single fine-tuning round; repeat for a chain of a source and filters.",
+    help="Source of hard negatives for a single round, then filters: --miner bm25 --miner margin.",
 )
 @click.option(
     "--pipeline", type=InstalledName("pipeline"), help="How to fine-tune: two-stage, three-stage, ance, dpr ..."

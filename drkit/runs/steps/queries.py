@@ -101,7 +101,7 @@ def generate(
 
 def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
     if counts["unknown"]:
-        stage.progress.note(f"{counts['unknown']:,} queries of passages that the collection lacks were left out")
+        stage.progress.note(f"{counts['unknown']:,} queries skipped: their passage id is unknown")
     if counts["surplus"]:
         stage.progress.note(
             f"{counts['surplus']:,} queries beyond the first {stage.settings.candidates} of their text were left out "

@@ -104,7 +104,7 @@ def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mappi
     encoder.set_token_weights(weights)
 
 
-# 1 + 0.4 (n - 1) is near the root of n for words that occur up to five times.
+# n repetitions weigh 1 + 0.4 (n - 1), about sqrt(n) for up to five.
 _REPEATED = 0.4
 
 
