@@ -146,7 +146,7 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 def evaluate(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     """nDCG@10 of every backend on every collection, and its share of torch's."""
-    from drkit.commands import NamedCollection, evaluate_encoder
+    from drkit.commands import EncoderEvaluation, NamedCollection
 
     encoder = converted(Path(options.encoder), folder / "converted", options.backends, options.evaluate[0])
     rows: dict[str, object] = {}
@@ -154,8 +154,8 @@ def evaluate(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     for collection in options.evaluate:
         whole = 0.0
         for backend in ("torch", *options.backends):
-            how = {"backend": backend, "measures": ("nDCG@10",)}
-            ((_, scores),) = evaluate_encoder(str(encoder), NamedCollection(collection), folder / "runs", **how)
+            evaluation = EncoderEvaluation(str(encoder), folder / "runs", how={"backend": backend})
+            (scores,) = evaluation.on_collection(NamedCollection(collection)).values()
             value = scores.mean("nDCG@10")
             whole = whole or value
             name = Path(collection.partition(":")[2]).name

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from drkit.commands.doctor import can_work as can_work
     from drkit.commands.doctor import examine as examine
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
-    from drkit.commands.encoder_evaluation import evaluate_beir as evaluate_beir
-    from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder
+    from drkit.commands.encoder_evaluation import EncoderEvaluation as EncoderEvaluation
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, OpenedEncoder, open_encoder
-from drkit.core.files import digest, local_path, read_json, remove_folder
+from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
+from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
@@ -39,7 +39,7 @@ SPLITS = ("test", "dev")
 AVERAGE = "average"
 
 # A system's name, what its rankings depend on, and its search, called with the run to write for each split.
-Ranker: TypeAlias = "tuple[str, Any, Callable[[NamedCollection, Mapping[str, Path]], None]]"
+Ranker: TypeAlias = "tuple[str, Any, Callable[[StoredCollection, Mapping[str, Path]], None]]"
 
 
 @frozen
@@ -65,144 +65,76 @@ class BeirTable:
         return {"data_sets": self.means, AVERAGE: averages}
 
 
-def evaluate_beir(
-    encoder: str | None,
-    folder: Path,
-    output: Path,
-    *,
-    measures: Sequence[str] = ("nDCG@10",),
-    bm25: Sequence[tuple[float, float]] = (),
-    bm25_language: str = "english",
-    how: Mapping[str, Any] | None = None,
-    exclude_self: bool = False,
-    progress: Progress | None = None,
-    registry: Registry | None = None,
-) -> BeirTable:
-    """Evaluate an encoder, BM25, or both and their fusion (`hybrid`) on every data set; repeated calls resume.
+@frozen(slots=False)
+class EncoderEvaluation:
+    """How to evaluate an encoder, BM25, or both and their fusion (`hybrid`); repeated evaluations resume.
 
-    encoder: a folder, a run, or a hub id; None for BM25 alone. bm25: pairs of k1 and b; of several, the best on dev
-    queries by the first measure is taken, or the first without such queries; none for no BM25. bm25_language: see
-    `Bm25Retriever`. The weight of the fusion
-    is tuned in the same way; without dev queries besides those evaluated it is that of the run that exported the
-    encoder, otherwise 0.5. Progress notes say which. output: where the rankings (1,000 passages per query) are kept.
-    Test queries are used, or dev queries if a data set has no test queries (MS MARCO). exclude_self: a passage with the
-    query's own id is not a hit (as in BEIR's own evaluation).
-    how: arguments of `open_encoder`, such as `pooling` and `backend`; registry: see there.
+    encoder: a folder, a run, or a hub id; None for BM25 alone. output: where the rankings (1,000 passages per query)
+    are kept. bm25: pairs of k1 and b; of several, the best on dev queries by the first measure is taken, or the first
+    without such queries; none for no BM25. bm25_language: see `Bm25Retriever`. The weight of the fusion is tuned in the
+    same way; without dev queries besides those evaluated it is that of the run that exported the encoder, otherwise
+    0.5. Progress notes say which. how: arguments of `open_encoder`, such as `pooling` and `backend`; registry: see
+    there. exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
 
-    Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
-    """
-    check_measures(measures)
-    found = data_sets(folder)
-    systems = _Systems.of(
-        encoder,
-        output,
-        measures=measures,
-        bm25=bm25,
-        bm25_language=bm25_language,
-        how=how,
-        exclude_self=exclude_self,
-        progress=progress,
-        registry=registry,
-    )
-    means: dict[str, dict[str, dict[str, float]]] = {}
-    for name, members in found.items():
-        scores = [systems.evaluate(NamedCollection(f"beir:{path}"), path) for path in members]
-        means[name] = {
-            system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
-            for system in scores[0]
-        }
-    return BeirTable(tuple(measures), tuple(next(iter(means.values()))), means)
-
-
-def evaluate_encoder(
-    encoder: str | None,
-    collection: NamedCollection,
-    output: Path,
-    *,
-    split: str = "test",
-    measures: Sequence[str] = ("nDCG@10",),
-    bm25: Sequence[tuple[float, float]] = (),
-    bm25_language: str = "english",
-    how: Mapping[str, Any] | None = None,
-    exclude_self: bool = False,
-    progress: Progress | None = None,
-    registry: Registry | None = None,
-) -> list[tuple[str, Scores]]:
-    """Return (name, scores) of BM25, an encoder, or both and their fusion on a split of a collection; calls resume.
-
-    The other arguments are those of `evaluate_beir`. Raises DrkitError for a missing split or an unknown measure.
-    """
-    check_measures(measures)
-    collection.check_split(split)
-    systems = _Systems.of(
-        encoder,
-        output,
-        measures=measures,
-        bm25=bm25,
-        bm25_language=bm25_language,
-        how=how,
-        exclude_self=exclude_self,
-        progress=progress,
-        registry=registry,
-    )
-    return list(systems.evaluate(collection, Path(collection.name.rpartition(":")[2]), split).items())
-
-
-@frozen
-class _Systems:
-    """BM25 with one of several (k1, b), and an encoder: ranks with both, fuses them, and measures.
-
-    dense: the encoder and its name; untuned: its weight if no dev queries tune it, and why.
+    Raises DrkitError for an unknown measure, and without an encoder and BM25.
     """
 
-    dense: tuple[str, OpenedEncoder] | None
-    untuned: tuple[float, str]
-    bm25: Sequence[tuple[float, float]]
-    bm25_language: str
-    measures: Sequence[str]
-    exclude_self: bool
+    encoder: str | None
     output: Path
-    progress: Progress
+    measures: Sequence[str] = ("nDCG@10",)
+    bm25: Sequence[tuple[float, float]] = ()
+    bm25_language: str = "english"
+    how: Mapping[str, Any] = field(factory=dict)
+    exclude_self: bool = False
+    progress: Progress = field(factory=Silent)
+    registry: Registry | None = None
 
-    @classmethod
-    def of(
-        cls,
-        encoder: str | None,
-        output: Path,
-        *,
-        bm25: Sequence[tuple[float, float]],
-        how: Mapping[str, Any] | None,
-        progress: Progress | None,
-        registry: Registry | None,
-        **settings: Any,
-    ) -> _Systems:
-        """Open the encoder, if there is one. Raises DrkitError without an encoder and BM25."""
-        dense, given = None, how or {}
-        if encoder is not None:
-            opened, backend = open_encoder(encoder, registry=registry, **given), given.get("backend", TORCH)
-            dense = (_short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})", opened)
-        if not (dense or bm25):
+    def __attrs_post_init__(self) -> None:
+        check_measures(self.measures)
+        if self.encoder is None and not self.bm25:
             raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-        return cls(dense, _untuned_weight(encoder), bm25, output=output, progress=progress or Silent(), **settings)
 
-    def evaluate(self, collection: NamedCollection, path: Path, split: str | None = None) -> dict[str, Scores]:
-        """Return the scores of every system on a split; path: where the collection is, which names it.
+    def on_beir(self, folder: Path) -> BeirTable:
+        """Evaluate on the test queries of every data set of a folder, or dev queries if it has no others (MS MARCO).
 
-        split: test if None, or dev without test queries. Raises DrkitError if the collection has neither.
+        Raises DrkitError for no data set, or an unreadable one.
         """
-        name, splits = path.resolve().name, collection.source.splits()
-        split = split or next((one for one in SPLITS if one in splits), None)
-        if split is None:
-            raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
+        means: dict[str, dict[str, dict[str, float]]] = {}
+        for name, members in data_sets(folder).items():
+            scores = [self.on_collection(NamedCollection(f"beir:{path}")) for path in members]
+            means[name] = {
+                system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in self.measures}
+                for system in scores[0]
+            }
+        return BeirTable(tuple(self.measures), tuple(next(iter(means.values()))), means)
+
+    def on_collection(self, collection: NamedCollection, split: str | None = None) -> dict[str, Scores]:
+        """Return the scores of every system on a split of a collection.
+
+        split: test if None, or dev without test queries. Raises DrkitError if the collection does not have it.
+        """
+        name, splits = Path(collection.name.rpartition(":")[2]).resolve().name, collection.source.splits()
+        split = split or next((one for one in SPLITS if one in splits), SPLITS[0])
+        collection.check_split(split)
         has_dev = "dev" in splits and split != "dev"
         if len(self.bm25) > 1 and not has_dev:
             k1, b = self.bm25[0]
             self._note(name, f"BM25: k1 {k1:g}, b {b:g}, the first given: no other dev queries choose among them")
         rankers = [*self._words(has_dev), *self._vectors()]
         searched = (split, "dev") if has_dev and len(rankers) == 2 else (split,)
-        contents, judgements = self._read(collection, searched, name)
-        runs = {ranker[0]: self._rank(name, collection, contents, ranker) for ranker in rankers}
-        return self._measure(name, runs, judgements)
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
+            read = (split, "dev") if has_dev else (split,)
+            folder, counts = collection.store(Path(scratch), splits=read, drop_unknown=True)
+            stored, passages = open_collection(folder), file_hash(folder / PASSAGES / TEXTS)
+            contents = {one: [passages, file_hash(folder / one / QUERIES)] for one in searched}
+            if dropped := counts.get("dropped_judgements"):
+                self._note(
+                    name,
+                    f"{dropped:,} judgements of passages that it lacks are not counted, as in a run with "
+                    f"collection.unknown_judgements=drop",
+                )
+            runs = {ranker[0]: self._rank(name, stored, contents, ranker) for ranker in rankers}
+            return self._measure(name, runs, {one: tuple(stored.judgements(one)) for one in searched})
 
     def _note(self, name: str, text: str) -> None:
         self.progress.note(f"{name}: {text}")
@@ -215,45 +147,19 @@ class _Systems:
             yield "BM25", [*identity, *chosen_by], partial(self._search_words, tried)
 
     def _vectors(self) -> Iterator[Ranker]:
-        if self.dense:
-            name, encoder = self.dense
+        if self.encoder is not None:
+            encoder, backend = self._opened, self.how.get("backend", TORCH)
+            name = _short_name(self.encoder) if backend == TORCH else f"{_short_name(self.encoder)} ({backend})"
             yield name, encoder.identity(), partial(self._search_vectors, encoder)
 
-    def _read(
-        self, collection: NamedCollection, splits: Iterable[str], name: str
-    ) -> tuple[dict[str, str], dict[str, tuple[Judgement, ...]]]:
-        """Return, by split, a hash of the passages and its queries, and its judgements of passages that exist.
-
-        A run that drops the other judgements counts as many; a note says how many they are.
-        """
-        judged = {split: tuple(collection.judgements(split)) for split in splits}
-        missing = {one.doc_id for one in chain.from_iterable(judged.values())}
-        state = hashlib.blake2b(digest_size=16)
-        for doc_id, content in collection.contents():
-            state.update(repr((doc_id, content)).encode())
-            missing.discard(doc_id)
-        state.update(b"|")
-        contents = {}
-        for split in judged:
-            own = state.copy()
-            for query in collection.queries(split):
-                own.update(repr((query.query_id, query.text)).encode())
-            own.update(b"|")
-            contents[split] = own.hexdigest()
-        known = {split: tuple(one for one in rows if one.doc_id not in missing) for split, rows in judged.items()}
-        if missing:
-            count = sum(map(len, judged.values())) - sum(map(len, known.values()))
-            self._note(
-                name,
-                f"{count:,} judgements of passages that it lacks are not counted, as in a run with "
-                f"collection.unknown_judgements=drop",
-            )
-        return contents, known
+    @cached_property
+    def _opened(self) -> OpenedEncoder:
+        return open_encoder(str(self.encoder), registry=self.registry, **self.how)
 
     def _rank(
-        self, name: str, collection: NamedCollection, contents: Mapping[str, str], ranker: Ranker
+        self, name: str, collection: StoredCollection, contents: Mapping[str, Any], ranker: Ranker
     ) -> dict[str, Path]:
-        """Return the run of a system for each split, searching unless it is there."""
+        """Return the run of a system for each split, searching unless it is there; contents: hashes, by split."""
         label, identity, search = ranker
         keys = {
             split: digest({"system": identity, "files": content, "split": split, "depth": DEPTH})
@@ -273,11 +179,11 @@ class _Systems:
         return runs
 
     def _search_words(
-        self, tried: Sequence[tuple[float, float]], collection: NamedCollection, runs: Mapping[str, Path]
+        self, tried: Sequence[tuple[float, float]], collection: StoredCollection, runs: Mapping[str, Path]
     ) -> None:
         """Search with the k1 and b that are best on dev queries; of several, write the choice beside the runs."""
         retriever, facts = choose_bm25(
-            collection.passages(),
+            collection.corpus,
             tried,
             (collection.queries("dev"), collection.judgements("dev")) if len(tried) > 1 else None,
             self.measures[0],
@@ -293,14 +199,14 @@ class _Systems:
                 write_json(_choice(run), facts)
             rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
-    def _search_vectors(self, encoder: OpenedEncoder, collection: NamedCollection, runs: Mapping[str, Path]) -> None:
+    def _search_vectors(self, encoder: OpenedEncoder, collection: StoredCollection, runs: Mapping[str, Path]) -> None:
         """Encode and search; vectors and index are kept beside the runs until these are written, to resume from."""
         work = _work(next(iter(runs.values())))
         vectors = encode_corpus(
             encoder,
-            collection.contents(),
+            ((passage.doc_id, passage.content) for passage in collection.corpus),
             work / "vectors",
-            on_progress=lambda done: self.progress.advance(done, None, "passages"),
+            on_progress=lambda done: self.progress.advance(done, len(collection.corpus), "passages"),
         )
         if vectors is None:
             raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
@@ -331,7 +237,8 @@ class _Systems:
             for note in hits.notes(f"{name}, {system}", exclude_self=self.exclude_self):
                 self.progress.note(note)
         if len(runs) == 2:
-            weight, reason = self.untuned[0], f"{self.untuned[1]}: {name} has no other dev queries to tune it on"
+            weight, origin = _untuned_weight(self.encoder)
+            reason = f"{origin}: {name} has no other dev queries to tune it on"
             if "dev" in judged and split != "dev":
                 first, second = (rows(system, "dev") for system in runs)
                 tuned = tune_weight(first, second, judged["dev"], self.measures[0])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from attrs import field, frozen
 
@@ -19,7 +19,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.data.topics import read_topic_file
-from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries
+from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries, write_collection
 from drkit.encoders.folder import (
     CONFIG,
     MODULES,
@@ -102,6 +102,18 @@ class NamedCollection:
         if not isinstance(self.source, StoredCollection):
             refuse_duplicate_passages(self.source)
         return self.source
+
+    def store(
+        self, scratch: Path, *, splits: Sequence[str] | None = None, drop_unknown: bool = False
+    ) -> tuple[Path, Mapping[str, Any]]:
+        """Return the folder of the collection, below `scratch` unless a run has stored it, and its counts (or none).
+
+        The other arguments are those of `write_collection`. Raises DrkitError as it does.
+        """
+        if folder := self.stored_folder:
+            return folder, {}
+        folder, source = scratch / "collection", cast("Collection", self.source)
+        return folder, write_collection(source, folder, splits=splits, drop_unknown=drop_unknown)
 
     def check_split(self, split: str) -> None:
         """Raise DrkitError if the collection has no such split."""

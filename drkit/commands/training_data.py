@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
@@ -25,7 +25,6 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
-from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.blocks import chain_text, mine_on
 from drkit.miners.chain import (
@@ -51,7 +50,6 @@ from drkit.train.teacher import Agreement
 if TYPE_CHECKING:
     from drkit.commands.inputs import OpenedEncoder
     from drkit.core.progress import Progress
-    from drkit.core.protocols import Collection
     from drkit.recipe.schema import Choice
     from drkit.search.reranking import Scorer
 
@@ -128,7 +126,8 @@ def mine_to_file(
     kept = FileParts.beside(output.path)
     in_parts = kept.are_needed(engine)
     with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
-        folder, content = _stored(named, Path(scratch))
+        folder, counted = named.store(Path(scratch))
+        content = counted.get("content_sha256") or path_state(folder)
         stored = open_collection(folder)
         total = _judged(stored, split, collection)
         files = [files_state(registry.get(Kind.MINER, choice.use), choice.config) for choice in choices]
@@ -183,14 +182,6 @@ def _judged(collection: StoredCollection, split: str, name: str) -> int:
         f"{name} has no {split!r} query with a passage judged relevant; its splits: "
         f"{', '.join(collection.splits()) or 'none'}"
     )
-
-
-def _stored(collection: NamedCollection, scratch: Path) -> tuple[Path, str]:
-    """Return the folder of a collection, written if it is not stored yet, and a fingerprint of its content."""
-    if folder := collection.stored_folder:
-        return folder, path_state(folder)
-    counts = write_collection(cast("Collection", collection.source), scratch / "collection")
-    return scratch / "collection", counts["content_sha256"]
 
 
 @frozen

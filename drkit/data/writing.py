@@ -60,10 +60,19 @@ class UnknownIdFilter:
     """Keeps the rows whose ids exist, and counts the others, which are an error unless the collection drops them."""
 
     def __init__(
-        self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]], table: str = "judgements"
+        self,
+        collection: Collection,
+        corpus: StoredCorpus,
+        queries: Mapping[str, set[str]],
+        table: str = "judgements",
+        *,
+        drop: bool = False,
     ) -> None:
         self._collection, self._corpus, self._queries, self._table = collection, corpus, queries, table
+        settings = getattr(collection, "config", None)
+        self._drop = drop or (isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop")
         self._shown: list[str] = []
+        self.splits = tuple(queries)
         self.count = 0
 
     def __call__(self, items: Iterable[_Item], split: str, ids: Callable[[_Item], tuple[str, str]]) -> Iterator[_Item]:
@@ -85,10 +94,8 @@ class UnknownIdFilter:
             self._shown.append(f"{what} @ {locator(self._collection)(self._table, split, row)}")
 
     def finish(self) -> None:
-        """Raise DrkitError if rows were left out, unless the collection is set to drop them."""
-        settings = getattr(self._collection, "config", None)
-        drop = isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
-        if self.count and not drop:
+        """Raise DrkitError if rows were left out, unless they are to be dropped."""
+        if self.count and not self._drop:
             what = f"{self._table.removesuffix('s')}(s) with unknown ids"
             advice = ", or drop them with --set collection.unknown_judgements=drop"
             raise refusal(self._collection, what, self._shown, self.count, advice)
@@ -122,14 +129,17 @@ def write_collection(
     *,
     parts: FileParts | None = None,
     engine: Engine | None = None,
+    splits: Sequence[str] | None = None,
+    drop_unknown: bool = False,
 ) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
 
-    engine: where passages are read if the collection `ReadsInParts`; in this process if None. parts: where it keeps
-    what finished tasks have read until all is there; of this collection only.
+    splits: those to write; all if None. drop_unknown: drop judgements with unknown ids, whatever the collection's
+    setting. engine: where passages are read if the collection `ReadsInParts`; in this process if None. parts: where it
+    keeps what finished tasks have read until all is there; of this collection only.
 
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
-    dropped_judgements (only if the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
+    dropped_judgements (only if they are dropped), and `content_sha256`, a hash of
     everything written. If the collection has a method `negatives(split)`, which yields (query id, passage id) pairs to
     train against, these are written and counted too. Memory: the ids of the queries, and 8 bytes per judgement.
 
@@ -144,13 +154,14 @@ def write_collection(
     content = hashlib.sha256()
     counts = _write_passages(collection, batches, folder / PASSAGES, content)
     corpus = StoredCorpus(folder / PASSAGES)
-    queries = _write_queries(collection, folder, content)
+    queries = _write_queries(collection, collection.splits() if splits is None else splits, folder, content)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
-    judged = _write_judgements(collection, folder, UnknownIdFilter(collection, corpus, queries), content)
-    listed = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), content)
+    known = partial(UnknownIdFilter, collection, corpus, queries, drop=drop_unknown)
+    judged = _write_judgements(collection, folder, known(), content)
+    listed = _write_negatives(collection, folder, known(table="negatives"), content)
     if files and parts:
         parts.remove()
-    scored = _write_scores(collection, folder, content)
+    scored = _write_scores(collection, folder, content) if "train" in queries else {}
     return {**counts, **judged, **listed, **scored, "content_sha256": content.hexdigest()}
 
 
@@ -252,9 +263,9 @@ def _refuse_duplicates(collection: Collection, duplicates: Iterator[tuple[str, i
         raise refusal(collection, "duplicate passage id(s)", shown, len(shown) + sum(1 for _ in duplicates))
 
 
-def _write_queries(collection: Collection, folder: Path, content: Any) -> dict[str, set[str]]:
+def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, content: Any) -> dict[str, set[str]]:
     """Write the queries; return the ids of each split. Ids are unique, so that training never sees a test query."""
-    ids: dict[str, set[str]] = {split: set() for split in collection.splits()}
+    ids: dict[str, set[str]] = {split: set() for split in splits}
 
     def rows(split: str) -> Iterator[tuple[str, str]]:
         for row, query in enumerate(collection.queries(split)):
@@ -288,7 +299,7 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
             positives[split] += item.relevance > 0
             yield item.query_id, item.doc_id, item.relevance
 
-    for split in collection.splits():
+    for split in check.splits:
         _write(rows(split), folder / split / JUDGEMENTS, _JUDGEMENT_SCHEMA, content)
     check.finish()
     for split, hashes in pairs.items():
@@ -341,7 +352,7 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
             counts[split] += 1
             yield query_id, doc_id
 
-    for split in collection.splits():
+    for split in check.splits:
         _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
@@ -349,7 +360,7 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
 
 def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[str, Any]:
     """Write the teacher's scores that come with the training rows; no file if there are none."""
-    if not isinstance(collection, CarriesScores) or "train" not in collection.splits():
+    if not isinstance(collection, CarriesScores):
         return {}
     if next(collection.teacher_scores("train"), None) is None:
         return {}

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from drkit.commands import encoder_evaluation as module
-from drkit.commands.encoder_evaluation import data_sets, evaluate_beir, evaluate_encoder
+from drkit.commands.encoder_evaluation import EncoderEvaluation, data_sets
 from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage
@@ -19,6 +19,14 @@ from drkit.search import Bm25Retriever, TextEncoder, align, convex, read_run
 from tests.runs.test_probes import Topics, tokenizer
 
 LUCENE = ((1.2, 0.75),)
+
+
+def evaluate_beir(encoder, folder, output, **how):
+    return EncoderEvaluation(encoder, output, **how).on_beir(folder)
+
+
+def evaluate_encoder(encoder, collection, output, split=None, **how):
+    return [*EncoderEvaluation(encoder, output, **how).on_collection(collection, split).items()]
 
 
 def write_data_set(folder, *, split="test", shift=0):

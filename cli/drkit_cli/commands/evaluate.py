@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from attrs import frozen
 
 from drkit.encoders.folder import TORCH
 from drkit.recipe.schema import LANGUAGES
@@ -87,21 +86,22 @@ def evaluate(
     if (backend != TORCH or reading) and not encoder:
         raise click.UsageError("--backend, --pooling and prompts are those of --encoder; give it, too")
     pairs = tuple(product(bm25_k1 or (1.2,), bm25_b or (0.75,))) if bm25 else ()
-    searched = Searched(
-        encoder,
-        {**reading, "backend": backend},
-        pairs,
-        bm25_language or "english",
-        exclude_self,
-        tuple(measures) or ("nDCG@10",),
-        output or Path("runs/beir"),
-    )
+    systems = {
+        "encoder": encoder,
+        "output": output or Path("runs/beir"),
+        "measures": tuple(measures) or ("nDCG@10",),
+        "bm25": pairs,
+        "bm25_language": bm25_language or "english",
+        "how": {**reading, "backend": backend},
+        "exclude_self": exclude_self,
+    }
+    searches = bool(pairs) + (encoder is not None)
     if beir:
         if source or qrels or collection or split or per_query or not (encoder or bm25):
             raise click.UsageError(
                 "--beir FOLDER goes with --encoder or --bm25, and without a run, judgements, --split or --per-query"
             )
-        _beir(beir, searched, table_file)
+        _beir(beir, systems, searches, table_file)
         return
     if (encoder or bm25) and (source or qrels or not collection):
         raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
@@ -115,34 +115,8 @@ def evaluate(
         judged = {"qrels": qrels, "collection": collection, "split": split, "settings": settings}
         scores, draws = _read(source, judged, measures, exclude_self)
     else:
-        scores, draws = _search(str(collection), split or "test", settings, searched)
+        scores, draws = _search(str(collection), settings, split or "test", systems, searches)
     _print(scores, draws, per_query, table_file)
-
-
-@frozen
-class Searched:
-    """What to search with, and how the rankings are measured.
-
-    how: arguments with which the encoder is opened.
-    bm25: pairs of k1 and b, none for no BM25; output: the folder in which rankings are kept.
-    """
-
-    encoder: str | None
-    how: Mapping[str, Any]
-    bm25: tuple[tuple[float, float], ...]
-    bm25_language: str
-    exclude_self: bool
-    measures: tuple[str, ...]
-    output: Path
-
-    def systems(self) -> int:
-        """Return the number of systems that search."""
-        return bool(self.bm25) + (self.encoder is not None)
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments that every search takes."""
-        how = {"how": self.how, "bm25": self.bm25, "bm25_language": self.bm25_language}
-        return {**how, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
 def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:
@@ -155,16 +129,14 @@ def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclu
     return scores, {system.name: len(system.files) for system in systems}
 
 
-def _search(name: str, split: str, settings: Sequence[str], searched: Searched) -> Measured:
+def _search(name: str, settings: tuple[str, ...], split: str, systems: Mapping[str, Any], searches: int) -> Measured:
     """Return the scores of an encoder, and of BM25, on a collection."""
-    from drkit.commands import NamedCollection, evaluate_encoder
+    from drkit.commands import EncoderEvaluation, NamedCollection
 
-    collection = NamedCollection(name, tuple(settings))
-    with show_progress(searched.systems()) as progress:
-        scores = evaluate_encoder(
-            searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
-        )
-    return scores, dict.fromkeys((system for system, _ in scores), 1)
+    collection = NamedCollection(name, settings)
+    with show_progress(searches) as progress:
+        scores = EncoderEvaluation(**systems, progress=progress).on_collection(collection, split)
+    return [*scores.items()], dict.fromkeys(scores, 1)
 
 
 def _print(
@@ -193,18 +165,17 @@ def _print(
         write_json(table_file, found)
 
 
-def _beir(folder: Path, searched: Searched, table_file: Path | None) -> None:
-    from drkit.commands import evaluate_beir
+def _beir(folder: Path, systems: Mapping[str, Any], searches: int, table_file: Path | None) -> None:
+    from drkit.commands import EncoderEvaluation
     from drkit.commands.encoder_evaluation import data_sets
     from drkit.evaluate.measures import write_json
     from drkit_cli.render import console, table
 
-    searches = sum(map(len, data_sets(folder).values())) * searched.systems()
-    with show_progress(searches) as progress:
-        found = evaluate_beir(searched.encoder, folder, searched.output, progress=progress, **searched.options())
+    with show_progress(searches * sum(map(len, data_sets(folder).values()))) as progress:
+        found = EncoderEvaluation(**systems, progress=progress).on_beir(folder)
 
     def draw() -> None:
-        for measure in searched.measures:
+        for measure in found.measures:
             console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
 
     print_result(found.as_json(), draw)
