@@ -16,6 +16,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.escaping import escape_controls
+from drkit.errors import import_extra
 
 _INK, _GRID = "#1c1c1c", "#dcdcdc"
 # Distinguishable without colours: by line style, then by marker.
@@ -150,7 +151,7 @@ def _follow_style_sheet(style: re.Match[str]) -> str:
 
 @contextmanager
 def _figure(width: float, height: float, cells: tuple[int, int]) -> Iterator[tuple[Any, list[Any]]]:
-    import matplotlib
+    matplotlib = import_extra("matplotlib", "a chart")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -6,9 +6,10 @@ without a traceback and exits with code 2; any other exception is a bug and keep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -48,15 +49,44 @@ class ProblemsError(DrkitError):
         super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in problems)]))
 
 
+# The optional packages by the extra of drkit that installs them: module -> name of the package.
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "bm25": {"bm25s": "bm25s", "Stemmer": "PyStemmer"},
+    "cpu": {"faiss": "faiss"},
+    "data": {"datasets": "datasets", "ir_datasets": "ir-datasets"},
+    "nltk": {"nltk": "nltk"},
+    "plots": {"matplotlib": "matplotlib"},
+    "ray": {"ray": "ray"},
+    "sentence-transformers": {"sentence_transformers": "sentence-transformers"},
+    "serve": {"starlette": "starlette", "uvicorn": "uvicorn"},
+}
+
+
 class MissingExtraError(DrkitError):
-    """A missing optional dependency, with the extra that installs it."""
+    """Optional packages that are not installed, with the extras of drkit that install them.
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs the package {package!r}: pip install 'drkit[{extra}]'")
+    >>> print(MissingExtraError("BM25", {"bm25s": "bm25"}))
+    BM25 needs the package 'bm25s': pip install 'drkit[bm25]'
+
+    packages: the extra of each missing package.
+    """
+
+    def __init__(self, what: str, packages: Mapping[str, str]) -> None:
+        extras = ",".join(dict.fromkeys(packages.values()))
+        needed = f"package{'s' * (len(packages) > 1)} {', '.join(map(repr, packages))}"
+        super().__init__(f"{what} needs the {needed}: pip install 'drkit[{extras}]'")
 
 
-def import_extra(module: str, what: str, package: str, extra: str) -> Any:
-    """Return a module of an optional dependency.
+def check_extras(what: str, extras: Iterable[str]) -> None:
+    """Raise MissingExtraError if a package of these extras is not installed; nothing is imported."""
+    found = {extra: EXTRAS[extra] for extra in extras}
+    missing = {name: extra for extra, named in found.items() for module, name in named.items() if not find_spec(module)}
+    if missing:
+        raise MissingExtraError(what, missing)
+
+
+def import_extra(module: str, what: str) -> Any:
+    """Return a module of an optional package; what: that needs it.
 
     Raises MissingExtraError if it is not installed, and DrkitError with the reason if it is but cannot be imported, as
     for lack of memory.
@@ -64,8 +94,10 @@ def import_extra(module: str, what: str, package: str, extra: str) -> Any:
     try:
         return import_module(module)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
-            raise MissingExtraError(what, package, extra) from None
+        top = module.partition(".")[0]
+        extra, package = next((extra, named[top]) for extra, named in EXTRAS.items() if top in named)
+        if isinstance(error, ModuleNotFoundError) and error.name == top:
+            raise MissingExtraError(what, {package: extra}) from None
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise DrkitError(
             f"{what} needs the package {package!r}, which is installed but cannot be imported: {reason}. Free memory "

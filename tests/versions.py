@@ -73,7 +73,7 @@ def run(combination: Combination, work: Path, tests: Sequence[str]) -> tuple[str
     folder, log = work / combination.name, work / f"{combination.name}.log"
     inside, limits = str(folder / "bin" / "python"), work / f"{combination.name}.txt"
     limits.write_text(constraints(combination), encoding="utf-8")
-    install = [inside, "-m", "pip", "install", "--quiet", "-c", str(limits), "-e", f"{ROOT}[cpu,test]"]
+    install = [inside, "-m", "pip", "install", "--quiet", "-c", str(limits), "-e", f"{ROOT}[all,test]"]
     test = [inside, "-m", "pytest", "-p", "no:cacheprovider", "--durations=10", *(f"tests/{name}" for name in tests)]
     try:
         for step, command in (("venv", [python, "-m", "venv", "--clear", str(folder)]), ("install", install)):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drkit.core.engine import LOCAL
 from drkit_cli.output import print_note, print_result, show_progress
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
+    from drkit.runs.stage import Stage
 
 
 def run_recipe(
@@ -135,7 +136,11 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
         raise
 
 
-def _unfinished(made: Plan, run: Path) -> bool:
+def _unfinished(made: Plan, run: Path) -> list[Stage[Any]]:
+    """Return the stages that are to be made. Raises MissingExtraError if packages that one needs are missing."""
     from drkit.runs.survey import survey
 
-    return any(not finding.is_finished for finding in survey(made.stages, run))
+    found = [finding.stage for finding in survey(made.stages, run) if not finding.is_finished]
+    for stage in found:
+        stage.check_extras()
+    return found

@@ -186,7 +186,7 @@ def load_sentence_transformer(folder: Path, device: str) -> Any:
     Raises DrkitError for modules of other packages, pickled weights, or a folder that cannot be loaded, and as
     `import_extra` does without sentence-transformers.
     """
-    library = import_extra("sentence_transformers", "reading its modules", "sentence-transformers", "all")
+    library = import_extra("sentence_transformers", "reading its modules")
     for name in ("modules.json", "router_config.json", "*/router_config.json"):
         for file in folder.glob(name):
             kinds = _module_types(read_json(file, "export the encoder again"))

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import attrs
 from attrs import field, frozen
 
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
 MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING = (
@@ -213,10 +213,11 @@ class ComponentSpec:
 
     `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it (`none`: the decoder has
     nothing to train). `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are
-    the settings with paths of local files that a run reads; a property `files` returns additional paths.
+    the settings with paths of local files that a run reads; a property `files` returns additional paths. `extras` are
+    the extras of drkit that its code needs (`drkit.errors.EXTRAS`).
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
-    characters, the config is not an attrs class, or a word of `requires` or `scope` is unknown.
+    characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
     """
 
     kind: Kind = field(converter=Kind)
@@ -259,6 +260,11 @@ class ComponentSpec:
             f"allowed: {', '.join(CAPABILITIES)}"
             for word in self.requires
             if word not in CAPABILITIES
+        ]
+        problems += [
+            f"extra {extra!r} is unknown{did_you_mean(extra, EXTRAS)} allowed: {', '.join(EXTRAS)}"
+            for extra in self.extras
+            if extra not in EXTRAS
         ]
         problems += [
             f"{word!r} is in both receives and signals; list it once" for word in self.receives if word in self.signals
@@ -304,9 +310,14 @@ class ComponentSpec:
     def load(self) -> Any:
         """Import and return the factory that `target` names.
 
-        Raises ImportError or AttributeError if the target does not exist.
+        Raises MissingExtraError as `check_extras` does, and ImportError or AttributeError if the target does not exist.
         """
+        self.check_extras()
         return resolve(self.target)
+
+    def check_extras(self) -> None:
+        """Raise MissingExtraError if packages that the part needs are not installed."""
+        check_extras(f"{self.kind} {self.name!r}", self.extras)
 
 
 # What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.

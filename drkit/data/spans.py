@@ -24,12 +24,13 @@ from numpy.typing import ArrayLike, NDArray
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.rows import batched
 from drkit.data.store import TokenWriter, encoded, prompt_tokens
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, import_extra
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCorpus
 
 FILE = "spans.arrow"
+_PUNKT = "nltk.tokenize.punkt"
 _BATCH = 1024
 # Enough for Punkt's counts to settle, in about 100 MB of memory.
 _SAMPLE_TEXTS, _SAMPLE_CHARACTERS, _SAMPLE_LONGEST = 5000, 2_000_000, 100_000
@@ -54,13 +55,14 @@ class Punkt:
 
 
 def installed_punkt(language: str = "english") -> Punkt | None:
-    """Return nltk's own model of a language, or None if its data (`punkt_tab`) are not installed."""
-    import nltk.data
-    from nltk.tokenize.punkt import PunktTokenizer
+    """Return nltk's own model of a language, or None if its data (`punkt_tab`) are not installed.
 
+    Raises MissingExtraError without nltk.
+    """
+    data, punkt = import_extra("nltk.data", "splitting sentences"), import_extra(_PUNKT, "splitting sentences")
     try:
-        nltk.data.find(f"tokenizers/punkt_tab/{language}/")
-        return Punkt(PunktTokenizer(language), f"nltk's {language} model")
+        data.find(f"tokenizers/punkt_tab/{language}/")
+        return Punkt(punkt.PunktTokenizer(language), f"nltk's {language} model")
     except LookupError:
         return None
 
@@ -68,17 +70,18 @@ def installed_punkt(language: str = "english") -> Punkt | None:
 def train_punkt(texts: Iterable[str]) -> Punkt:
     """Train a model on these texts; the same texts give the same model. All are held in memory: pass a sample.
 
-    Raises DrkitError if the texts have no words.
+    Raises DrkitError if the texts have no words, and MissingExtraError without nltk.
     """
-    from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
-
+    punkt = import_extra(_PUNKT, "splitting sentences")
     kept = [text for text in texts if text.strip()]
     if not kept:
         raise DrkitError("cannot train a sentence model: the texts have no words")
-    trainer = PunktTrainer()
+    trainer = punkt.PunktTrainer()
     # As paragraphs of one text: abbreviations are judged by the counts of all of them.
     trainer.train("\n\n".join(kept))
-    return Punkt(PunktSentenceTokenizer(trainer.get_params()), f"trained on {len(kept):,} texts of the collection")
+    return Punkt(
+        punkt.PunktSentenceTokenizer(trainer.get_params()), f"trained on {len(kept):,} texts of the collection"
+    )
 
 
 def sample(texts: Iterable[str]) -> Iterator[str]:

@@ -237,6 +237,7 @@ COLLECTIONS = (
         cite=IR_DATASETS,
         provides=_JUDGED,
         shorthand="dataset",
+        extras=("data",),
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,
@@ -276,6 +277,7 @@ COLLECTIONS = (
         cite=HF_DATASETS,
         provides=_JUDGED,
         shorthand="path",
+        extras=("data",),
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,

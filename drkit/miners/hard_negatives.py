@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from drkit.core.files import SCRATCH
 from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
 from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.data.rows import batched
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, import_extra
 from drkit.miners.chain import (
     Chain,
     MiningCounts,
@@ -211,11 +212,9 @@ def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[di
 
 def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
     """Return all rows, kept as Arrow, or None without rows."""
-    import pyarrow as pa
-    from datasets import Dataset
-
+    library = import_extra("datasets", "HardNegatives")
     tables = [pa.Table.from_pylist(batch) for batch in batched(rows, _ROWS_PER_BATCH)]
-    return Dataset(pa.concat_tables(tables)) if tables else None
+    return library.Dataset(pa.concat_tables(tables)) if tables else None
 
 
 _ID_COLUMNS = ("doc_id", "_id", "id")

@@ -164,6 +164,7 @@ SOURCES = (
         config=Bm25Config,
         summary="The best-ranked unjudged passages of BM25",
         cite=BM25,
+        extras=("bm25",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -189,6 +190,7 @@ SOURCES = (
         summary="The best-ranked passages by BM25's and a retriever's scores together",
         cite=FUSION,
         requires=("retriever",),
+        extras=("bm25",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -198,6 +200,7 @@ SOURCES = (
         summary="The best-ranked passages of BM25 and of a trained retriever, in turns",
         cite=GPL,
         requires=("retriever",),
+        extras=("bm25",),
     ),
     ComponentSpec(
         kind=Kind.MINER,

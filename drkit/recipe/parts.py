@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import attrs
@@ -11,6 +10,7 @@ from attrs import frozen
 
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.errors import MissingExtraError
 from drkit.recipe.schema import Choice, Pretrain, Recipe, WeightedLoss
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
@@ -138,9 +138,12 @@ def losses_that_fit(registry: Registry, provided: Iterable[str]) -> str:
 
 
 def missing_extras(spec: ComponentSpec) -> list[str]:
-    """Return a line for each package that a part needs and that is not installed."""
-    missing = [extra for extra in spec.extras if find_spec(extra) is None]
-    return [f"{spec.kind} {spec.name!r} needs the package {name!r}, which is not installed" for name in missing]
+    """Return a line that says what to install for a part; none if everything is installed."""
+    try:
+        spec.check_extras()
+    except MissingExtraError as missing:
+        return [str(missing)]
+    return []
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, MissingExtraError
 from drkit.recipe.parts import PartInUse
 from drkit.recipe.schema import Recipe
 from drkit.testing.specs import ContractError, require
@@ -77,6 +77,8 @@ def target_of(part: PartInUse) -> Any:
         raise DrkitError(f"{part.full_title}: {'; '.join(problems)}")
     try:
         factory = spec.load()
+    except MissingExtraError:
+        raise
     except Exception as error:  # a third-party module may fail in any way
         raise DrkitError(
             f"{part.full_title}: cannot import its target {spec.target!r}: {describe_error(error)}"

@@ -23,8 +23,9 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, write_text
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.folder import MODULES, read_encoder_settings
+from drkit.errors import check_extras
 from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.recipe.toml import plain
 from drkit.runs.work import Sizes, Work
@@ -113,7 +114,8 @@ class StageSpec(Generic[S]):
     processes of a run take part.
     folders: the names of its stages in a plan, their folders in a run; `NAME-*` is a family, `*` any name that a recipe
     gives to a round. prunable: the files that `drkit prune` removes from a finished run, as a pattern.
-    work: what a stage of a plan has to do, counted from sizes; None: too little to count.
+    work: what a stage of a plan has to do, counted from sizes; None: too little to count. extras: the extras of drkit
+    that it needs; if they depend on the settings, their class has a property of this name.
     """
 
     name: str
@@ -127,6 +129,7 @@ class StageSpec(Generic[S]):
     folders: tuple[str, ...] = ()
     prunable: str = ""
     work: Callable[[Stage[S], Sizes], Work] | None = None
+    extras: tuple[str, ...] = ()
 
 
 @frozen
@@ -167,6 +170,10 @@ class Stage(Generic[S]):
             "inputs": {name: contents[name] for name, part in self.inputs.items() if not part.observed},
             "sources": dict(self.sources),
         }
+
+    def check_extras(self) -> None:
+        """Raise MissingExtraError if packages that the stage needs are not installed."""
+        check_extras(f"the stage {self.name!r}", declared_by(self.settings, "extras", self.spec.extras))
 
     def fingerprint(self, contents: Mapping[str, str]) -> str:
         """Return the hash of `identity`."""

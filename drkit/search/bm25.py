@@ -11,17 +11,14 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-import bm25s
-import bm25s.stopwords
 import numpy as np
-import Stemmer
 from numpy.typing import NDArray
 
 from drkit.core.files import read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.rows import batched
 from drkit.data.words import find_words, is_unspaced
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, import_extra
 from drkit.recipe.schema import LANGUAGES
 from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
@@ -70,22 +67,23 @@ class Bm25Retriever:
     of the stop words (Snowball's and NLTK's, as far as they have them), `none` for whole words. A passage that shares
     no term with the query is not a hit; ties are in corpus order. Results are deterministic.
 
-    Raises DrkitError for an unknown language.
+    Raises DrkitError for an unknown language, and MissingExtraError without bm25s or PyStemmer.
     """
 
     def __init__(self, *, k1: float = 1.2, b: float = 0.75, language: str = "english") -> None:
         if language not in LANGUAGES:
             raise DrkitError(f"BM25 has no stemmer for {language!r}; languages: {', '.join(LANGUAGES)}")
+        library, stemmer = import_extra("bm25s", "BM25"), import_extra("Stemmer", "BM25")
         # Lucene's 33 for English; nothing for `none`.
-        stop_words = getattr(bm25s.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())
+        stop_words = getattr(library.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())
         self._language = language
-        self._tokenizer = bm25s.tokenization.Tokenizer(
+        self._tokenizer = library.tokenization.Tokenizer(
             lower=False,
             splitter=split_words,
             stopwords=stop_words,
-            stemmer=None if language == "none" else Stemmer.Stemmer(language),
+            stemmer=None if language == "none" else stemmer.Stemmer(language),
         )
-        self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
+        self._engine: Any = library.BM25(k1=k1, b=b, method="lucene")
         self._ids = DocIds.of(())
         self._has_terms = False
 
@@ -164,7 +162,7 @@ class Bm25Retriever:
             opened._tokenizer.load_vocab(folder)
             opened._has_terms = bool(opened._tokenizer.get_vocab_dict())
             if opened._has_terms:
-                opened._engine = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+                opened._engine = type(opened._engine).load(folder, mmap=True, show_progress=False)
         except Exception as error:  # bm25s reads damaged files without checking them
             raise DrkitError(f"{folder} is not an index of BM25 ({error}); rebuild it") from None
         return opened

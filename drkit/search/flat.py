@@ -304,7 +304,7 @@ def write_faiss(index: Any, file: Path) -> None:
 
 def faiss_library() -> Any:
     """Return the module `faiss`. Raises as `import_extra` does."""
-    return import_extra("faiss", "an approximate index", "faiss", "cpu")
+    return import_extra("faiss", "an approximate index")
 
 
 ROWS = 65_536

@@ -186,7 +186,7 @@ def _ray() -> ModuleType:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray prints retries and lost machines on standard output, where results go.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "$")
-    ray: ModuleType = import_extra("ray", "the engine ray", "ray", "ray")
+    ray: ModuleType = import_extra("ray", "the engine ray")
     return ray
 
 

@@ -65,6 +65,17 @@ class PseudoQuerySettings:
     prompt: str = from_recipe("encoder.passage_prompt")
     seed: int = from_recipe("seed")
 
+    @property
+    def searches_with_bm25(self) -> bool:
+        """Whether the round trip needs BM25."""
+        return self.round_trip > 0 and "bm25" in self.found_by
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The extras that the sources and the round trip need."""
+        needed = {"bm25": self.searches_with_bm25, "nltk": "sentences" in self.sources}
+        return tuple(extra for extra, is_needed in needed.items() if is_needed)
+
 
 # Seconds for each query that is made, and bytes that are kept.
 _MADE, _QUERY_BYTES = 2.5e-5, 180
@@ -73,7 +84,7 @@ _MADE, _QUERY_BYTES = 2.5e-5, 180
 def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
     settings = stage.settings
     made = sizes.passages * settings.count * len(settings.sources)
-    searched = bm25_seconds(made, sizes) if settings.round_trip and "bm25" in settings.found_by else 0.0
+    searched = bm25_seconds(made, sizes) if settings.searches_with_bm25 else 0.0
     return Work(seconds=_MADE * made + searched, disk=_QUERY_BYTES * made)
 
 

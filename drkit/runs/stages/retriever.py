@@ -168,6 +168,7 @@ BM25 = StageSpec(
     settings=Bm25Settings,
     run="drkit.runs.steps.retriever:index_words",
     inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},
+    extras=("bm25",),
     folders=("bm25",),
     work=_bm25_work,
 )

@@ -167,6 +167,7 @@ SPANS = StageSpec(
     settings=SpanSettings,
     run="drkit.runs.steps.texts:cut_spans",
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
+    extras=("nltk",),
     folders=("spans",),
     work=_span_work,
 )

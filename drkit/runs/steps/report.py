@@ -9,6 +9,7 @@ from typing import Any
 
 from drkit.charts import Line, Panel, draw
 from drkit.core.files import read_log, write_text
+from drkit.errors import MissingExtraError
 from drkit.evaluate.systems import VERDICT_CAPTION, hybrid_verdict, reranker_verdict, stored_cell, table_caption
 from drkit.report import Block, Figure, Heading, Table, Text, loss_panels, markdown, probe_panels, validation_panel
 from drkit.runs.stage import StageRun, read_truncations
@@ -154,9 +155,12 @@ def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     yield Table(["training", "measure", "best", "at step", "last step"], rows)
 
 
-def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
+def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel], caption: str) -> Iterator[Block]:
     if any(line.points for panel in panels for line in panel.lines):
-        yield Figure(draw(panels, stage.folder / name), caption)
+        try:
+            yield Figure(draw(panels, stage.folder / name), caption)
+        except MissingExtraError as missing:
+            yield Text(f"{caption}: {missing}, and remove this folder to write the report again.")
 
 
 def _json(path: Path) -> Any:

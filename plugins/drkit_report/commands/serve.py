@@ -38,11 +38,12 @@ def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
     """
     from drkit.commands import open_run
     from drkit.core.registry import installed
-    from drkit.errors import DrkitError, import_extra
-    from drkit_report.search import SearchedRuns
+    from drkit.errors import DrkitError, check_extras
 
-    uvicorn = import_extra("uvicorn", "drkit serve", "uvicorn", "serve")
-    import_extra("starlette", "drkit serve", "starlette", "serve")
+    check_extras("drkit serve", ("bm25", "serve"))
+    import uvicorn
+
+    from drkit_report.search import SearchedRuns
     from drkit_report.web import search_app
 
     parts = installed()

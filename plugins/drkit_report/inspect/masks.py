@@ -24,7 +24,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch, Views
 from drkit.data.repeats import unmarked
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import NO_TARGET, find_words
 from drkit.recipe.schema import Choice
 from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource
@@ -345,9 +345,7 @@ def is_common(word: str) -> bool:
 @cache
 def stop_words() -> frozenset[str]:
     """Return NLTK's 179 English stop-words, from bm25s."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
-    return frozenset(STOPWORDS_EN_PLUS)
+    return frozenset(import_extra("bm25s.stopwords", "drkit inspect").STOPWORDS_EN_PLUS)
 
 
 def _count(chosen: Tensor) -> int:

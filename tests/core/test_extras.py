@@ -1,0 +1,111 @@
+"""Each extra may be missing: light commands and a run without it work, and what needs it says how to install it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
+from drkit.errors import EXTRAS, MissingExtraError, import_extra
+from drkit.recipe.toml import read_table
+from tests.runs.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT = """
+import sys
+hidden, sys.argv = sys.argv[1].split(","), ["drkit", *sys.argv[2:]]
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *where):
+        return None if name in hidden else self.finder.find_spec(name, *where)
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+from drkit_cli.main import main
+main()
+"""
+PLAIN = ("--miner", "random", "--set=evaluation.bm25=false")
+NEEDS = {
+    "bm25": (
+        ["compose", "--dry-run"],
+        "the stage 'bm25' needs the packages 'bm25s', 'PyStemmer': pip install 'drkit[bm25]'",
+    ),
+    "data": (
+        ["compose", *PLAIN, "--collection", "irds:vaswani", "--dry-run"],
+        "collection 'irds' needs the packages 'datasets', 'ir-datasets': pip install 'drkit[data]'",
+    ),
+    "nltk": (
+        ["compose", *PLAIN, "--paper", "cocondenser", "--dry-run"],
+        "the stage 'spans' needs the package 'nltk': pip install 'drkit[nltk]'",
+    ),
+}
+
+
+def drkit_without(extras, *arguments, folder):
+    """The command line in a process in which the packages of these extras cannot be imported."""
+    hidden = ",".join(module for extra in extras for module in EXTRAS[extra])
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, hidden, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("extra", NEEDS)
+def test_the_plan_names_a_missing_extra(extra, tmp_path):
+    arguments, message = NEEDS[extra]
+    refused = drkit_without([extra], *arguments, folder=tmp_path)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+    others = [other for other in NEEDS if other != extra]
+    assert drkit_without(others, *arguments, folder=tmp_path).stderr.count(f"drkit[{extra}]") == 0
+
+
+def test_a_run_without_any_extra(tmp_path):
+    run = tmp_path / "run"
+    made = drkit_without(EXTRAS, "compose", "--masker", "pmi", *TINY, *PLAIN, "--run-dir", run, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    found = drkit_without(EXTRAS, "search", run, "remove a suffix", "--json", folder=tmp_path)
+    assert json.loads(found.stdout), found.stderr
+    report = (run / "report" / "report.md").read_text().replace("\\", "")  # escaped as Markdown
+    assert "a chart needs the package 'matplotlib': pip install 'drkit[plots]'" in report
+    assert ".png" not in report
+    commands = {
+        "plots": ["report", run],
+        "bm25,serve": ["serve", run],
+        "bm25": ["inspect", "mask", "the first word", "--run", run],
+    }
+    for extra, arguments in commands.items():
+        refused = drkit_without(EXTRAS, *arguments, folder=tmp_path)
+        assert (refused.returncode, f"pip install 'drkit[{extra}]'" in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "package"),
+    [(extra, module, package) for extra, named in EXTRAS.items() for module, package in named.items()],
+)
+def test_a_missing_module_is_named_with_its_extra(monkeypatch, extra, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError) as caught:
+        import_extra(module, "This")
+    assert str(caught.value) == f"This needs the package {package!r}: pip install 'drkit[{extra}]'"
+
+
+def test_every_extra_is_declared():
+    declared = read_table(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
+    packages = {extra: " ".join(declared[extra]) for extra in EXTRAS}
+    assert all(name in packages[extra] for extra, modules in EXTRAS.items() for name in modules.values())
+    assert all(extra in declared["all"][0] for extra in EXTRAS if extra != "ray")
+
+
+def test_an_unknown_extra_is_refused():
+    with pytest.raises(ValueError, match="extra 'bm52' is unknown; did you mean 'bm25'"):
+        ComponentSpec(Kind.MINER, "words", "here:Miner", NoSettings, "Mines.", extras=("bm52",))
