@@ -16,8 +16,8 @@ from attrs import define, evolve, field, frozen
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_parts import FilePart, FileParts, concatenate
-from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe, write_text
+from drkit.core.file_parts import CHUNKS, FilePart, FileParts, items_of, write_chunks
+from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -356,40 +356,43 @@ def distill(
             f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
-    done, parts = Distilled(), FileParts.beside(output)
-    if isinstance(teacher, Loaded) and parts.are_needed(engine):
-        concatenate(parts.write(_scored_parts(negatives, teacher, texts), engine, on_progress), output)
-        parts.remove()
-        for line in read_jsonl(output):
-            done.add(line.values)
-        return done
-    scorer: Scorer = loaded_value(teacher)
-    with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for lines in batched(read_jsonl(negatives), LINES_PER_BATCH):
-            for row in _scored(lines, scorer, texts):
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                done.add(row)
-            if on_progress:
-                on_progress(done.queries)
+    parts = FileParts.beside(output)
+    lines = items_of(
+        _scored_parts(negatives, teacher, texts),
+        CHUNKS,
+        kept=parts if isinstance(teacher, Loaded) else None,
+        engine=engine,
+        on_progress=on_progress,
+    )
+    write_chunks(lines, output)
+    parts.remove()
+    done = Distilled()
+    for line in read_jsonl(output):
+        done.add(line.values)
     return done
 
 
-def _scored_parts(negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str]) -> Iterator[FilePart]:
-    identity = digest(teacher.value.identity())
-    state = [identity, repr(teacher.arguments), repr(teacher.settings)]
-    checked = teacher.checked(check_teacher, identity)
+def _scored_parts(
+    negatives: Path, teacher: Scorer | Loaded[Reranker], texts: Mapping[str, str]
+) -> Iterator[FilePart[bytes]]:
+    state: list[str] = []
+    if isinstance(teacher, Loaded):
+        identity = digest(teacher.value.identity())
+        state = [identity, repr(teacher.arguments), repr(teacher.settings)]
+        teacher = teacher.checked(check_teacher, identity)
     for lines in batched(read_jsonl(negatives), LINES_PER_PART):
         ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
         used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
         name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
-        content = digest([*state, [line.values for line in lines], used])
-        yield FilePart(name, len(lines), content, score_lines, (checked, lines, used), uses="gpu")
+        content = [*state, [line.values for line in lines], used]
+        yield FilePart(name, len(lines), content, score_lines, (teacher, lines, used), uses="gpu")
 
 
-def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> None:
-    """Score lines of a file of negatives and write them as one part. Raises DrkitError as `distill` does."""
-    rows = (row for batch in batched(lines, LINES_PER_BATCH) for row in _scored(batch, teacher.value, texts))
-    write_text(part, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+def score_lines(teacher: Scorer | Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str]) -> Iterator[bytes]:
+    """Score lines of a file of negatives and yield them as JSON Lines. Raises DrkitError as `distill` does."""
+    for some in batched(lines, LINES_PER_BATCH):
+        for row in _scored(some, loaded_value(teacher), texts):
+            yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:

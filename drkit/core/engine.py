@@ -71,6 +71,27 @@ class LocalEngine:
         return (task.function(*task.arguments) for task in tasks)
 
 
+def is_local(engine: Engine | None) -> bool:
+    """Return whether tasks are carried out in this process: without an engine, or on the local one."""
+    return engine is None or isinstance(engine, LocalEngine)
+
+
+def count_done(tasks: Iterable[Task[Iterator[int]]], engine: Engine | None) -> Iterator[int]:
+    """Carry out tasks that yield how many items they did, and yield these numbers.
+
+    In this process a number comes as soon as the items are done; from another engine, all of a task's as one.
+    """
+    if is_local(engine):
+        return (count for task in tasks for count in task.function(*task.arguments))
+    summed = (Task(task.name, total, (task.function, task.arguments), task.uses) for task in tasks)
+    return (engine or LocalEngine()).run(summed)
+
+
+def total(function: Callable[..., Iterator[int]], arguments: tuple[Any, ...]) -> int:
+    """Return the sum of all numbers that a function yields."""
+    return sum(function(*arguments))
+
+
 class Loaded(Generic[T_co]):
     """A model, an index or another large value, which another process loads for itself.
 

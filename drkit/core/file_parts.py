@@ -1,32 +1,42 @@
-"""One large file, written in parts by the tasks of an engine; finished parts are kept until the file is complete."""
+"""One large file, made in parts by the tasks of an engine; finished parts are kept until the file is complete."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
-from drkit.core.engine import Engine, LocalEngine, Task, Uses
-from drkit.core.files import remove_folder, replacing
+from drkit.core.engine import Engine, LocalEngine, Task, Uses, is_local
+from drkit.core.files import digest, remove_folder, replacing
+
+T = TypeVar("T")
+_CHUNK = 2**20
 
 
 @frozen
-class FilePart:
-    """A part of a file, which `function(*arguments, path)` writes atomically.
+class FilePart(Generic[T]):
+    """A part of a file: the items that `make(*arguments)` yields.
 
-    name: what an error message calls it. size: how many items it holds, for progress. content: a hash of
-    everything that it is made from. function, arguments, uses: see `Task`.
+    name: what an error message calls it. size: how many items it holds, for progress. content: plain data that
+    identifies everything that it is made from. make, arguments, uses: as in `Task`.
     """
 
     name: str
     size: int
-    content: str
-    function: Callable[..., Any]
+    content: Any
+    make: Callable[..., Iterable[T]]
     arguments: tuple[Any, ...]
     uses: Uses = "threads"
+
+
+@frozen
+class PartFormat(Generic[T]):
+    """How the items of a part are written to a file, atomically, and read again, by functions that can be imported."""
+
+    write: Callable[[Iterable[T], Path], Any]
+    read: Callable[[Path], Iterable[T]]
 
 
 @frozen
@@ -42,10 +52,14 @@ class FileParts:
 
     def are_needed(self, engine: Engine | None) -> bool:
         """Return whether to write in parts: with an engine other than the local one, or if parts are left to use."""
-        return self.folder.is_dir() or not (engine is None or isinstance(engine, LocalEngine))
+        return self.folder.is_dir() or not is_local(engine)
 
     def write(
-        self, parts: Iterable[FilePart], engine: Engine | None, on_progress: Callable[[int], None] | None = None
+        self,
+        parts: Iterable[FilePart[T]],
+        write: Callable[[Iterable[T], Path], Any],
+        engine: Engine | None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> list[Path]:
         """Write the parts that are missing, a task each; returns the files of all parts, in order.
 
@@ -57,12 +71,12 @@ class FileParts:
         def missing() -> Iterator[Task[int]]:
             nonlocal kept
             for number, part in enumerate(parts):
-                path = self.folder / f"{number:05d}-{part.content}"
+                path = self.folder / f"{number:05d}-{digest(part.content)}"
                 files.append(path)
                 if path.is_file():
                     kept += part.size
                 else:
-                    yield Task(part.name, write_part, (part, path), uses=part.uses)
+                    yield Task(part.name, write_part, (part, write, path), uses=part.uses)
 
         for size in (engine or LocalEngine()).run(missing()):
             made += size
@@ -75,15 +89,49 @@ class FileParts:
         remove_folder(self.folder)
 
 
-def write_part(part: FilePart, path: Path) -> int:
-    """Write a part; returns its size."""
-    part.function(*part.arguments, path)
+def items_of(
+    parts: Iterable[FilePart[T]],
+    form: PartFormat[T],
+    *,
+    kept: FileParts | None,
+    engine: Engine | None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[T]:
+    """Yield the items of all parts, in order: made here as they are read, or first all on another engine.
+
+    kept: where an engine keeps finished parts, until the caller removes them; None: all are made here. on_progress:
+    called with the number of items done.
+
+    Raises DrkitError for tasks that fail.
+    """
+    if kept is not None and kept.are_needed(engine):
+        for file in kept.write(parts, form.write, engine, on_progress):
+            yield from form.read(file)
+        return
+    items = (item for part in parts for item in part.make(*part.arguments))
+    for done, item in enumerate(items, start=1):
+        yield item
+        if on_progress:
+            on_progress(done)
+
+
+def write_part(part: FilePart[T], write: Callable[[Iterable[T], Path], Any], path: Path) -> int:
+    """Make the items of a part and write them, in whatever process; returns their number."""
+    write(part.make(*part.arguments), path)
     return part.size
 
 
-def concatenate(files: Sequence[Path], path: Path) -> None:
-    """Write one file with the bytes of others, in this order, atomically."""
-    with replacing(path) as temporary, temporary.open("wb") as whole:
-        for file in files:
-            with file.open("rb") as content:
-                shutil.copyfileobj(content, whole)
+def write_chunks(chunks: Iterable[bytes], path: Path) -> None:
+    """Write bytes to a file, atomically."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(chunks)
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file."""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+CHUNKS = PartFormat(write_chunks, read_chunks)

@@ -24,7 +24,7 @@ from attrs.validators import and_, ge, gt, le
 from filelock import FileLock
 
 from drkit.core.draws import Draws
-from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
+from drkit.core.engine import Engine, Loaded, Task, is_local, loaded_value
 from drkit.core.files import read_json, replacing, write_text
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
@@ -209,7 +209,7 @@ def generate_file(
     generator: QueryModel = loaded_value(model)
     _claim(parts, generator)
     work = _Blocks(texts, generator.sampling.batch_size, parts, _finished(parts), on_progress)
-    if engine is None or isinstance(engine, LocalEngine):
+    if engine is None or is_local(engine):
         with _own_part(parts, shard).open("ab") as file:
             for block, first, batch in work.missing(shard):
                 file.write(_line(generator, block, first, batch))

@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, pairwise, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,16 +67,20 @@ def tokenise_in_blocks(
     engine: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, int | float]:
-    """Tokenise passages on an engine; writes and returns what `tokenise` does with their contents.
+    """Tokenise passages, in this process or on another engine; writes and returns what `tokenise` does.
 
-    corpus, tokenizer: each worker loads them, and reads its own passages. parts: where blocks of 32,768 passages are
-    kept, of this corpus, tokenizer, length and prompt only. on_progress: called with the number of passages done.
+    corpus, tokenizer: each worker loads them, and reads its own passages. parts: where an engine keeps blocks of 32,768
+    passages, of this corpus, tokenizer, length and prompt only. on_progress: called with the number of passages done.
 
     Raises DrkitError as `tokenise` does, and for tasks that fail.
     """
+    if not parts.are_needed(engine):
+        texts = ((passage.doc_id, passage.content) for passage in corpus.value)
+        return tokenise(texts, tokenizer.value, folder, max_length=max_length, prompt=prompt)
     writer, lengths = TokenWriter(folder, tokenizer.value, max_length=max_length), Counter[int]()
     prompt_tokens(prompt, tokenizer.value, max_length)
-    files = parts.write(_parts(corpus, tokenizer, max_length, prompt), engine, on_progress)
+    write = partial(write_tokens, tokenizer, max_length, prompt)
+    files = parts.write(_parts(corpus), write, engine, on_progress)
     with writer:
         for file in files:
             store = TokenStore(file)
@@ -85,27 +90,24 @@ def tokenise_in_blocks(
     return _summary(writer.counts, lengths, max_length)
 
 
-def _parts(corpus: Loaded[StoredCorpus], tokenizer: Loaded[Any], max_length: int, prompt: str) -> Iterator[FilePart]:
+def _parts(corpus: Loaded[StoredCorpus]) -> Iterator[FilePart[str]]:
     total = len(corpus.value)
     for start in range(0, total, TEXTS_PER_BLOCK):
         stop = min(start + TEXTS_PER_BLOCK, total)
-        given = (corpus, start, stop, tokenizer, max_length, prompt)
-        yield FilePart(f"tokens of passages {start + 1} to {stop}", stop - start, f"{stop}", tokenise_block, given)
+        yield FilePart(
+            f"tokens of passages {start + 1} to {stop}", stop - start, stop, read_block, (corpus, start, stop)
+        )
 
 
-def tokenise_block(
-    corpus: Loaded[StoredCorpus],
-    start: int,
-    stop: int,
-    tokenizer: Loaded[Any],
-    max_length: int,
-    prompt: str,
-    part: Path,
-) -> None:
-    """Write the tokens of the passages from `start` to `stop` (excluded) as a store in one file."""
+def read_block(corpus: Loaded[StoredCorpus], start: int, stop: int) -> Iterator[str]:
+    """Yield the texts of the passages from `start` to `stop` (excluded)."""
     starts = range(start, stop, _TEXTS_AT_ONCE)
     rows = (np.arange(first, min(first + _TEXTS_AT_ONCE, stop)) for first in starts)
-    texts = (passage.content for some in rows for passage in corpus.value.at(some))
+    return (passage.content for some in rows for passage in corpus.value.at(some))
+
+
+def write_tokens(tokenizer: Loaded[Any], max_length: int, prompt: str, texts: Iterable[str], part: Path) -> None:
+    """Write the tokens of texts as a store in one file."""
     with (
         replacing(part) as temporary,
         TokenWriter(temporary.parent, tokenizer.value, max_length=max_length, name=temporary.name) as writer,

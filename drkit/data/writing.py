@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine
 from drkit.core.file_parts import FilePart, FileParts
-from drkit.core.files import digest
 from drkit.core.protocols import (
     CarriesNegatives,
     CarriesScores,
@@ -170,16 +169,21 @@ def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None)
     if not isinstance(collection, ReadsInParts):
         return []
     tasks = (
-        FilePart(f"part {number} of the passages", 1, digest([repr(part)]), read_part, (collection, part), "core")
+        FilePart(f"part {number} of the passages", 1, repr(part), read_part, (collection, part), "core")
         for number, part in enumerate(collection.passage_parts(), start=1)
     )
-    return parts.write(tasks, engine)
+    return parts.write(tasks, write_batches, engine)
 
 
-def read_part(collection: ReadsInParts, part: Any, path: Path) -> None:
-    """Write a part of a collection's passages to a file, with what is computed of each."""
+def read_part(collection: ReadsInParts, part: Any) -> Iterator[Any]:
+    """Yield batches of a part of a collection's passages, with what is computed of each."""
+    return _checked(collection.passages_in(part))
+
+
+def write_batches(batches: Iterable[Any], path: Path) -> None:
+    """Write batches of passages to a file."""
     with arrow_file(path, _CHECKED_SCHEMA) as writer:
-        for batch in _checked(collection.passages_in(part)):
+        for batch in batches:
             writer.write_batch(batch)
 
 

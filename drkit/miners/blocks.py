@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from drkit.core.engine import Engine, Loaded, Uses
-from drkit.core.file_parts import FilePart, FileParts
-from drkit.core.files import digest
+from drkit.core.file_parts import FilePart, FileParts, PartFormat, items_of
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
@@ -64,6 +63,9 @@ def read_mined(path: Path) -> Iterator[Mined]:
         for query_id, doc_ids, scores, positives, given, dropped in zip(*(c.to_pylist() for c in batch), strict=True):
             positive_scores = dict(zip(positives, given, strict=True))
             yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, json.loads(dropped))
+
+
+_MINED = PartFormat(write_mined, read_mined)
 
 
 def chain_text(choices: Sequence[Choice]) -> str:
@@ -120,14 +122,11 @@ def mine_on(
     """
     if not parts.are_needed(engine):
         chain.index(corpus)
-        for done, mined in enumerate(chain.mine(requests, depth), start=1):
-            yield mined
-            if on_progress:
-                on_progress(done)
-        return
+        whole = FilePart("negatives", 0, None, chain.mine, (requests, depth))
+        return items_of([whole], _MINED, kept=None, engine=None, on_progress=on_progress)
     models = model_hashes(context)
     chain.save_index(index, corpus)
-    yield from mine_in_blocks(
+    return mine_in_blocks(
         Loaded(open_chain, chain_text(choices), open_with.func, open_with.args, index, tuple(models.items())),
         requests,
         depth,
@@ -160,22 +159,21 @@ def mine_in_blocks(
 
     Raises DrkitError for tasks that fail.
     """
-    files = parts.write(_parts(chain, requests, depth, size, state, uses), engine, on_progress)
-    for file in files:
-        yield from read_mined(file)
+    made = _parts(chain, requests, depth, size, state, uses)
+    return items_of(made, _MINED, kept=parts, engine=engine, on_progress=on_progress)
 
 
 def _parts(
     chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, uses: Uses
-) -> Iterator[FilePart]:
+) -> Iterator[FilePart[Mined]]:
     last = 0
     for block in batched(requests, size):
         first, last = last + 1, last + len(block)
         asked = [[one.query_id, one.text, sorted(one.positives), sorted(one.excluded)] for one in block]
-        name, content = f"negatives of queries {first} to {last}", digest([state, depth, asked])
-        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), uses=uses)
+        name, content = f"negatives of queries {first} to {last}", [state, depth, asked]
+        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), uses)
 
 
-def mine_block(chain: Loaded[Chain], requests: Sequence[MiningRequest], depth: int, part: Path) -> None:
-    """Mine negatives for a block of queries and write them."""
-    write_mined(chain.value.mine(requests, depth), part)
+def mine_block(chain: Loaded[Chain], requests: Sequence[MiningRequest], depth: int) -> Iterator[Mined]:
+    """Mine negatives for a block of queries."""
+    return chain.value.mine(requests, depth)

@@ -21,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from pyarrow import ArrowException
 
-from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
+from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.files import digest, make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
@@ -78,11 +78,9 @@ def encode_corpus(
     identity = _prepare(path, loaded_value(encoder), storage)
     if isinstance(encoder, Loaded):
         encoder = same_everywhere(encoder, identity)
-    machines = engine or LocalEngine()
-    written = _ShardTasks(encoder, storage, path, shard, on_progress, is_here=isinstance(machines, LocalEngine))
-    for count in machines.run(written.missing(texts)):
-        if not written.is_here:
-            written.add(count)
+    written = _ShardTasks(encoder, storage, path, shard, on_progress)
+    for count in count_done(written.missing(texts), engine):
+        written.add(count)
     if not written.shards:
         raise DrkitError(f"no texts to encode into {path}; is the collection empty?")
     return _finish(path, written.shards)
@@ -92,8 +90,7 @@ def encode_corpus(
 class _ShardTasks:
     """The shards of a folder that one process has to write; shards: how many there are, once all texts are read.
 
-    done: texts that are encoded, or left to other processes. is_here: whether this process carries the tasks out, which
-    then report within a shard.
+    done: texts that are encoded, or left to other processes.
     """
 
     encoder: Encoder | Loaded[Encoder]
@@ -101,7 +98,6 @@ class _ShardTasks:
     folder: Path
     share: Shard
     on_progress: Callable[[int], None] | None
-    is_here: bool
     shards: int = 0
     done: int = 0
 
@@ -111,7 +107,7 @@ class _ShardTasks:
         if self.on_progress:
             self.on_progress(self.done)
 
-    def missing(self, texts: Iterable[tuple[str, Text]]) -> Iterator[Task[int]]:
+    def missing(self, texts: Iterable[tuple[str, Text]]) -> Iterator[Task[Iterator[int]]]:
         """Yield a task for each missing shard. Raises DrkitError if an existing shard has other texts."""
         for number, (first, batch) in enumerate(blocks(texts, self.storage.shard_size)):
             self.shards = number + 1
@@ -122,8 +118,7 @@ class _ShardTasks:
             elif number % self.share.processes != self.share.rank:
                 self.add(len(batch))
             else:
-                report = self.add if self.is_here else None
-                given = (self.encoder, self.storage, self.folder, number, batch, text_hash, report)
+                given = (self.encoder, self.storage, self.folder, number, batch, text_hash)
                 yield Task(f"shard {number:05d} of {self.folder}", encode_shard, given, uses="gpu")
 
 
@@ -134,11 +129,8 @@ def encode_shard(
     number: int,
     batch: Sequence[tuple[str, Text]],
     text_hash: str,
-    report: Callable[[int], None] | None = None,
-) -> int:
-    """Encode (id, text) pairs as one shard of a folder of vectors; returns their number.
-
-    report: called with the number of texts whenever some more are encoded.
+) -> Iterator[int]:
+    """Encode (id, text) pairs as one shard of a folder of vectors; yields how many texts more are encoded.
 
     Raises DrkitError for an empty id, or a vector that is not finite or exceeds float16.
     """
@@ -148,14 +140,12 @@ def encode_shard(
     pieces = []
     for piece in batched(rows, _TEXTS_AT_ONCE):
         pieces.append(_encode(loaded_value(encoder), piece, storage.role))
-        if report:
-            report(len(piece))
+        yield len(piece)
     vectors = np.concatenate(pieces)
     _check_values(vectors, names, storage.dtype)
     write_shard(vectors_file(folder, number, storage.format), vectors.astype(storage.dtype))
     # The ids mark the shard as complete.
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
-    return len(batch)
 
 
 def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32]:

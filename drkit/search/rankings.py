@@ -103,15 +103,22 @@ def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
 
     Raises DrkitError for an empty id, a duplicate query or document, or a score that is not finite.
     """
-    label = encode_id(tag)
-    seen: set[str] = set()
+    written = 0
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
-        for query_id, hits in rows:
-            if query_id in seen:
-                raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
-            seen.add(query_id)
-            file.write(_lines(query_id, hits, label))
-    return len(seen)
+        for lines in run_lines(rows, tag):
+            file.write(lines)
+            written += 1
+    return written
+
+
+def run_lines(rows: Iterable[RunRow], tag: str) -> Iterator[bytes]:
+    """Yield the lines of each query of a run. Raises DrkitError as `write_run` does."""
+    label, seen = encode_id(tag), set[str]()
+    for query_id, hits in rows:
+        if query_id in seen:
+            raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+        seen.add(query_id)
+        yield _lines(query_id, hits, label)
 
 
 def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:

@@ -7,7 +7,6 @@ same as that of one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,13 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
-from drkit.core.file_parts import FilePart, FileParts, concatenate
-from drkit.core.files import digest, path_state
+from drkit.core.file_parts import CHUNKS, FilePart, FileParts, items_of, write_chunks
+from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.encode import same_everywhere
-from drkit.search.rankings import RunRow, check_same_encoder, read_run, write_run
+from drkit.search.rankings import RunRow, check_same_encoder, read_run, run_lines
 from drkit.search.reranking import WINDOW, rerank
 from drkit.search.vectors import Vectors
 
@@ -69,52 +68,36 @@ def write_blocks(
     Raises DrkitError without queries, or if one occurs twice.
     """
     seen: set[str] = set()
-    blocks = _noted(blocks, seen)
-    if parts is None or not parts.are_needed(engine):
-        rows = chain.from_iterable(block.rank(*block.arguments) for block in blocks)
-        return write_run(path, _counted(rows, on_progress), tag)
-    files = parts.write(_as_parts(blocks, path, tag, uses), engine, on_progress)
-    if not seen:
-        raise DrkitError(_NO_QUERIES)
-    concatenate(files, path)
-    parts.remove()
+    made = _as_parts(_noted(blocks, seen), path, tag, uses)
+    write_chunks(items_of(made, CHUNKS, kept=parts, engine=engine, on_progress=on_progress), path)
+    if parts:
+        parts.remove()
     return len(seen)
 
 
 def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBlock]:
-    """Yield the blocks and add their queries to `seen`. Raises DrkitError for a query that occurs twice."""
+    """Yield the blocks and add their queries to `seen`. Raises DrkitError without queries, or if one occurs twice."""
     for block in blocks:
         for query_id in block.queries:
             if query_id in seen:
                 raise DrkitError(f"duplicate query {query_id!r}; every query needs its own id")
             seen.add(query_id)
         yield block
-
-
-def _counted(rows: Iterable[RunRow], on_progress: Callable[[int], None] | None) -> Iterator[RunRow]:
-    """Yield the rows. Raises DrkitError without rows."""
-    done = 0
-    for done, row in enumerate(rows, start=1):
-        yield row
-        if on_progress:
-            on_progress(done)
-    if not done:
+    if not seen:
         raise DrkitError(_NO_QUERIES)
 
 
-def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FilePart]:
+def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FilePart[bytes]]:
     last = 0
     for block in blocks:
         first, last = last + 1, last + len(block.queries)
-        given = (block.rank, block.arguments, tag)
-        content = digest([tag, list(block.queries), block.content])
-        name, size = f"queries {first} to {last} for {path.name}", len(block.queries)
-        yield FilePart(name, size, content, write_block, given, uses=uses)
+        name, content = f"queries {first} to {last} for {path.name}", [tag, list(block.queries), block.content]
+        yield FilePart(name, len(block.queries), content, rank_lines, (block.rank, block.arguments, tag), uses)
 
 
-def write_block(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str, part: Path) -> None:
-    """Write the rankings of a block as a part of a run file."""
-    write_run(part, rank(*arguments), tag)
+def rank_lines(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str) -> Iterator[bytes]:
+    """Yield the lines of a run for the queries of a block."""
+    return run_lines(rank(*arguments), tag)
 
 
 def search_to_run(

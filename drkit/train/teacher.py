@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, evolve, frozen
+from attrs import define, frozen
 from numpy.typing import NDArray
 
-from drkit.core.engine import Engine, Loaded, Task
+from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.progress import Progress
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
@@ -42,7 +42,6 @@ SCHEMA = pa.schema(
     ]
 )
 _TEACHER = b"teacher"
-_NOT_HERE: Any = None
 
 
 @frozen(eq=False)
@@ -58,51 +57,43 @@ class ScoreRequest:
 class ScoreBlocks:
     """Computes scores in blocks, in a folder that several processes may share.
 
-    scorer: anything with `score(pairs)`; teacher: identifies it (a hash of its weights), and blocks of another teacher
-    are computed again. blocks: the folder of the blocks. rank, processes: this process computes every n-th block.
+    scorer: anything with `score(pairs)`, `Loaded` for an engine of several machines; teacher: identifies it (a hash of
+    its weights), and blocks of another teacher are computed again. blocks: the folder of the blocks. rank, processes:
+    this process computes every n-th block.
     """
 
-    scorer: Scorer
+    scorer: Scorer | Loaded[Scorer]
     teacher: str
     corpus: StoredCorpus
     blocks: Path
     rank: int = 0
     processes: int = 1
 
-    def make(self, requests: Sequence[ScoreRequest], progress: Progress) -> dict[str, float]:
-        """Compute the missing blocks of this process; returns the number of pairs scored now, and the seconds."""
-        total = sum(len(request.passages) for request in requests)
-        done = scored = 0
-        started = time.perf_counter()
-        for number, block in enumerate(cut_blocks(requests)):
-            pairs = sum(len(request.passages) for request in block)
-            if number % self.processes == self.rank and not self._is_finished(number):
-                for within in self.score(number, block):
-                    progress.advance(done + within, total, "pairs")
-                scored += pairs
-            done += pairs
-            progress.advance(done, total, "pairs")
-        return {"scored": scored, "seconds": time.perf_counter() - started}
-
-    def make_on(
-        self, engine: Engine, scorer: Loaded[Any], requests: Sequence[ScoreRequest], progress: Progress
+    def make(
+        self, requests: Sequence[ScoreRequest], progress: Progress, engine: Engine | None = None
     ) -> dict[str, float]:
-        """Compute the missing blocks on an engine, a task each; returns what `make` returns.
+        """Compute the missing blocks of this process; returns the number of pairs scored now, and the seconds.
 
-        scorer: the scorer as other processes load it. Raises DrkitError, at the end, for blocks that fail.
+        engine: where blocks are computed, a task each; in this process if None. Raises DrkitError for blocks that fail.
         """
-        blocks = [(number, block) for number, block in enumerate(cut_blocks(requests)) if not self._is_finished(number)]
-        total = sum(len(request.passages) for _, block in blocks for request in block)
-        started, done = time.perf_counter(), 0
-        bare = evolve(self, scorer=_NOT_HERE)  # a model travels as the call that loads it
-        tasks = (
-            Task(f"block {number} of the teacher's scores", score_block, (scorer, bare, number, block), uses="gpu")
-            for number, block in blocks
-        )
-        for pairs in engine.run(tasks):
-            done += pairs
-            progress.advance(done, total, "pairs")
-        return {"scored": done, "seconds": time.perf_counter() - started}
+        total, started = sum(len(request.passages) for request in requests), time.perf_counter()
+        passed = scored = 0
+
+        def missing() -> Iterator[Task[Iterator[int]]]:
+            nonlocal passed
+            for number, block in enumerate(cut_blocks(requests)):
+                if number % self.processes == self.rank and not self._is_finished(number):
+                    yield Task(
+                        f"block {number} of the teacher's scores", ScoreBlocks.score, (self, number, block), "gpu"
+                    )
+                else:
+                    passed += sum(len(request.passages) for request in block)
+                    progress.advance(passed + scored, total, "pairs")
+
+        for pairs in count_done(missing(), engine):
+            scored += pairs
+            progress.advance(passed + scored, total, "pairs")
+        return {"scored": scored, "seconds": time.perf_counter() - started}
 
     def join(self, requests: Sequence[ScoreRequest], folder: Path) -> Path:
         """Join all blocks into one file in `folder`, atomically.
@@ -119,16 +110,16 @@ class ScoreBlocks:
         return self._write(folder / FILE, batches)
 
     def score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
-        """Score a block and write it; yields the number of pairs done so far."""
+        """Score a block and write it; yields how many pairs more are scored. Raises DrkitError for a NaN."""
         indices = np.unique(np.concatenate([request.passages for request in block]))
         texts = dict(zip(indices.tolist(), (p.content for p in self.corpus.at(indices)), strict=True))
         pairs = [(request.query.text, texts[index]) for request in block for index in request.passages.tolist()]
         parts = []
         for start in range(0, len(pairs), REPORTED_PAIRS):
             some = pairs[start : start + REPORTED_PAIRS]
-            parts.append(np.asarray(self.scorer.score(some), dtype=np.float32))
+            parts.append(np.asarray(loaded_value(self.scorer).score(some), dtype=np.float32))
             _check(parts[-1], some)
-            yield start + len(some)
+            yield len(some)
         scores = np.concatenate(parts)
         ends = np.cumsum([len(request.passages) for request in block])
         columns = (
@@ -179,11 +170,6 @@ def write_given(
                 scores.append([own[name] for name in ids])
             columns = ([q.index for q in block], [q.query.query_id for q in block], [q.passages for q in block], scores)
             writer.write_batch(record_batch(columns, SCHEMA).replace_schema_metadata({_TEACHER: b"given"}))
-
-
-def score_block(scorer: Loaded[Any], work: ScoreBlocks, number: int, block: Sequence[ScoreRequest]) -> int:
-    """Score a block and write it, in whatever process; returns the number of pairs. Raises DrkitError for a NaN."""
-    return max(evolve(work, scorer=scorer.value).score(number, block), default=0)
 
 
 def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:

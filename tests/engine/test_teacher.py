@@ -37,7 +37,7 @@ def expected(work, tmp_path):  # noqa: F811
 
 
 def scored(make, engine, loaded, asked):
-    return make(loaded.value).make_on(engine, loaded, asked, Silent())["scored"]
+    return make(loaded).make(asked, Silent(), engine)["scored"]
 
 
 def test_tasks_write_the_blocks_of_one_process(work, expected, tmp_path):  # noqa: F811

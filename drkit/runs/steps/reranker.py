@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.core import processes
-from drkit.core.engine import Loaded, LocalEngine
+from drkit.core.engine import Loaded
 from drkit.core.files import CHECKPOINTS, digest
 from drkit.core.processes import local_device
 from drkit.core.spec import Kind
@@ -128,18 +128,15 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     teacher = loaded.value
     requests = _requests(stage, collection)
     work = ScoreBlocks(
-        scorer=teacher,
+        scorer=loaded,
         teacher=digest(teacher.identity()),
         corpus=collection.corpus,
         blocks=stage.folder / CHECKPOINTS,
         rank=processes.rank(),
         processes=processes.count(),
     )
-    if isinstance(stage.engine, LocalEngine):
-        done = work.make(requests, stage.progress)
-        processes.barrier()
-    else:
-        done = work.make_on(stage.engine, loaded, requests, stage.progress)
+    done = work.make(requests, stage.progress, stage.engine)
+    processes.barrier()
     agreement = Agreement()
     if work.rank == 0:
         work.join(requests, stage.folder)

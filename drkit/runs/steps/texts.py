@@ -92,10 +92,8 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
     """Write a memory-mapped store of all passages, from blocks of an engine; returns counts, with truncated texts."""
-    settings, what = stage.settings, ("passages", "encoder.passage_length")
+    settings = stage.settings
     corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileParts(stage.folder / CHECKPOINTS / "tokens")
-    if not parts.are_needed(stage.engine):
-        return _tokenise(stage, ((passage.doc_id, passage.content) for passage in corpus.value), *what)
     counts = tokenise_in_blocks(
         corpus,
         Loaded(load_tokenizer, str(stage.inputs["vocabulary"])),
@@ -106,7 +104,7 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
         engine=stage.engine,
         on_progress=lambda done: stage.progress.advance(done, len(corpus.value), "passages"),
     )
-    _record_truncated(stage, counts, *what)
+    _record_truncated(stage, counts, "passages", "encoder.passage_length")
     return counts
 
 
