@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from drkit.commands.card import model_card as model_card
     from drkit.commands.card import push_encoder as push_encoder
     from drkit.commands.card import write_model_card as write_model_card
+    from drkit.commands.collections import NamedCollection as NamedCollection
     from drkit.commands.doctor import Check as Check
     from drkit.commands.doctor import can_work as can_work
     from drkit.commands.doctor import examine as examine
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
-    from drkit.commands.inputs import NamedCollection as NamedCollection
     from drkit.commands.inputs import export_checkpoint as export_checkpoint
     from drkit.commands.inputs import find_index as find_index
     from drkit.commands.inputs import find_queries as find_queries
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from drkit.commands.records import RunRecord as RunRecord
     from drkit.commands.records import open_run as open_run
     from drkit.commands.search import encode_collection as encode_collection
-    from drkit.commands.search import fuse_files as fuse_files
     from drkit.commands.search import rerank_file as rerank_file
     from drkit.commands.starter_recipe import CollectionFacts as CollectionFacts
     from drkit.commands.starter_recipe import describe_facts as describe_facts
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from drkit.commands.vector_export import export_vectors as export_vectors
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
+    from drkit.search.fusion import fuse_files as fuse_files
     from drkit.search.run_files import rank_to_run as rank_to_run
     from drkit.search.run_files import search_to_run as search_to_run
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import field, frozen
 
+from drkit.commands.collections import NamedCollection
 from drkit.commands.evaluation import HYBRID, OwnHits
-from drkit.commands.inputs import NamedCollection, OpenedEncoder, open_encoder
+from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry

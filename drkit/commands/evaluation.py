@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from drkit.commands.inputs import NamedCollection
+from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement

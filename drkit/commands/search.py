@@ -1,4 +1,4 @@
-"""Encode the passages or queries of a collection; fuse and re-rank rankings."""
+"""Encode the passages or queries of a collection; re-rank rankings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from drkit.commands.inputs import NamedCollection
+from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.files import require_no_pipe
 from drkit.core.registry import Installed
@@ -19,8 +19,6 @@ from drkit.search.reranking import in_order
 
 if TYPE_CHECKING:
     from drkit.search import Encoder
-    from drkit.search.fusion import FusedRow
-    from drkit.search.rankings import RunRow
     from drkit.search.reranking import Scorer
 
 
@@ -51,36 +49,6 @@ def encode_collection(
     made = attrs.evolve(storage or Storage(), role=role)
     texts = queries or source.contents()
     return encode_corpus(encoder, texts, folder, storage=made, engine=engine, on_progress=on_progress)
-
-
-def fuse_files(
-    first: Path, second: Path, output: Path, fuse: Callable[[Iterator[RunRow], Iterator[RunRow]], Iterator[FusedRow]]
-) -> tuple[int, int]:
-    """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
-
-    fuse: for example `reciprocal_ranks`. Memory holds the second file.
-
-    Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
-    """
-    ids: tuple[set[str], set[str]] = (set(), set())
-
-    def rows() -> Iterator[FusedRow]:
-        yield from fuse(_noted(first, ids[0]), _noted(second, ids[1]))
-        if not ids[0] & ids[1]:  # before the file is moved into place
-            raise DrkitError(
-                f"{first} ({len(ids[0]):,} queries) and {second} ({len(ids[1]):,}) have no query in common; "
-                f"give two rankings of the same queries"
-            )
-
-    write_run(output, rows(), tag="fused")
-    return len(ids[0] | ids[1]), len(ids[0] & ids[1])
-
-
-def _noted(path: Path, ids: set[str]) -> Iterator[RunRow]:
-    """Yield the rows of a run file, and add their queries to `ids`."""
-    for query_id, hits in read_run(path):
-        ids.add(query_id)
-        yield query_id, hits
 
 
 def rerank_file(

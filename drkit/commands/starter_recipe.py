@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from drkit.commands.inputs import NamedCollection
+from drkit.commands.collections import NamedCollection
 from drkit.core.escaping import escape_controls, escape_line
 from drkit.core.files import local_path, write_text
 from drkit.core.registry import Installed, Registry

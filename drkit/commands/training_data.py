@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
+from drkit.commands.collections import NamedCollection
+from drkit.commands.inputs import find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_parts import CHUNKS, FilePart, FileParts, items_of, write_chunks

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import frozen
 
-from drkit.commands.inputs import NamedCollection, find_index
+from drkit.commands.collections import NamedCollection
+from drkit.commands.inputs import find_index
 from drkit.core.files import local_path, replacing
 from drkit.core.registry import Installed
 from drkit.core.types import Passage

@@ -20,7 +20,7 @@ from drkit.core.files import read_json
 from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, RunRow
+from drkit.search.rankings import Hits, RunRow, read_run, write_run
 
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5
@@ -243,3 +243,33 @@ def _scaled(
     scores = np.full(count, missing)
     scores[found[order]] = scaled
     return scores
+
+
+def fuse_files(
+    first: Path, second: Path, output: Path, fuse: Callable[[Iterator[RunRow], Iterator[RunRow]], Iterator[FusedRow]]
+) -> tuple[int, int]:
+    """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
+
+    fuse: for example `reciprocal_ranks`. Memory holds the second file.
+
+    Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
+    """
+    ids: tuple[set[str], set[str]] = (set(), set())
+
+    def rows() -> Iterator[FusedRow]:
+        yield from fuse(_noted(first, ids[0]), _noted(second, ids[1]))
+        if not ids[0] & ids[1]:  # before the file is moved into place
+            raise DrkitError(
+                f"{first} ({len(ids[0]):,} queries) and {second} ({len(ids[1]):,}) have no query in common; "
+                f"give two rankings of the same queries"
+            )
+
+    write_run(output, rows(), tag="fused")
+    return len(ids[0] | ids[1]), len(ids[0] & ids[1])
+
+
+def _noted(path: Path, ids: set[str]) -> Iterator[RunRow]:
+    """Yield the rows of a run file, and add their queries to `ids`."""
+    for query_id, hits in read_run(path):
+        ids.add(query_id)
+        yield query_id, hits

@@ -66,6 +66,22 @@ def test_light_commands_import_nothing_heavy(arguments):
     assert "HEAVY [] STATUS " in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "run.trec", "--qrels", "qrels.txt", "-m", "P@1"],
+        ["fuse", "run.trec", "run.trec", "-o", "fused.trec"],
+        ["fuse", "run.trec", "run.trec", "--tune", "qrels.txt", "--measure", "P@1", "-o", "fused.trec"],
+    ],
+)
+def test_rankings_are_evaluated_and_fused_without_torch(arguments, tmp_path):
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 t\nq1 Q0 d2 2 1.0 t\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
+    script = PROBE.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "HEAVY ['pyarrow'] STATUS 0" in done.stderr, done.stderr
+
+
 def test_help_fits_a_narrow_terminal():
     code, out, _ = drkit("doctor", "--help", COLUMNS="40")
     assert code == 0

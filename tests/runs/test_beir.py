@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from drkit.commands import encoder_evaluation as module
+from drkit.commands.collections import NamedCollection
 from drkit.commands.encoder_evaluation import EncoderEvaluation, data_sets
-from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage
 from drkit.data.formats import BeirCollection
