@@ -24,6 +24,7 @@ from drkit.encoders.folder import (
     TORCH,
     UnsupportedEncoderError,
     check_truncation,
+    is_cross_encoder,
 )
 from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, MissingExtraError
@@ -33,6 +34,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
+from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder
@@ -246,43 +248,6 @@ def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]
     return [(encoder, folder)]
 
 
-def last_checkpoint(run: Path) -> Path:
-    """Return the folder of the training that a run exports, or else of the last one it finished.
-
-    Raises DrkitError if no training is finished.
-    """
-    folder, passed = run / "encoder", set[Path]()
-    while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
-        if "from" not in exported.metrics:
-            return folder
-        passed.add(folder)
-        folder = run / str(exported.metrics["from"])
-        if folder in passed or folder.parent != run:
-            raise DrkitError(
-                f"the manifests of {run} do not say which training was exported ({folder.name} again); give one of its "
-                f"checkpoints, such as {run / 'retriever-1'}"
-            )
-    finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
-    if not finished:
-        raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")
-    return max(finished, key=lambda folder: finished[folder])
-
-
-def _finished_training(folder: Path) -> str:
-    """Return when a stage that trains an encoder was finished; empty for any other stage."""
-    manifest = read_manifest(folder)
-    if manifest is None or not (folder / CONFIG).is_file() or _is_cross_encoder(folder):
-        return ""
-    return manifest.finished
-
-
-def _is_cross_encoder(folder: Path) -> bool:
-    if not (folder / CONFIG).is_file():
-        return False
-    config = read_json(folder / CONFIG, "give the folder of a model")
-    return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))
-
-
 def _open(folder: Path, pooling: str | None, device: str, registry: Registry | None) -> AnyEncoder:
     if (folder / RECIPE).is_file():
         if read_manifest(folder / "encoder") is None:
@@ -299,7 +264,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
         )
     if (folder / MODULES).is_file():
         return _with_pooling(read_encoder(folder, device), folder, pooling)
-    if _is_cross_encoder(folder):
+    if is_cross_encoder(folder):
         raise DrkitError(
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
             f"(cross-encoders are used by drkit rerank and drkit distill)"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from drkit.commands.inputs import last_checkpoint
 from drkit.core.files import remove_temporaries
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -17,7 +16,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import locked
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
-from drkit.runs.survey import survey
+from drkit.runs.survey import last_checkpoint, survey
 
 
 @frozen

@@ -327,3 +327,11 @@ def _read_object(path: Path, default: Mapping[str, Any] | None = None) -> dict[s
         if not is_expected(found[key]):
             raise DrkitError(f"{path}: {key!r} must be {what}, got {found[key]!r:.80}; {_ADVICE}")
     return found
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """Return whether a folder holds a cross-encoder, by its config.json."""
+    if not (folder / CONFIG).is_file():
+        return False
+    config = read_json(folder / CONFIG, "give the folder of a model")
+    return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))

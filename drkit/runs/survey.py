@@ -14,8 +14,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.files import CHECKPOINTS, digest, read_json
+from drkit.encoders.folder import CONFIG, is_cross_encoder
 from drkit.errors import DrkitError
-from drkit.runs.manifest import IDENTITY, Manifest, damages, load_manifest
+from drkit.runs.manifest import IDENTITY, Manifest, damages, load_manifest, read_manifest
 from drkit.runs.stage import Stage
 from drkit.train.resuming import checkpoints, is_complete, step_of
 
@@ -164,3 +165,33 @@ def _shown(table: Mapping[str, Any], name: str) -> str:
     if value is None:
         return "not set"
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def last_checkpoint(run: Path) -> Path:
+    """Return the folder of the training that a run exports, or else of the last one it finished.
+
+    Raises DrkitError if no training is finished.
+    """
+    folder, passed = run / "encoder", set[Path]()
+    while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
+        if "from" not in exported.metrics:
+            return folder
+        passed.add(folder)
+        folder = run / str(exported.metrics["from"])
+        if folder in passed or folder.parent != run:
+            raise DrkitError(
+                f"the manifests of {run} do not say which training was exported ({folder.name} again); give one of its "
+                f"checkpoints, such as {run / 'retriever-1'}"
+            )
+    finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
+    if not finished:
+        raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")
+    return max(finished, key=lambda folder: finished[folder])
+
+
+def _finished_training(folder: Path) -> str:
+    """Return when a stage that trains an encoder was finished; empty for any other stage."""
+    manifest = read_manifest(folder)
+    if manifest is None or not (folder / CONFIG).is_file() or is_cross_encoder(folder):
+        return ""
+    return manifest.finished

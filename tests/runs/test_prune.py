@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from drkit.commands import open_encoder, prune_run
-from drkit.commands.inputs import last_checkpoint
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
@@ -15,7 +14,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.manifest import load_manifest, read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.survey import State, survey
+from drkit.runs.survey import State, last_checkpoint, survey
 from drkit.search import Retriever
 from tests.runs.conftest import drkit
 

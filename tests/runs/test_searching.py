@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from drkit.commands import NamedCollection
-from drkit.commands.inputs import export_checkpoint, last_checkpoint, open_encoder
+from drkit.commands.inputs import export_checkpoint, open_encoder
 from drkit.errors import DrkitError
 from drkit.runs.manifest import read_manifest
+from drkit.runs.survey import last_checkpoint
 from drkit.search import TextEncoder, Vectors, open_index, read_run
 from tests.runs.conftest import TINY, drkit
 
