@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from huggingface_hub import EvalResult, HfApi, ModelCardData
+from huggingface_hub.errors import HFValidationError
 
 from drkit.commands.composition import describe_data, describe_recipe
 from drkit.commands.inputs import export_checkpoint
@@ -25,10 +28,6 @@ from drkit.recipe.toml import recipe_toml
 from drkit.report import SYSTEM_NAMES
 from drkit.runs.stages.evaluation import STARTS
 from drkit.runs.stages.start import INITIAL
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
 
 CARD = "README.md"
 _LOADING = """
@@ -58,8 +57,6 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
 
     Without a finished evaluation, the card has no results. Raises DrkitError as `write_model_card` does.
     """
-    from huggingface_hub import ModelCardData
-
     if "encoder" not in run.manifests:
         raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     declared = read_encoder_settings(encoder)
@@ -123,8 +120,6 @@ def _row(run: RunRecord) -> str:
 
 def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
     """Yield a result of the exported encoder for each measure: data set, split, revision, metric and value."""
-    from huggingface_hub import EvalResult
-
     row = _row(run)
     if (
         run.results is None or not row or len(run.results.runs[row]) > 1
@@ -212,9 +207,6 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
 
     Raises DrkitError if the folder is not a run with an exported encoder, the name is invalid, or the hub refuses.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
-
     with TemporaryDirectory(prefix="drkit-push-") as folder:
         encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
         write_model_card(run, encoder, parts, repository)

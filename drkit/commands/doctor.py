@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+import psutil
 from attrs import frozen
+from packaging.requirements import Requirement
 
 from drkit.core.files import local_path
 from drkit.core.loading import hub_cache
@@ -73,8 +75,6 @@ def _python() -> Check:
 
 def _packages() -> Iterator[Check]:
     """Compare the installed packages with what drkit requires."""
-    from packaging.requirements import Requirement
-
     try:
         own = distribution(DRKIT)
     except PackageNotFoundError:
@@ -138,8 +138,6 @@ def _threads() -> Check:
 
 
 def _memory() -> Check:
-    import psutil
-
     memory = psutil.virtual_memory()
     found = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB free"
     if memory.available < _LITTLE_MEMORY:

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from huggingface_hub import snapshot_download
+
 from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, list_written, local_path, read_json
 from drkit.core.loading import explain_load_errors, load_sentence_transformer, may_be_hub_id, reaches_hub
@@ -289,8 +291,6 @@ def _local_folder(path_or_id: str | Path) -> Path:
         if not path.is_dir():
             raise DrkitError(f"encoder folder not found: {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
         return path
-    from huggingface_hub import snapshot_download
-
     with explain_load_errors(name, "fetch the encoder"):
         return Path(
             snapshot_download(

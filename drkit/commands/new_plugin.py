@@ -11,6 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from drkit.core.files import replacing_folder, write_text
 from drkit.errors import DrkitError
 
@@ -76,8 +78,6 @@ def check_plugin(name: str, kinds: Sequence[str], folder: Path) -> None:
 
 def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
     """Return the text of every file, by its path."""
-    import jinja2
-
     package = name.replace("-", "_")
     parts = {kind: name if len(kinds) == 1 else f"{name}-{kind}" for kind in kinds}
     has_recipe = any(kind in IN_RECIPES for kind in kinds)

@@ -1,6 +1,7 @@
 """The processes of one run, as torchrun or `accelerate launch` starts them, and the threads and memory of each.
 
 Every function works in a single process too: there is nothing to wait for, and a broadcast returns its argument.
+They share torch's own group: each training's arguments reset accelerate's state, and a run outlasts its trainings.
 
 OpenMP, by which torch and faiss compute, starts a thread for every core that it sees. It does not see the limit that a
 container has on processor time, and a thread that waits for the others keeps its core busy for a while. Both make a

@@ -33,12 +33,13 @@ from drkit.miners.chain import (
     text_rows,
 )
 from drkit.miners.filters import QueryTextFilter
+from drkit.search import Retriever
+from drkit.search.encode import as_encoder
 from drkit.search.rankings import Hits
+from drkit.search.reranking import Scorer, as_scorer
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from drkit.search.reranking import Scorer
 
 # Sources that need the ids of a collection, or a model in training.
 _NOT_FOR_TEXTS = ("dense", "given", "hybrid", "mixed", "refresh", "run-file")
@@ -178,9 +179,6 @@ class HardNegatives:
         return "dense"
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
-        from drkit.search import Retriever
-        from drkit.search.encode import as_encoder
-
         if isinstance(self.source, SearchesTexts):
             if not texts.has_given_ids:
                 raise DrkitError("a retriever returns ids, so the corpus must have them; give it as {id: text}")
@@ -191,11 +189,7 @@ class HardNegatives:
 
 
 def _teacher(given: Any) -> Scorer | None:
-    if given is None:
-        return None
-    from drkit.search.reranking import as_scorer
-
-    return as_scorer(given)
+    return None if given is None else as_scorer(given)
 
 
 def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[dict[str, Any]]:

@@ -226,7 +226,10 @@ def _gather_shapes(row: Tensor) -> list[list[int]]:
 
 
 def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]], fill: float | None) -> list[Tensor]:
-    """Return every process' block: its own number of rows, all other axes padded to the longest."""
+    """Return every process' block: its own number of rows, all other axes padded to the longest.
+
+    accelerate's `gather` would copy all blocks once more, and `pad_across_processes` pads one axis at a time.
+    """
     longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
     mine = _pad_to(row, longest, fill).contiguous()
     # gloo does not support bool: send bytes.

@@ -41,7 +41,8 @@ def step_of(checkpoint: Path) -> int:
 def seal(checkpoint: Path, *, kept: int = KEPT) -> None:
     """Add the callbacks' files to a checkpoint, sync it to disk, mark it as complete, and remove the oldest ones.
 
-    kept: the number of checkpoints that remain.
+    kept: the number of checkpoints that remain. transformers would remove old ones before this one is complete, and by
+    modification time, which a clock that steps back changes.
     """
     folder = checkpoint.parent
     remove_temporaries(checkpoint)

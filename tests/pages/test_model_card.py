@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from drkit.commands import model_card, open_run, push_encoder, write_model_card
+from drkit.commands import card, model_card, open_run, push_encoder, write_model_card
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from tests.warm import drkit
@@ -129,10 +129,8 @@ class Hub:
 
 
 def test_push_sends_the_encoder_and_nothing_else(run, monkeypatch):
-    import huggingface_hub
-
     hub = Hub()
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    monkeypatch.setattr(card, "HfApi", lambda: hub)
     assert push_encoder(run, "me/retriever", PARTS).endswith("me/retriever/commit/1")
     assert hub.created == ("me/retriever", True, True)
     assert {"README.md", "modules.json", "tokenizer.json"} <= hub.sent
@@ -141,13 +139,11 @@ def test_push_sends_the_encoder_and_nothing_else(run, monkeypatch):
 
 
 def test_what_the_hub_refuses_is_one_error(run, monkeypatch):
-    import huggingface_hub
-
     class Refuses(Hub):
         def create_repo(self, repository, *, private, exist_ok):
             raise OSError("no route to host")
 
-    monkeypatch.setattr(huggingface_hub, "HfApi", Refuses)
+    monkeypatch.setattr(card, "HfApi", Refuses)
     with pytest.raises(DrkitError, match="cannot upload to 'me/retriever': no route to host; log in"):
         push_encoder(run, "me/retriever", PARTS)
 
