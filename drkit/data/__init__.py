@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from drkit.data.generation import Sampling as Sampling
     from drkit.data.generation import generate_file as generate_file
     from drkit.data.generation import generate_queries as generate_queries
-    from drkit.data.hubs import HfCollection as HfCollection
-    from drkit.data.hubs import IrdsCollection as IrdsCollection
+    from drkit.data.hf import HfCollection as HfCollection
+    from drkit.data.irds import IrdsCollection as IrdsCollection
     from drkit.data.pairs import PairsCollection as PairsCollection
     from drkit.data.ppmi import log_frequencies as log_frequencies
     from drkit.data.ppmi import ppmi_svd as ppmi_svd

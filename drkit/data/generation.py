@@ -16,12 +16,16 @@ import json
 import shutil
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
+import torch
 from attrs import define, frozen
 from attrs.validators import and_, ge, gt, le
 from filelock import FileLock
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.modeling_outputs import BaseModelOutput
 
 from drkit.core.draws import Draws
 from drkit.core.engine import Engine, Loaded, Task, is_local, loaded_value
@@ -32,9 +36,6 @@ from drkit.core.settings import setting
 from drkit.data.rows import batched
 from drkit.data.store import encoded
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PARTS = "part-*.jsonl"
 _BATCH = 1024
@@ -78,8 +79,6 @@ class QueryModel:
 
         A query may be empty; a text without words gets none.
         """
-        import torch
-
         worded = [row for row, text in enumerate(texts) if text.strip()]
         found: list[list[str]] = [[] for _ in texts]
         if worded:
@@ -91,10 +90,6 @@ class QueryModel:
 
     def _generate(self, texts: list[str], keys: list[int]) -> list[str]:
         """Return the queries of all texts, one text after the other."""
-        import torch
-        from transformers import LogitsProcessorList
-        from transformers.modeling_outputs import BaseModelOutput
-
         sampling = self.sampling
         inputs = self.tokenizer(
             [sampling.prefix + text for text in texts],
@@ -147,8 +142,6 @@ class NucleusDraw:
 
     def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
         """Return f[rows,V], 0 at the drawn token and -inf elsewhere; scores f[rows,V]: of the next token."""
-        import torch
-
         best = scores.float().topk(min(self.top_k, scores.shape[1]))
         shares = best.values.softmax(-1)
         before = shares.cumsum(-1) - shares

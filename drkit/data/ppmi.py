@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import LinearOperator, svds
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import remaining_tokens, text_chunks
@@ -65,8 +67,6 @@ def ppmi_svd(
 
     Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
     """
-    from scipy.sparse.linalg import LinearOperator, svds
-
     _check_ids(store, vocab_size)
     same = np.arange(vocab_size) if same_as is None else same_as
     with tempfile.TemporaryDirectory(dir=folder, prefix=".pairs-") as scratch:
@@ -157,8 +157,6 @@ def _ppmi(scratch: Path, sums: NDArray[np.float64], smoothing: float, memory_mb:
 
     It is symmetric: the mean over which of two tokens is the context. sums: f64[V] of pairs.arrow in `scratch`.
     """
-    from scipy.sparse import csr_matrix
-
     pairs, size, vocab_size = Arrays(scratch / "pairs.arrow"), _pairs_at_once(memory_mb), len(sums)
     total = sums.sum()
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -231,7 +231,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="irds",
-        target="drkit.data.hubs:IrdsCollection",
+        target="drkit.data.irds:IrdsCollection",
         config=IrdsConfig,
         summary="Any dataset of ir_datasets, by its id",
         cite=IR_DATASETS,
@@ -271,7 +271,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="hf",
-        target="drkit.data.hubs:HfCollection",
+        target="drkit.data.hf:HfCollection",
         config=HfConfig,
         summary="A Hugging Face dataset, by folder or id",
         cite=HF_DATASETS,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
+from tokenizers import Tokenizer
 
 from drkit.core.file_parts import FilePart, FileParts
 from drkit.core.files import replacing
@@ -251,8 +252,6 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
 
 def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
     """Yield batches of encodings without special tokens or truncation; the library uses all cores for each batch."""
-    from tokenizers import Tokenizer
-
     # After a fork the library uses one core unless this is set; an existing setting is kept.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import psutil
 from attrs import evolve, frozen
 
 from drkit.core.processes import configured_threads
@@ -183,7 +184,7 @@ def has_gpu() -> bool:
 
 def machine_memory() -> int:
     """Return the bytes of memory that a process may use."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [psutil.virtual_memory().total]
     group = Path("/sys/fs/cgroup/memory.max")
     if group.is_file() and (limit := group.read_text(encoding="ascii").strip()).isdigit():
         limits.append(int(limit))

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import cattrs
+import psutil
 from attrs import field, frozen
 
 from drkit.core.files import (
@@ -162,7 +163,7 @@ def versions() -> dict[str, str]:
 @cache
 def machine() -> dict[str, str]:
     """Return the processor, its cores, the memory, and the GPU if torch sees one: recorded, never hashed."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = psutil.virtual_memory().total
     found = {"processor": _processor(), "cores": str(os.cpu_count()), "memory": f"{memory / 2**30:.0f} GiB"}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

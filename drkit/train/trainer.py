@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from attrs import define, field, frozen
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -260,8 +261,6 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
 
     def save_model(self, output_dir: str | None = None, **options: Any) -> None:
         """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""
-        from safetensors.torch import save_file
-
         if self.is_deepspeed_enabled:  # it gathers sharded weights itself
             super().save_model(output_dir, **options)
         elif self.args.should_save:

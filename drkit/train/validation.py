@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from attrs import frozen
+from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainerCallback
 
@@ -202,8 +203,6 @@ class BestWeights:
 
     def save(self, module: nn.Module, step: int) -> None:
         """Write the weights of a step atomically, then remove those of other steps."""
-        from safetensors.torch import save_model
-
         with replacing(self.path(step)) as temporary:
             save_model(module, str(temporary), metadata={"step": str(step)})
         for path in self._folder.glob("best-*.safetensors"):
@@ -212,8 +211,6 @@ class BestWeights:
 
     def load(self, module: nn.Module, step: int) -> None:
         """Load the weights of a step into the module. Raises DrkitError if the file is missing."""
-        from safetensors.torch import load_model
-
         if not self.path(step).is_file():
             raise DrkitError(
                 f"the best weights so far are missing ({self.path(step)}). Delete {self._folder.parents[1]} and run "

@@ -248,7 +248,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
         if called in ("load_dataset", "urlretrieve", "hf_hub_download", "download")
         or (called == "load" and owner == "ir_datasets")
     }
-    assert asked <= {"drkit/data/hubs.py"}
+    assert asked <= {"drkit/data/hf.py", "drkit/data/irds.py"}
 
 
 @pytest.mark.parametrize(
