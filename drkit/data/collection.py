@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.ranges import file_ranges
-from drkit.data.rows import COMPRESSED, FORMATS, FileRange, Row, file_kind, read_rows, require_file
+from drkit.data.rows import COMPRESSED, FORMATS, FileRange, Row, file_kind, file_summary, read_rows, require_file
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
 
@@ -139,9 +139,18 @@ class FileCollection(ABC):
         """Yield (query id, passage id) of the negatives of a split; most formats have none."""
         return iter(())
 
-    @abstractmethod
+    def files(self) -> Iterable[Path]:
+        """Return every file that is read."""
+        return self.passage_files
+
     def describe(self) -> Mapping[str, Any]:
-        """Return facts for the manifest: what was read, with its size and SHA-256."""
+        """Return facts for the manifest: the size and SHA-256 of each file, and the shares taken from other splits."""
+        return {
+            "collection": self.name.partition(":")[0],
+            "files": {str(path.resolve()): file_summary(path) for path in dict.fromkeys(self.files())},
+            "train_share": self.split_rules.train_share,
+            "shares": dict(self.split_rules.held_out),
+        }
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits with queries, those taken from another split included."""
@@ -300,7 +309,7 @@ def read_passages(
     """
     columns = evolve(columns or PassageColumns(), of_several_files=len(files) > 1)
     for path in (part.path,) if part else files:
-        for row in read_rows(path, columns.is_header, columns.default_names, part):
+        for row in read_rows(path, columns, part):
             yield row, columns.read(row)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from drkit.data.collection import (
 )
 from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
-from drkit.data.rows import COMPRESSED, FileRange, Row, file_summary, read_jsonl, require_file
+from drkit.data.rows import COMPRESSED, FileRange, Row, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
 from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics
 from drkit.errors import DrkitError, ProblemsError
@@ -34,11 +34,44 @@ from drkit.errors import DrkitError, ProblemsError
 _BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz or .zst) and qrels/*.tsv with a header"
 
 
-class BeirCollection(FileCollection):
-    """Passages, judged queries and judgements of a BEIR folder. Only the ids of a split's queries are held in memory.
+class JudgedFiles(FileCollection):
+    """Passages, and topics and judgements by split, all in files.
 
-    Without a train split, `train_share` of the test queries (by the hash of their ids) become training queries, a
-    tenth of them dev if there is no dev split. With 0, the default, no test query is ever trained on.
+    Without a train split, `train_share` of the test topics (by the hash of their ids) become training queries, a tenth
+    of them dev if there is no dev split. With 0, the default, no test topic is ever trained on.
+    """
+
+    config: BeirConfig | TrecConfig
+    topics: Mapping[str, Path]
+    qrels: Mapping[str, Path]
+
+    @property
+    def split_rules(self) -> Splits:
+        """The splits with judgements, and those taken from the test topics."""
+        return Splits.of(self.name, self.qrels, train_share=self.config.train_share)
+
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+        """Yield every row of the corpus."""
+        return read_passages(self.passage_files, part=part)
+
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
+        """Yield the judged topics of a split. Raises DrkitError at an empty one."""
+        topics = read_topics(self.topics[self.split_rules.source(split)], getattr(self.config, "topic_field", "title"))
+        return judged_queries(topics, self.judgements(split))
+
+    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
+        """Yield the judgements of a split."""
+        belongs = self.split_rules.membership(split)
+        rows = read_judgements(self.qrels[self.split_rules.source(split)], beir=isinstance(self.config, BeirConfig))
+        return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
+
+    def files(self) -> Iterable[Path]:
+        """Return the files of the corpus, of topics and of judgements."""
+        return (*self.passage_files, *(self.topics[split] for split in self.qrels), *self.qrels.values())
+
+
+class BeirCollection(JudgedFiles):
+    """Passages, judged queries and judgements of a BEIR folder. Only the ids of a split's queries are held in memory.
 
     Raises DrkitError if a file of the layout is missing; bad lines are named as `file:line` when they are read.
     """
@@ -52,10 +85,11 @@ class BeirCollection(FileCollection):
         if not self.folder.is_dir():
             problem = "is not a folder" if self.folder.exists() else "does not exist"
             raise DrkitError(f"collection beir: {self.folder} {problem}; {_BEIR_LAYOUT}")
-        corpus, self._queries = self._find("corpus.jsonl", "queries.jsonl")
+        corpus, queries = self._find("corpus.jsonl", "queries.jsonl")
         self.passage_files = (corpus,)
-        self._qrels = {split: path for split in SPLITS if (path := self._find_qrels(split))}
-        if not self._qrels:
+        self.qrels = {split: path for split in SPLITS if (path := self._find_qrels(split))}
+        self.topics = dict.fromkeys(self.qrels, queries)
+        if not self.qrels:
             raise DrkitError(
                 f"collection beir: {self.folder}/qrels has none of train.tsv, dev.tsv, test.tsv; {_BEIR_LAYOUT}"
             )
@@ -76,36 +110,10 @@ class BeirCollection(FileCollection):
             raise DrkitError(f"collection beir: {self.folder}/qrels: {both} are both judgements of {split}; remove one")
         return found[0] if found else None
 
-    @property
-    def split_rules(self) -> Splits:
-        """The splits with judgements, and those taken from the test queries."""
-        return Splits.of(str(self.folder), self._qrels, train_share=self.config.train_share)
-
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
         for row in read_jsonl(part.path if part else self.passage_files[0], part):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
-
-    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """Yield the judged queries of a split. Raises DrkitError at an empty query."""
-        queries = ((row, query_of(row, ids=("_id",), texts=("text",))) for row in read_jsonl(self._queries))
-        return judged_queries(queries, self.judgements(split))
-
-    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
-        """Yield the judgements of a split."""
-        belongs = self.split_rules.membership(split)
-        rows = read_judgements(self._qrels[self.split_rules.source(split)], beir=True)
-        return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the folder, and the size and SHA-256 of each of its files."""
-        files = [*self.passage_files, self._queries, *self._qrels.values()]
-        return {
-            "collection": "beir",
-            "path": str(self.folder.resolve()),
-            "files": {str(path.relative_to(self.folder)): file_summary(path) for path in files},
-            "train_share": self.config.train_share,
-        }
 
 
 class JsonlCollection(FileCollection):
@@ -142,12 +150,6 @@ class JsonlCollection(FileCollection):
         """Raise DrkitError: the collection has only texts."""
         raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the path, and the size and SHA-256 of the file, or of each file of a folder."""
-        found = {path.name: file_summary(path) for path in self.passage_files}
-        content = {"files": found} if self.path.is_dir() else found[self.passage_files[0].name]
-        return {"collection": "jsonl", "path": str(self.path.resolve()), **content}
-
 
 _TREC_FILES = (
     "a corpus (corpus.jsonl, collection.tsv, ..), topics (topics.test.tsv, queries.dev.tsv, ..) and judgements "
@@ -155,12 +157,10 @@ _TREC_FILES = (
 )
 
 
-class TrecCollection(FileCollection):
+class TrecCollection(JudgedFiles):
     """A corpus, and topics and judgements by split; given one by one, or found in a folder by their names.
 
-    Only judged topics are queries. One topic file may serve all splits. Without a train split, `train_share` of the
-    test topics (by the hash of their ids) become training queries, a tenth of them dev if there is no dev split. With
-    0, the default, no test topic is ever trained on.
+    Only judged topics are queries. One topic file may serve all splits.
 
     Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
     """
@@ -174,46 +174,14 @@ class TrecCollection(FileCollection):
             raise DrkitError(f"collection trec: {given} does not exist; expected: a folder with {_TREC_FILES}")
         corpus = config.corpus or (config.path if given.is_file() else "")
         found = passage_files(corpus, "collection trec") if corpus else find_corpus(folder) if folder else ()
-        self._qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
-        self._topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
+        self.qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
+        self.topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
         problems = [] if found else ["no corpus: --set collection.corpus=FILE"]
-        problems += [] if self._qrels else ["no judgements: --set collection.test_qrels=FILE"]
-        problems += [
-            f"no topics of {s}: --set collection.{s}_topics=FILE" for s in self._qrels if s not in self._topics
-        ]
+        problems += [] if self.qrels else ["no judgements: --set collection.test_qrels=FILE"]
+        problems += [f"no topics of {s}: --set collection.{s}_topics=FILE" for s in self.qrels if s not in self.topics]
         if problems:
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
         self.passage_files = found
-
-    @property
-    def split_rules(self) -> Splits:
-        """The splits with judgements, and those taken from the test topics."""
-        return Splits.of(self.name, self._qrels, train_share=self.config.train_share)
-
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
-        """Yield every row of the corpus."""
-        return read_passages(self.passage_files, part=part)
-
-    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """Yield the judged topics of a split."""
-        topics = read_topics(self._topics[self.split_rules.source(split)], self.config.topic_field)
-        return judged_queries(topics, self.judgements(split))
-
-    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
-        """Yield the judgements of a split."""
-        belongs = self.split_rules.membership(split)
-        rows = read_judgements(self._qrels[self.split_rules.source(split)])
-        return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the size and SHA-256 of each file."""
-        topics = (self._topics[split] for split in self._qrels)
-        files = dict.fromkeys((*self.passage_files, *topics, *self._qrels.values()))
-        return {
-            "collection": "trec",
-            "files": {str(path.resolve()): file_summary(path) for path in files},
-            "train_share": self.config.train_share,
-        }
 
 
 def _by_split(
@@ -322,14 +290,9 @@ class TevatronCollection(FileCollection):
         rows = read_jsonl(self._queries[self.split_rules.source(split)])
         return (row for row in rows if belongs(row.id("query_id")))
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
-        files = [*self._queries.values(), *self.passage_files, *self._qrels.values()]
-        return {
-            "collection": "tevatron",
-            "files": {str(path.resolve()): file_summary(path) for path in files},
-            "shares": dict(self.split_rules.held_out),
-        }
+    def files(self) -> Iterable[Path]:
+        """Return the files of queries, of passages and of judgements."""
+        return (*self._queries.values(), *self.passage_files, *self._qrels.values())
 
 
 def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:

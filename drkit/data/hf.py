@@ -18,11 +18,11 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.loading import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries, words_of
+from drkit.data.collection import ID_COLUMNS, SPLIT_NAMES, PassageColumns, Splits, judged_queries, words_of
 from drkit.data.columns import PairColumns
 from drkit.data.pairs import PairTables, Rows, TableCollection
 from drkit.data.qrels import parse_relevance
-from drkit.data.rows import FORMATS, Row, file_kind, read_rows
+from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig
 from drkit.data.topics import query_of
 from drkit.errors import DrkitError, import_extra
@@ -34,6 +34,7 @@ _QRELS = (
     ("corpus-id", "corpus_id", "doc_id", "docid"),
     ("score", "relevance", "label"),
 )
+_HEADER = NamedColumns((("text", "score", *ID_COLUMNS),))
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 _FORMATS = (*FORMATS, ".arrow")
 
@@ -192,9 +193,8 @@ def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str,
 
 
 def _read_files(paths: list[Path], columns: PairColumns | None) -> Iterator[Row]:
-    is_header = columns.is_header if columns else PassageColumns(texts=("text", "score", "_id", "id")).is_header
     for path in paths:
-        yield from read_rows(path, is_header, columns.default_names if columns else lambda _: ())
+        yield from read_rows(path, columns or _HEADER)
 
 
 def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:

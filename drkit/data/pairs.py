@@ -6,7 +6,7 @@ Texts have no ids there, so the id of a text is its hash: the same text is the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
 from drkit.data.columns import Pair, PairColumns, is_table
-from drkit.data.rows import FORMATS, FileRange, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.rows import FORMATS, FileRange, Row, file_kind, read_rows, require_file
 from drkit.data.specs import PairsConfig
 from drkit.errors import DrkitError
 
@@ -155,19 +155,14 @@ class PairsCollection(TableCollection):
         sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
         self.tables = PairTables(sources, columns, split_rules)
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
-        files = [path for paths in self._files.values() for path in paths]
-        return {
-            "collection": "pairs",
-            "files": {str(path.resolve()): file_summary(path) for path in files},
-            "shares": dict(self.split_rules.held_out),
-        }
+    def files(self) -> Iterable[Path]:
+        """Return the files of all splits."""
+        return (path for paths in self._files.values() for path in paths)
 
 
 def _read_files(paths: list[Path], columns: PairColumns) -> Iterator[Row]:
     for path in paths:
-        yield from read_rows(path, columns.is_header, columns.default_names)
+        yield from read_rows(path, columns)
 
 
 def _split_files(config: PairsConfig) -> dict[str, list[Path]]:

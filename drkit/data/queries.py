@@ -25,7 +25,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.corpus import StoredCorpus
-from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
+from drkit.data.rows import FORMATS, NamedColumns, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
@@ -53,8 +53,7 @@ def read_queries(path: Path) -> Iterator[tuple[str, str]]:
     Raises DrkitError naming `file:line` at any other row.
     """
     path = require_file(str(path), "file of queries", FORMATS)
-    named = (ID_COLUMNS, QUERY_COLUMNS)
-    rows = read_rows(path, lambda cells: all({*names} & {*cells} for names in named), lambda _: ("doc_id", "query"))
+    rows = read_rows(path, NamedColumns((ID_COLUMNS, QUERY_COLUMNS), ("doc_id", "query")))
     return ((row.id(row.first(ID_COLUMNS)), query) for row in rows for query in _queries_of(row))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from xml.parsers import expat
 
 from drkit.core.types import Query
-from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
+from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind, read_lines, read_rows
 from drkit.errors import DrkitError
 
 QUERY_ID_COLUMNS = ("_id", "id", "query_id", "query-id", "qid")
@@ -50,7 +50,7 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
     Raises DrkitError naming `file:line` at a topic without a number or without that part.
     """
     if file_kind(path) in FORMATS:
-        rows = read_rows(path, lambda cells: bool({*QUERY_ID_COLUMNS} & {*cells}), lambda width: ("id", "text")[:width])
+        rows = read_rows(path, NamedColumns((QUERY_ID_COLUMNS,), ("id", "text")))
         return ((row, query_of(row)) for row in rows)
     lines, above = read_lines(path), list[tuple[int, str]]()  # read once: it may be a pipe
     for numbered in lines:
