@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
-from drkit.core.engine import Loaded, LocalEngine, Task, open_engine
+from drkit.core.engine import Loaded, LocalEngine, Task, count_done, open_engine
 from drkit.errors import DrkitError
+from tests.engine.engines import Pickling
 
 LOADS = []
 
@@ -26,6 +27,19 @@ def test_the_local_engine_works_in_order_and_reads_tasks_as_it_needs_them():
     results = LocalEngine().run(tasks())
     assert (next(results), read) == ((0, 0), [0])
     assert list(results) == [(0, 1), (1, 0)]
+
+
+def halves(number):
+    yield number
+    yield number
+
+
+@pytest.mark.parametrize(
+    ("engine", "counts"), [(None, [1, 1, 2, 2]), (LocalEngine(), [1, 1, 2, 2]), (Pickling(), [2, 4])]
+)
+def test_what_is_done_is_counted_as_it_goes_here_and_by_task_elsewhere(engine, counts):
+    tasks = (Task(f"task {number}", halves, (number,)) for number in (1, 2))
+    assert [*count_done(tasks, engine)] == counts
 
 
 def test_a_loaded_value_travels_as_its_call_and_is_loaded_once_where_it_arrives():

@@ -271,6 +271,21 @@ def test_the_fusion_is_tuned_on_dev_queries_where_there_are_some(encoder, tmp_pa
     assert any("weight 0.5 for e, the default" in note for note in own.notes), "never on the evaluated queries"
 
 
+def test_judgements_of_unknown_passages_are_not_counted_and_other_splits_are_not_read(tmp_path):
+    data = write_data_set(tmp_path / "whole")
+    whole = evaluate_beir(None, data, tmp_path / "out", bm25=LUCENE)
+    with (data / "qrels" / "test.tsv").open("a") as file:
+        file.write("\ntest0\tunknown\t1\ntest1\tunknown\t1\n")
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nnobody\tunknown\tmuch\n")
+    progress = RecordedProgress()
+    assert evaluate_beir(None, data, tmp_path / "out", bm25=LUCENE, progress=progress).means == whole.means
+    assert progress.begun == [], "the passages and the queries are the same"
+    assert progress.notes[0] == (
+        "whole: 2 judgements of passages that it lacks are not counted, as in a run with "
+        "collection.unknown_judgements=drop"
+    )
+
+
 def test_an_encoder_is_named_after_its_folder_or_its_run(encoder, tmp_path):
     (tmp_path / "R" / "encoder").mkdir(parents=True)
     (tmp_path / "R" / "retriever-1").mkdir()
