@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from drkit.core.protocols import SignalTexts
 from drkit.core.spec import NoSettings
@@ -19,10 +21,6 @@ from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 FILE = "frequencies.arrow"
 _TOKENS_AT_ONCE = 1 << 22
@@ -84,6 +82,4 @@ def idf(frequencies: NDArray[np.int64], *, texts: int) -> Tensor:
     >>> idf(np.array([100, 10, 1, 0]), texts=100)
     tensor([0.0000, 2.3026, 4.6052, 4.6052])
     """
-    import torch
-
     return torch.from_numpy(np.log(max(texts, 1) / np.maximum(frequencies, 1))).float()

@@ -1,7 +1,9 @@
 """Each extra may be missing: light commands and a run without it work, and what needs it says how to install it."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +106,22 @@ def test_every_extra_is_declared():
     packages = {extra: " ".join(declared[extra]) for extra in EXTRAS}
     assert all(name in packages[extra] for extra, modules in EXTRAS.items() for name in modules.values())
     assert all(extra in declared["all"][0] for extra in EXTRAS if extra != "ray")
+
+
+def test_every_import_is_declared():
+    project = read_table(ROOT / "pyproject.toml")["project"]
+    core = {re.split(r"[<>=]", one)[0].lower().replace("-", "_") for one in project["dependencies"]}
+    extras = {module for named in EXTRAS.values() for module in named}
+    found = set()
+    for path in (path for folder in ("drkit", "cli", "plugins") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    others = {name for name in found - sys.stdlib_module_names if not name.startswith("drkit")}
+    assert {"torch", "click", "matplotlib"} < others
+    assert others - core - extras == {"openvino", "nncf"}  # a plugin names these itself
 
 
 def test_an_unknown_extra_is_refused():
