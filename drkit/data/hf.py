@@ -1,8 +1,8 @@
 """Datasets of Hugging Face, by folder or hub id: a corpus with queries and judgements, or pairs of texts.
 
 Local data is read from where it is, and only a dataset that is named by its id is downloaded; its code is never run.
-Files of a folder without a README are read by `drkit.data.rows`, as everywhere: `datasets` reads the id `007` of a table
-as 7, and its errors name no line.
+Files of a folder without a README are read by `drkit.data.rows`, as everywhere: `datasets` reads the id `007` of a
+table as 7, and its errors name no line.
 """
 
 from __future__ import annotations

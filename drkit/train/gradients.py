@@ -205,7 +205,9 @@ def gather_rows(
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
     if world_size() == 1:
         return leaves, leaves
-    shapes = {name: _gather_shapes(row) for name, row in rows.items()}
+    found: list[Mapping[str, Sequence[int]]] = [{}] * world_size()
+    dist.all_gather_object(found, {name: list(row.shape) for name, row in rows.items()})
+    shapes = {name: [one[name] for one in found] for name in rows}
     rank, gathered = dist.get_rank(), {}
     for name, leaf in leaves.items():
         fill = (padding or {}).get(name)
@@ -216,13 +218,6 @@ def gather_rows(
             blocks = [torch.where(block < 0, block, block + sum(counts[:at])) for at, block in enumerate(blocks)]
         gathered[name] = torch.cat(blocks)
     return leaves, gathered
-
-
-def _gather_shapes(row: Tensor) -> list[list[int]]:
-    mine = torch.tensor(row.shape, device=row.device)
-    found = [torch.empty_like(mine) for _ in range(world_size())]
-    dist.all_gather(found, mine)
-    return [shape.tolist() for shape in found]
 
 
 def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]], fill: float | None) -> list[Tensor]:
