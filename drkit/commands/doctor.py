@@ -16,7 +16,7 @@ from attrs import frozen
 from packaging.requirements import Requirement
 
 from drkit.core.files import local_path
-from drkit.core.loading import hub_cache
+from drkit.core.hub import hub_cache
 from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores
 from drkit.core.registry import DRKIT, Installed, package_of
 

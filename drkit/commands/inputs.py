@@ -13,7 +13,8 @@ from huggingface_hub import snapshot_download
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, list_written, local_path, read_json
-from drkit.core.loading import explain_load_errors, load_sentence_transformer, may_be_hub_id, reaches_hub
+from drkit.core.hub import may_be_hub_id, reaches_hub
+from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import Registry, installed
 from drkit.core.types import Query
 from drkit.data.topics import read_topic_file

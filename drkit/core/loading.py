@@ -11,19 +11,20 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from threading import Thread
-from typing import Any, Literal
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from transformers.utils import logging as hf_logging
 
 from drkit.core.files import local_path, read_json
+from drkit.core.hub import check_model_path, reaches_hub
 from drkit.errors import DrkitError, import_extra, is_panic
 
 _LOGGER = logging.getLogger("drkit")
-_PATIENCE = 4.0
-HubKind = Literal["model", "dataset"]
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
-
 
 # Tensors beside an encoder's own: the heads of tasks, and position ids, which old versions saved.
 _BESIDE = re.compile(
@@ -59,8 +60,6 @@ def load_pretrained(
     Raises DrkitError as well for weights that are missing, unexpected or of another shape, and for a tokenizer without
     a vocabulary. A masked LM without a head gets a new one, with a warning.
     """
-    import transformers
-
     is_model, folder = loader.startswith("AutoModel"), local_path(path_or_id)
     if is_model:
         try:
@@ -87,10 +86,6 @@ def load_pretrained(
 
 def _check_sizes(loader: str, folder: Path) -> None:
     """Raise DrkitError if a configuration describes far more weights than its folder has; they might not fit memory."""
-    import torch
-    import transformers
-    from safetensors import safe_open
-
     shapes: list[list[int]] = []
     for file in folder.glob("model*.safetensors"):
         with safe_open(str(file), framework="pt") as weights:
@@ -249,113 +244,24 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         raise DrkitError(f"{message} {requirement}".strip()) from error
 
 
-def hub_cache() -> tuple[str, bool]:
-    """Return the folder of models from the hub, and whether only what is in it is used (HF_HUB_OFFLINE)."""
-    from huggingface_hub import constants
-
-    return str(constants.HF_HUB_CACHE), bool(constants.HF_HUB_OFFLINE)
-
-
-def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
-    """Return whether a model or dataset may be fetched from the hub; if not, it is a folder, or a copy is in the cache.
-
-    Says what is looked up, on the logger `drkit`. Raises DrkitError if the hub is needed and does not answer within
-    some seconds: its own clients try for more than a minute. `HF_HUB_OFFLINE=1` asks nobody.
-    """
-    if local_path(path_or_id).exists():
-        return False
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    is_cached = kind == "model" and isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
-    if not is_cached:
-        _LOGGER.warning("looking up the %s %r on %s: no such folder exists", kind, path_or_id, constants.ENDPOINT)
-    if _answers(path_or_id, kind):
-        return True
-    if is_cached:
-        return False
-    # The cache of datasets does not say what it has.
-    cache = "" if kind == "model" else ", or set HF_HUB_OFFLINE=1 to read a copy from the cache"
-    raise DrkitError(
-        f"no folder {path_or_id!r} exists, and {constants.ENDPOINT} does not answer, so it cannot be looked up as "
-        f"a hub id: check the spelling and the network, or give the path of a folder{cache}"
-    )
-
-
-@cache
-def _answers(hub_id: str, kind: HubKind) -> bool:
-    """Return whether the hub answers in time, even with an error. Looking up a host name has no time limit itself."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    answers: list[bool] = []
-
-    def ask() -> None:
-        try:
-            HfApi().repo_info(hub_id, repo_type=kind, timeout=_PATIENCE)
-            answers.append(True)
-        except HfHubHTTPError:  # such as: no such model
-            answers.append(True)
-        except Exception:  # of the HTTP library, which differs between versions
-            answers.append(False)
-
-    thread = Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return answers == [True]
-
-
-def check_model_path(path_or_id: str) -> None:
-    """Raise DrkitError if a text is neither a model folder nor a possible hub id; downloads nothing."""
-    path = local_path(path_or_id)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            # old folders of sentence-transformers, and folders with two encoders, have one per subfolder
-            inner = sorted(path.glob("*_Transformer/config.json")) or sorted(path.glob("*_encoder/config.json"))
-            inside = " or ".join(str(config.parent) for config in inner)
-            raise DrkitError(
-                f"{path} has no config.json; give {inside or 'a folder that save_pretrained wrote, or a hub id'}"
-            )
-    elif path.exists():
-        raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
-    elif not may_be_hub_id(path_or_id):
-        raise DrkitError(
-            f"no folder {path_or_id!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path"
-        )
-
-
-def may_be_hub_id(name: str) -> bool:
-    """Return whether a text has the form NAME or OWNER/NAME.
-
-    >>> may_be_hub_id("bert-base-uncased"), may_be_hub_id("intfloat/e5"), may_be_hub_id("./e5"), may_be_hub_id("")
-    (True, True, False, False)
-    """
-    return name.count("/") <= 1 and not name.startswith((".", "~", "/")) and bool(name)
-
-
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """Hide the progress bars of transformers in a block, and restore its setting afterwards."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            hf_logging.enable_progress_bar()
 
 
 @contextmanager
 def _without_report() -> Iterator[None]:
     """Silence transformers' load report in a block: drkit reports missing weights itself."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        hf_logging.set_verbosity(before)

@@ -16,7 +16,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.loading import may_be_hub_id, reaches_hub
+from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import ID_COLUMNS, SPLIT_NAMES, PassageColumns, Splits, judged_queries, words_of
 from drkit.data.columns import PairColumns

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from attrs.validators import and_, ge, in_, lt
 
 from drkit.core.files import local_path, read_json
-from drkit.core.loading import check_model_path
+from drkit.core.hub import check_model_path
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
 from drkit.errors import DrkitError, did_you_mean

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import local_path
-from drkit.core.loading import check_model_path, load_pretrained
+from drkit.core.hub import check_model_path
+from drkit.core.loading import load_pretrained
 from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text

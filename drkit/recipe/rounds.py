@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from drkit.core.loading import check_model_path
+from drkit.core.hub import check_model_path
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by

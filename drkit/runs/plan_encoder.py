@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drkit.core.files import local_path, path_state
-from drkit.core.loading import check_model_path
+from drkit.core.hub import check_model_path
 from drkit.core.spec import GeneratorSettings, Kind, QuerySettings
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS
