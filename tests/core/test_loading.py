@@ -16,7 +16,7 @@ import transformers
 from transformers import BertConfig, BertForMaskedLM
 
 import drkit
-from drkit.core import loading
+from drkit.core import hub
 from drkit.core.loading import load_pretrained
 from drkit.encoders import CrossEncoder
 from drkit.encoders.masked_lm import load_masked_lm, read_config
@@ -331,10 +331,10 @@ def online(monkeypatch, tmp_path):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(loading, "_PATIENCE", 0.2)
-    loading._answers.cache_clear()
+    monkeypatch.setattr(hub, "_PATIENCE", 0.2)
+    hub._answers.cache_clear()
     yield monkeypatch
-    loading._answers.cache_clear()
+    hub._answers.cache_clear()
 
 
 def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, caplog):
@@ -342,7 +342,7 @@ def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, ca
 
     for ask in (lambda *_, **__: Event().wait(), lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))):
         online.setattr(huggingface_hub.HfApi, "repo_info", ask)
-        loading._answers.cache_clear()
+        hub._answers.cache_clear()
         caplog.clear()
         with pytest.raises(DrkitError, match=r"no folder 'owner/mistyped' exists, and \S+ does not answer"):
             load_pretrained("AutoConfig", "owner/mistyped", "read the configuration of")
@@ -355,5 +355,5 @@ def test_offline_nobody_is_asked(online, caplog):
 
     online.setattr(constants, "HF_HUB_OFFLINE", True)
     online.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: pytest.fail("asked"))
-    assert not loading.reaches_hub("owner/mistyped")
+    assert not hub.reaches_hub("owner/mistyped")
     assert caplog.text == ""
