@@ -24,10 +24,11 @@ SUMMARIES = {
     "miner": "Passages that stand near a positive in the collection",
     "filter": "Drops candidates of a few words",
     "signal": "Tokens that begin with a capital",
+    "pooling": "The mean of what several learned queries attend to",
     "collection": "Questions and their answers from a text file",
     "command": "Prints the queries with the fewest passages",
 }
-IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter")
+IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter", "pooling")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MARK = "pyproject.toml"
 # What the declarations import from attrs.validators, by kind.
@@ -38,6 +39,7 @@ _VALIDATORS = {
     "miner": ("gt",),
     "filter": ("ge",),
     "signal": ("gt",),
+    "pooling": ("ge",),
     "collection": ("and_", "ge", "lt"),
     "command": (),
 }

@@ -153,6 +153,7 @@ class Kind(str, Enum):
     MINER = "miner"
     COLLECTION = "collection"
     SIGNAL = "signal"
+    POOLING = "pooling"
 
     def __str__(self) -> str:
         return self.value

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_, optional
@@ -20,6 +20,7 @@ from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
     MODULES,
+    PART_POOLING,
     PASSAGES,
     POOLING_FLAGS,
     QUERIES,
@@ -32,21 +33,21 @@ from drkit.encoders.folder import (
     TRUNCATION,
     check_truncation,
 )
-from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
+from drkit.encoders.learned_pooling import LearnedPooling
+from drkit.encoders.pooling import POOLINGS, check_token_weights, is_weighted, static_problem
 from drkit.encoders.static import fold_weights
+from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 
-if TYPE_CHECKING:
-    from drkit.encoders.token_weights import TokenWeights
-
 _MODULE = "sentence_transformers.models."
+_PART_POOLING = f"drkit.encoders.sentence_module.{PART_POOLING}"
 
 
 @frozen
 class _Declarations:
     """How hidden states become a vector; validated here, written to several files."""
 
-    pooling: str = field(validator=in_(tuple(POOLINGS)))
+    pooling: str
     similarity: str = field(validator=in_(SIMILARITIES))
     query_length: int = field(validator=ge(2))
     passage_length: int = field(validator=ge(2))
@@ -54,6 +55,7 @@ class _Declarations:
     passage_prompt: str = ""
     normalize: bool = False
     truncate_dim: int | None = field(default=None, validator=optional(ge(1)))
+    pooling_settings: Mapping[str, Any] | None = None
 
     @property
     def has_unit_length(self) -> bool:
@@ -80,12 +82,14 @@ def export_encoder(
     normalize: bool = False,
     truncate_dim: int | None = None,
     token_weights: TokenWeights | None = None,
+    learned_pooling: LearnedPooling | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
 
     model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
-    `drkit.encoders.pooling.POOLINGS`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
+    `drkit.encoders.pooling.POOLINGS`, or that of `learned_pooling`, for which sentence-transformers needs drkit
+    and `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
     normalize: vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
     token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
@@ -97,17 +101,26 @@ def export_encoder(
     """
     try:
         declared = _Declarations(
-            pooling, similarity, query_length, passage_length, query_prompt, passage_prompt, normalize, truncate_dim
+            pooling,
+            similarity,
+            query_length,
+            passage_length,
+            query_prompt,
+            passage_prompt,
+            normalize,
+            truncate_dim,
+            learned_pooling.settings if learned_pooling else None,
         )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
-    check_token_weights(pooling, token_weights)
+    _check_pooling(pooling, token_weights, learned_pooling)
     given = getattr(model, "base_model", model)
     if truncate_dim is not None:
-        check_truncation(truncate_dim, int(given.config.hidden_size))
+        check_truncation(truncate_dim, _dimension(given, learned_pooling))
+    weights = token_weights or learned_pooling
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
-        write(given, tokenizer, temporary, declared, token_weights)
+        write(given, tokenizer, temporary, declared, weights)
         _write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
@@ -124,6 +137,7 @@ def export_dual(
     folder: str | Path,
     *,
     token_weights: tuple[TokenWeights | None, TokenWeights | None] = (None, None),
+    learned_poolings: tuple[LearnedPooling | None, LearnedPooling | None] = (None, None),
     provenance: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
@@ -131,14 +145,14 @@ def export_dual(
 
     `query_encoder/` and `passage_encoder/` are written by `export_encoder`, so each can be loaded by itself; in
     sentence-transformers, `encode_query` uses one and `encode_document` the other. queries, passages: (model,
-    tokenizer) of each; token_weights: those of each; settings: the other settings of `export_encoder`.
+    tokenizer) of each; token_weights, learned_poolings: those of each; settings: the others of `export_encoder`.
 
     Raises DrkitError as `export_encoder` does.
     """
     with replacing_folder(Path(folder)) as temporary:
-        sides = (QUERIES, *queries, token_weights[0]), (PASSAGES, *passages, token_weights[1])
-        for name, model, tokenizer, weights in sides:
-            how = {**settings, "token_weights": weights, "provenance": provenance}
+        sides = (QUERIES, *queries), (PASSAGES, *passages)
+        for (name, model, tokenizer), weights, learned in zip(sides, token_weights, learned_poolings, strict=True):
+            how = {**settings, "token_weights": weights, "learned_pooling": learned, "provenance": provenance}
             export_encoder(model, tokenizer, temporary / name, **how)
         declared = _Declarations(**settings)
         _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
@@ -154,8 +168,24 @@ def is_static(backbone: Any) -> bool:
     return bool(backbone.config.model_type == STATIC)
 
 
+def _check_pooling(pooling: str, token_weights: TokenWeights | None, learned: LearnedPooling | None) -> None:
+    if learned is None and pooling not in POOLINGS:
+        raise DrkitError(f"cannot export the encoder: 'pooling' must be in {tuple(POOLINGS)}, got {pooling!r}")
+    if learned is not None and pooling != learned.name:
+        raise DrkitError(f"cannot export the encoder: its pooling is {learned.name!r}, not {pooling!r}")
+    check_token_weights(pooling, token_weights)
+
+
+def _dimension(backbone: Any, learned: LearnedPooling | None) -> int:
+    return learned.dimension if learned else int(backbone.config.hidden_size)
+
+
 def _write_transformer(
-    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+    given: Any,
+    tokenizer: Any,
+    folder: Path,
+    declared: _Declarations,
+    weights: TokenWeights | LearnedPooling | None,
 ) -> None:
     backbone = _as_auto_model(given)
     with without_progress_bars():
@@ -163,18 +193,26 @@ def _write_transformer(
     _save_tokenizer(tokenizer, folder, declared)
     modules = _modules_of(declared)
     _write_declarations(folder, declared, modules)
-    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
-    pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
-    _write_json(folder / modules["Pooling"] / "config.json", pooling)
+    learned = weights if isinstance(weights, LearnedPooling) else None
+    if learned is not None:
+        learned.save(folder / modules[PART_POOLING])
+    else:
+        flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
+        pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
+        _write_json(folder / modules["Pooling"] / "config.json", pooling)
     _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
     if declared.truncate_dim is not None:
-        _write_truncation(folder / modules[TRUNCATION], int(backbone.config.hidden_size), declared.truncate_dim)
-    if token_weights is not None:
-        _write_word_weights(folder / modules["WordWeights"], tokenizer, token_weights)
+        _write_truncation(folder / modules[TRUNCATION], _dimension(backbone, learned), declared.truncate_dim)
+    if isinstance(weights, TokenWeights):
+        _write_word_weights(folder / modules["WordWeights"], tokenizer, weights)
 
 
 def _write_static(
-    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+    given: Any,
+    tokenizer: Any,
+    folder: Path,
+    declared: _Declarations,
+    weights: TokenWeights | LearnedPooling | None,
 ) -> None:
     """Write a StaticEmbedding module; token weights are folded into the vectors, whose mean then has another length."""
     from safetensors.torch import save_file
@@ -182,6 +220,7 @@ def _write_static(
     problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
     if problem:
         raise DrkitError(f"cannot export the encoder: {problem}")
+    token_weights = weights if isinstance(weights, TokenWeights) else None
     table = fold_weights(given.get_input_embeddings().weight, token_weights)[:, : declared.truncate_dim]
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
     cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
@@ -196,7 +235,7 @@ def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
         for route, encoder in encoders.items()
     }
     return {
-        "types": {path: _MODULE + name for names in paths.values() for path, name in names.items()},
+        "types": {path: _class_of(name) for names in paths.values() for path, name in names.items()},
         "structure": {route: list(names) for route, names in paths.items()},
         "parameters": {"default_route": None, "allow_empty_key": True},
     }
@@ -250,7 +289,7 @@ def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[st
     for path in filter(None, named.values()):
         (folder / path).mkdir()
     modules = [
-        {"idx": idx, "name": str(idx), "path": path, "type": _MODULE + name}
+        {"idx": idx, "name": str(idx), "path": path, "type": _class_of(name)}
         for idx, (name, path) in enumerate(named.items())
     ]
     _write_json(folder / MODULES, modules)
@@ -281,11 +320,18 @@ def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
 
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
-    names = SUPPORTED_MODULES[declared.has_unit_length, POOLINGS[declared.pooling].weighted]
+    names = SUPPORTED_MODULES[declared.has_unit_length, is_weighted(declared.pooling)]
+    if declared.pooling not in POOLINGS:
+        names = tuple(PART_POOLING if name == "Pooling" else name for name in names)
     if declared.truncate_dim is None:
         return _folders(names)
-    after = names.index("Pooling") + 1
+    after = len(names) - declared.has_unit_length
     return _folders((*names[:after], TRUNCATION, *names[after:]))
+
+
+def _class_of(module: str) -> str:
+    """Return the import path of a module, by which sentence-transformers loads it."""
+    return _PART_POOLING if module == PART_POOLING else _MODULE + module
 
 
 def _static_modules_of(declared: _Declarations) -> dict[str, str]:
@@ -312,12 +358,14 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
         for key, value in {**_declared(declared), **provenance}.items()
     )
+    # The module of a learned pooling is drkit's, which sentence-transformers imports only if it is told to.
+    trusted = "" if declared.pooling in POOLINGS else ", trust_remote_code=True"
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         "tags: [drkit, sentence-transformers, feature-extraction]\n---\n\n"
         "# Dense retriever trained with drkit\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        'encoder = SentenceTransformer("path/to/this/folder")\n'
+        f'encoder = SentenceTransformer("path/to/this/folder"{trusted})\n'
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "

@@ -7,6 +7,7 @@ that format cannot say. Reading the declarations needs no torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,8 @@ SUPPORTED_MODULES = {
     for normalize in (False, True)
     for weighted in (False, True)
 }
+# Takes the place of Pooling if the pooling is a part; its weights, in the module's folder or beside a checkpoint.
+PART_POOLING, POOLING_FILE = "PartPooling", "pooling.safetensors"
 # Keeps the first numbers of a vector; comes after Pooling.
 TRUNCATION = "Dense"
 STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
@@ -60,9 +63,10 @@ class UnsupportedEncoderError(DrkitError):
 
 
 def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Read the settings of a `TextEncoder` from a folder, with the folders of its `transformer` and `word_weights`.
+    """Read the settings of a `TextEncoder` from a folder, with the folders of its transformer and weights of pooling.
 
-    modules: folder of each module, by module name; read from modules.json if None. word_weights: None without them.
+    modules: folder of each module, by module name; read from modules.json if None. Besides settings, the result has
+    `transformer`, `word_weights` and `learned_pooling`: folders, the last two None without them.
 
     Raises DrkitError if modules.json is missing, or a module, pooling or similarity is not supported.
     """
@@ -70,7 +74,12 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     _check_modules(folder, modules)
     is_static = "StaticEmbedding" in modules
     transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
-    pooling = {"pooling_mode": "mean"} if is_static else _read_object(folder / modules["Pooling"] / "config.json")
+    is_learned = PART_POOLING in modules
+    pooling = (
+        {"pooling_mode": "mean"}
+        if is_static or is_learned
+        else _read_object(folder / modules["Pooling"] / "config.json")
+    )
     saved = _read_object(folder / SETTINGS, {})
     prompts = _prompts(saved)
     if any(prompts.values()) and pooling.get("include_prompt") is False:
@@ -83,7 +92,10 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     return {
         "transformer": transformer,
         "word_weights": folder / modules["WordWeights"] if "WordWeights" in modules else None,
-        "pooling": pooling_of(pooling, folder, weighted="WordWeights" in modules),
+        "learned_pooling": folder / modules[PART_POOLING] if is_learned else None,
+        "pooling": learned_pooling_name(folder / modules[PART_POOLING])
+        if is_learned
+        else pooling_of(pooling, folder, weighted="WordWeights" in modules),
         "similarity": _similarity(saved, folder),
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
@@ -91,6 +103,17 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
         "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
         **prompts,
     }
+
+
+def learned_pooling_name(folder: Path) -> str:
+    """Return the name of the part in a `PartPooling` module. Raises DrkitError if its file is missing or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(folder / POOLING_FILE), framework="numpy") as file:
+            return str(json.loads(file.metadata()["pooling"])["use"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DrkitError(f"cannot read the pooling in {folder / POOLING_FILE}: {error!r}; {_ADVICE}") from None
 
 
 def _read_truncation(folder: Path) -> int:
@@ -243,6 +266,7 @@ def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
             f"{folder} has separate encoders for queries and passages, but one encoder was expected: give the folder "
             f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
         )
+    modules = {"Pooling" if name == PART_POOLING else name: path for name, path in modules.items()}
     kept = set(modules) - ({TRUNCATION} if "Pooling" in modules else set())
     supported = [names for names in (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values()) if set(names) == kept]
     # A truncation comes before the vectors are normalised.

@@ -10,6 +10,7 @@ from torch import nn
 
 from drkit.core.files import digest
 from drkit.encoders.architectures import STATIC
+from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.token_weights import TokenWeights
 
 # Keys of a config.json that no vector depends on: where a model comes from, how it was saved, what its classes are
@@ -22,19 +23,28 @@ _NOT_COMPUTED = (
 _TOKENIZER_OPTIONS = ("truncation_side", "split_special_tokens")
 
 
-def model_identity(model: nn.Module, tokenizer: Any, token_weights: TokenWeights | None = None) -> dict[str, str]:
+def model_identity(
+    model: nn.Module,
+    tokenizer: Any,
+    token_weights: TokenWeights | None = None,
+    learned_pooling: LearnedPooling | None = None,
+) -> dict[str, str]:
     """Return hashes of all that a model and its tokenizer compute from: `weights`, `config` and `tokenizer`."""
     return {
-        "weights": weights_hash(model, token_weights),
+        "weights": weights_hash(model, token_weights, learned_pooling),
         "config": config_hash(model.config),
         "tokenizer": tokenizer_hash(tokenizer),
     }
 
 
-def weights_hash(model: nn.Module, token_weights: TokenWeights | None = None) -> str:
+def weights_hash(
+    model: nn.Module, token_weights: TokenWeights | None = None, learned_pooling: LearnedPooling | None = None
+) -> str:
     """Hash a model's weights by name, shape and float32 value; the pooler is left out, since no vector uses it."""
     state = hashlib.blake2b(digest_size=16)
     extra = {} if token_weights is None else {"token_weights": token_weights.values()}
+    if learned_pooling is not None:
+        extra |= {f"pooling/{name}": value for name, value in learned_pooling.state_dict().items()}
     for name, value in sorted({**model.state_dict(), **extra}.items()):
         if not name.startswith("pooler."):
             value = value.detach().cpu()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
-from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, pool
+from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
+from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM, mean_of_bags
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
@@ -28,22 +30,24 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 class MaskedLmEncoder(nn.Module):
     """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
 
-    model: a Hugging Face masked LM of a supported architecture. pooling: a name of `drkit.encoders.pooling.POOLINGS`.
+    model: a Hugging Face masked LM of a supported architecture. pooling: a name of `drkit.encoders.pooling.POOLINGS`,
+    or a learned pooling, which is trained with the model.
     similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export. With the pooling `weighted`,
     `token_weights` are trained with the model; all are 1 until `set_token_weights`.
 
     Raises DrkitError for an unsupported pooling or architecture, or a model that lacks one of its modules.
     """
 
-    def __init__(self, model: nn.Module, *, pooling: str = "cls", similarity: str = "cosine") -> None:
+    def __init__(self, model: nn.Module, *, pooling: str | LearnedPooling = "cls", similarity: str = "cosine") -> None:
         super().__init__()
         config: Any = model.config
         self.config = config
         self.model: Any = model
         self.architecture = architecture(config.model_type)
         check_fit(model, self.architecture)
-        self.pooling = check_pooling(pooling)
-        self.token_weights = TokenWeights(torch.ones(config.vocab_size)) if POOLINGS[pooling].weighted else None
+        self.learned_pooling = pooling if isinstance(pooling, LearnedPooling) else None
+        self.pooling = pooling.name if isinstance(pooling, LearnedPooling) else check_pooling(pooling)
+        self.token_weights = TokenWeights(torch.ones(config.vocab_size)) if is_weighted(self.pooling) else None
         self.similarity = similarity
 
     @property
@@ -52,6 +56,11 @@ class MaskedLmEncoder(nn.Module):
         base = self.model.base_model
         assert isinstance(base, nn.Module)
         return base
+
+    @property
+    def dimension(self) -> int:
+        """D of the bottleneck: the hidden size, or what a learned pooling makes of it."""
+        return self.learned_pooling.dimension if self.learned_pooling else int(self.config.hidden_size)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -97,6 +106,9 @@ class MaskedLmEncoder(nn.Module):
 
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
         """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L]."""
+        if self.learned_pooling is not None:
+            vectors: Tensor = self.learned_pooling(hidden, attention)
+            return vectors
         return pool(hidden, attention, self.pooling)
 
     def heads(self) -> Heads:
@@ -148,12 +160,15 @@ class MaskedLmEncoder(nn.Module):
         """Load a checkpoint folder or a model of the hub.
 
         A checkpoint without an LM head (an exported encoder) gets a new head, with a warning. Token weights are read
-        from the folder if the pooling is `weighted` and the folder has them.
+        from the folder if the pooling is `weighted` and the folder has them; a learned pooling is always read from it.
 
-        Raises DrkitError if it is missing, cannot be read, or is not a masked LM of a supported architecture.
+        Raises DrkitError if it is missing, cannot be read, is not a masked LM of a supported architecture, or does not
+        have the pooling.
         """
-        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=pooling, similarity=similarity)
-        weights = read_token_weights(local_path(path_or_id)) if encoder.token_weights is not None else None
+        folder = local_path(path_or_id)
+        how = pooling if pooling in POOLINGS else _saved_pooling(folder, pooling)
+        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=how, similarity=similarity)
+        weights = read_token_weights(folder) if encoder.token_weights is not None else None
         if weights is not None:
             encoder.set_token_weights(weights)
         return encoder
@@ -209,6 +224,15 @@ class MaskedLmEncoder(nn.Module):
             return states
         normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
         return normed
+
+
+def _saved_pooling(folder: Path, name: str) -> LearnedPooling:
+    """Return the pooling that a checkpoint was saved with. Raises DrkitError if it has another one, or none."""
+    found = read_learned_pooling(folder)
+    if found is None or found.name != name:
+        has = f"the pooling {found.name!r}" if found else f"no learned pooling; supported: {', '.join(POOLINGS)}"
+        raise DrkitError(f"unsupported pooling {name!r}: {folder} has {has}")
+    return found
 
 
 def _copy(target: Any, values: Tensor, what: str) -> None:

@@ -1,12 +1,17 @@
-"""Pooling: how the hidden states of a text become one vector, by name. No torch at import."""
+"""Pooling: how the hidden states of a text become one vector, by name. No torch at import.
+
+These poolings have no weights, or those of tokens; the kind `pooling` adds others (`drkit.encoders.learned_pooling`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Pooling:
-    """One way of pooling.
+    """One way of pooling; summary: a line about it.
 
     pool: hidden f[B,L,D], attention [B,L] (1 or True: a real token) -> f[B,D]. saved_as: its name in the Pooling module
     of sentence-transformers. weighted: attention is multiplied by the learned weight of each token (`TokenWeights`,
@@ -24,6 +29,7 @@ class Pooling:
 
     pool: Callable[[Tensor, Tensor], Tensor]
     saved_as: str
+    summary: str
     weighted: bool = False
 
 
@@ -54,13 +60,13 @@ def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-# The only list of supported poolings: options, checks and messages are made from it.
+# The poolings of drkit itself: options, checks and messages are made from this list.
 POOLINGS: Mapping[str, Pooling] = {
-    "cls": Pooling(first_token, saved_as="cls"),
-    "mean": Pooling(mean_over_tokens, saved_as="mean"),
-    "weighted": Pooling(mean_over_tokens, saved_as="mean", weighted=True),
-    "max": Pooling(max_over_tokens, saved_as="max"),
-    "last": Pooling(last_token, saved_as="lasttoken"),
+    "cls": Pooling(first_token, "cls", "The state of the first token"),
+    "mean": Pooling(mean_over_tokens, "mean", "The mean over all tokens"),
+    "weighted": Pooling(mean_over_tokens, "mean", "The mean, weighted by a learned weight of each word", weighted=True),
+    "max": Pooling(max_over_tokens, "max", "The largest value of each dimension over all tokens"),
+    "last": Pooling(last_token, "lasttoken", "The state of the last token"),
 }
 
 
@@ -70,6 +76,20 @@ def check_pooling(name: str, where: str = "") -> str:
         prefix = f"{where}: " if where else ""
         raise DrkitError(f"{prefix}unsupported pooling {name!r}; supported: {', '.join(POOLINGS)}")
     return name
+
+
+def is_weighted(name: str) -> bool:
+    """Return whether a pooling has learned weights of tokens."""
+    return name in POOLINGS and POOLINGS[name].weighted
+
+
+def pooling_config(registry: Registry, name: str, settings: Mapping[str, Any]) -> Any:
+    """Return the config of a pooling. Raises DrkitError for settings that it does not have or refuses."""
+    spec = registry.get(Kind.POOLING, name)
+    try:
+        return spec.config(**settings)
+    except (TypeError, ValueError) as error:
+        raise DrkitError(f"pooling {name!r}: {error.args[0]}; see `drkit show pooling {name}`") from None
 
 
 def between_ends(attention: Tensor) -> Tensor:
@@ -82,11 +102,11 @@ def between_ends(attention: Tensor) -> Tensor:
 
 def check_token_weights(pooling: str, token_weights: object | None) -> None:
     """Raise DrkitError unless token weights are given exactly if the pooling needs them."""
-    if POOLINGS[pooling].weighted and token_weights is None:
+    if is_weighted(pooling) and token_weights is None:
         raise DrkitError(
             f"the pooling {pooling!r} needs token weights: pass `token_weights`, or load a folder that has them"
         )
-    if token_weights is not None and not POOLINGS[pooling].weighted:
+    if token_weights is not None and not is_weighted(pooling):
         raise DrkitError(f"the pooling {pooling!r} has no token weights; use 'weighted', or omit `token_weights`")
 
 

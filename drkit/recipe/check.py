@@ -34,18 +34,19 @@ from drkit.core.spec import (
 )
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.folder import MODULES, read_modules
-from drkit.encoders.pooling import static_problem
+from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import PartInUse, join_names, losses_that_fit, maskers_that_fit, missing_extras, parts_in_use
 from drkit.recipe.rounds import rounds_problems
-from drkit.recipe.schema import Choice, Pretrain, Recipe
+from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
 def check(recipe: Recipe, registry: Registry) -> None:
     """Raise ProblemsError that lists every combination in the recipe that cannot work."""
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe)]
+    problems += _pooling_problems(recipe.encoder, registry)
     if recipe.pretrain:
         problems += _pretrain_problems(recipe.pretrain, registry)
     problems += rounds_problems(recipe, registry)
@@ -76,6 +77,17 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"the passages @ finetune"
         )
     return problems
+
+
+def _pooling_problems(encoder: EncoderSettings, registry: Registry) -> list[str]:
+    if encoder.pooling in POOLINGS:
+        wrong = f"the pooling {encoder.pooling!r} has no settings: leave them out @ encoder.pooling_settings"
+        return [wrong] if encoder.pooling_settings else []
+    try:
+        pooling_config(registry, encoder.pooling, encoder.pooling_settings or {})
+    except DrkitError as error:
+        return [f"{error} @ encoder.pooling_settings"]
+    return []
 
 
 def _encoder_problems(recipe: Recipe) -> list[str]:

@@ -25,6 +25,8 @@ MaskerChoice = Annotated[Choice, Kind.MASKER]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
+# One of `drkit.encoders.pooling.POOLINGS`, or a part.
+PoolingName = Annotated[str, Kind.POOLING]
 
 SOURCES = ("encoder", "decoder")
 
@@ -75,7 +77,12 @@ class EncoderSettings:
         in_(("transform", "tied")),
         "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
     )
-    pooling: str = setting("mean", in_(tuple(POOLINGS)), "how hidden states become the bottleneck")
+    pooling: PoolingName = setting(
+        "mean",
+        None,
+        f"how hidden states become the bottleneck: {', '.join(POOLINGS)}, or an installed part",
+    )
+    pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
     query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
     query_prompt: str = setting("", None, "text put before every query, in training and search")

@@ -22,7 +22,7 @@ from drkit.recipe.toml import read_table
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-DECLARABLE = ("pooling", *LENGTHS, *PROMPTS)
+DECLARABLE = ("pooling", "pooling_settings", *LENGTHS, *PROMPTS)
 
 
 @frozen

@@ -22,7 +22,8 @@ from cattrs.gen import make_dict_structure_fn, override
 from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.encoders.pooling import POOLINGS
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
 from drkit.recipe.schema import FROM_SCRATCH, Choice, EncoderSettings, Recipe, WeightedLoss
 
 if sys.version_info >= (3, 11):
@@ -122,6 +123,7 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
     converter.register_structure_hook_func(_is_union, _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
+    converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
     converter.register_structure_hook_func(_is_tuple, _tuple(converter))
     return converter
@@ -240,6 +242,21 @@ def _choice(converter: Converter, registry: Registry) -> Callable[[Any, Any], Ch
     def structure(value: Any, target: Any) -> Choice:
         use, config = _part(converter, registry, get_args(target)[1], value)
         return Choice(use, config)
+
+    return structure
+
+
+def _is_pooling(target: Any) -> bool:
+    return get_origin(target) is Annotated and get_args(target) == (str, Kind.POOLING)
+
+
+def _pooling(converter: Converter, registry: Registry) -> Callable[[Any, Any], str]:
+    def structure(value: Any, _: Any) -> str:
+        name: str = converter.structure(value, str)
+        known = (*POOLINGS, *registry.names(Kind.POOLING))
+        if name not in known:
+            raise UnknownNameError("pooling", name, known)
+        return name
 
     return structure
 

@@ -16,10 +16,20 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.spec import GeneratorSettings, Kind, QuerySettings
 from drkit.encoders.architectures import check_start_model
-from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import (
+    FROM_SCRATCH,
+    GIVEN,
+    PSEUDO,
+    Choice,
+    EncoderSettings,
+    Pretrain,
+    Probe,
+    PseudoQueries,
+    Recipe,
+)
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
@@ -30,6 +40,7 @@ from drkit.runs.stages.start import (
     INITIAL,
     TRAINED_GENERATOR,
     GeneratorSizes,
+    PoolingPart,
 )
 from drkit.runs.stages.texts import (
     COLLECTION,
@@ -202,15 +213,15 @@ def _pretraining_texts(draft: Draft) -> Part:
 
 def _plan_initial(draft: Draft) -> None:
     encoder = draft.recipe.encoder
-    weighted = POOLINGS[encoder.pooling].weighted
+    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(draft.recipe)}
     if encoder.pretrained:
         draft.add(
             INITIAL,
             EXISTING_ENCODER,
             "load the encoder to start from",
-            {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if weighted else {})},
+            {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if pooling["token_weights"] else {})},
             sources={"encoder.pretrained": path_state(encoder.pretrained)},
-            extra={"token_weights": weighted},
+            extra=pooling,
         )
     else:
         draft.add(
@@ -218,8 +229,16 @@ def _plan_initial(draft: Draft) -> None:
             ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            extra={"positions": max(encoder.passage_length, encoder.query_length), "token_weights": weighted},
+            extra={"positions": max(encoder.passage_length, encoder.query_length), **pooling},
         )
+
+
+def _learned_pooling(recipe: Recipe) -> PoolingPart | None:
+    """Return the pooling if it is a part."""
+    encoder = recipe.encoder
+    if encoder.pooling in POOLINGS:
+        return None
+    return PoolingPart(encoder.pooling, encoder.pooling_settings or {}, recipe.seed)
 
 
 def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mapping[str, Any]) -> dict[str, Part]:

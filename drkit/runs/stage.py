@@ -278,7 +278,8 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     settings = read_encoder_settings(folder)
     if settings.pop("normalize"):
         settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
-    del settings["transformer"], settings["word_weights"], settings["truncate_dim"]  # truncated ones start no run
+    for name in ("transformer", "word_weights", "learned_pooling", "truncate_dim"):  # truncated ones start no run
+        del settings[name]
     return TextReading(**settings, precision=reading.precision)
 
 

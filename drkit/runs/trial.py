@@ -30,7 +30,9 @@ from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
+from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
+from drkit.encoders.pooling import POOLINGS
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, all_parts, context_kind, parts_in_use, required_signals
 from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
@@ -64,7 +66,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     registry = AttributedRegistry(registry, registry.failed)
     with preserve_random_states(recipe.seed):
         try_collection(recipe, registry)
-        context = _context(recipe.encoder, recipe.seed)
+        context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
         for part, inputs in _comparing_losses(recipe, registry):
@@ -102,9 +104,9 @@ def preserve_random_states(seed: int) -> Iterator[None]:
         np.random.set_state(numbers)
 
 
-def _context(sizes: EncoderSettings, seed: int) -> BuildContext:
+def _context(sizes: EncoderSettings, seed: int, registry: Registry) -> BuildContext:
     """Return the context of the parts: toy encoder sizes, tokenizer, retriever, re-ranker and generator."""
-    encoder = _encoder(sizes)
+    encoder = _encoder(sizes, registry)
     tokenizer = toys.toy_tokenizer()
     return attrs.evolve(
         toys.toy_context(seed),
@@ -115,13 +117,19 @@ def _context(sizes: EncoderSettings, seed: int) -> BuildContext:
     )
 
 
-def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
+def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     layers, heads = sizes.layers, sizes.heads
     if sizes.pretrained:
         config = read_config(sizes.pretrained) if local_path(sizes.pretrained).is_dir() else None
         layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
-    return toys.toy_encoder(pooling=sizes.pooling, layers=layers, heads=heads, hidden=HEAD_WIDTH * heads)
+    shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
+    if sizes.pooling in POOLINGS:
+        return toys.toy_encoder(pooling=sizes.pooling, **shape)
+    encoder = toys.toy_encoder(**shape)
+    backbone = encoder.info(toys.toy_tokenizer())
+    pooling = LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, registry=registry)
+    return MaskedLmEncoder(encoder.model, pooling=pooling)
 
 
 # Pre-training
@@ -174,7 +182,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
         refuse_unless(callable(masker), f"{masker_part.full_title}: {type(masker).__name__} is not callable")
-        module = auto_encoder(settings, registry, _encoder(recipe.encoder), context, masker=masker).train()
+        module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, masker=masker).train()
         carried = batch_signals(signals)
         with trying(decoder_part, "while reading its rows and layers"):
             _check_decoder(decoder_part, module, texts.store.batch(np.arange(len(texts)), signals=carried))

@@ -28,7 +28,7 @@ from drkit.data.generation import blocks
 from drkit.data.rows import batched
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
 from drkit.encoders.identity import config_hash, tokenizer_hash, weights_hash
-from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.pooling import is_weighted
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder, inference, read_encoder
@@ -347,7 +347,7 @@ class SentenceTransformerEncoder:
     def _weights(self, pooling: str) -> str:
         if not pooling:
             return weights_hash(self.model)
-        weighted = POOLINGS[pooling].weighted
+        weighted = is_weighted(pooling)
         token_weights = TokenWeights(self.model[1].emb_layer.weight[:, 0]) if weighted else None
         return weights_hash(self.model[0].auto_model, token_weights)
 

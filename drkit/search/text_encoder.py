@@ -38,7 +38,8 @@ from drkit.encoders.folder import (
     read_word_weights,
 )
 from drkit.encoders.identity import model_identity
-from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
+from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
+from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
@@ -50,7 +51,7 @@ MULTIPLE = 16
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
-_PARTS = ("model", "tokenizer", "token_weights")
+_PARTS = ("model", "tokenizer", "token_weights", "learned_pooling")
 
 
 class Encoder(Protocol):
@@ -80,8 +81,9 @@ class TextEncoder:
     token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread on a CPU, whose
     caches hold no more. Prompts are put before every text.
     precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
-    token_weights: for the pooling `weighted`. truncate_dim: keep only the first numbers of every vector (cut before it
-    is normalised), as an encoder trained with the loss `matryoshka` allows; None: all.
+    token_weights: for the pooling `weighted`. learned_pooling: the pooling, if it is a part.
+    truncate_dim: keep only the first numbers of every vector (cut before it is normalised), as an encoder trained with
+    the loss `matryoshka` allows; None: all.
 
     Raises DrkitError if the pooling needs token weights that are missing, vectors are shorter than `truncate_dim`, a
     length exceeds the model's positions, or the tokenizer gives ids that the model does not have.
@@ -89,7 +91,7 @@ class TextEncoder:
 
     model: Any
     tokenizer: Any
-    pooling: str = attrs.field(default="cls", validator=in_(tuple(POOLINGS)))
+    pooling: str = "cls"
     similarity: str = attrs.field(default="cosine", validator=in_(SIMILARITIES))
     query_length: int = attrs.field(default=32, validator=ge(2))
     passage_length: int = attrs.field(default=64, validator=ge(2))
@@ -100,11 +102,14 @@ class TextEncoder:
     precision: str = attrs.field(default="float32", validator=in_(PRECISIONS))
     token_weights: TokenWeights | None = None
     truncate_dim: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
+    learned_pooling: LearnedPooling | None = None
 
     def __attrs_post_init__(self) -> None:
+        if self.learned_pooling is None:
+            check_pooling(self.pooling)
         check_token_weights(self.pooling, self.token_weights)
         if self.truncate_dim is not None:
-            check_truncation(self.truncate_dim, int(self.model.config.hidden_size))
+            check_truncation(self.truncate_dim, self._pooled_dimension)
         config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
         check_vocabulary(self.tokenizer, config, name)
         check_length(max(self.query_length, self.passage_length), config, name)
@@ -135,19 +140,28 @@ class TextEncoder:
         """
         settings = bare_settings(Path(folder), check_pooling(pooling))
         model, tokenizer = load_backbone(Path(folder))
-        found = read_token_weights(Path(folder)) if POOLINGS[pooling].weighted else None
+        found = read_token_weights(Path(folder)) if is_weighted(pooling) else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
         encoder = cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
         return encoder._tried(Path(folder))
 
     @classmethod
     def _loaded(
-        cls, transformer: Path, word_weights: Path | None, device: torch.device, backend: str, **settings: Any
+        cls,
+        transformer: Path,
+        word_weights: Path | None,
+        learned_pooling: Path | None,
+        device: torch.device,
+        backend: str,
+        **settings: Any,
     ) -> TextEncoder:
         """Load the parts of an encoder from their folders."""
         model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
-        return cls(model.to(device), tokenizer, token_weights=found, **settings)._tried(transformer)
+        learned = read_learned_pooling(learned_pooling) if learned_pooling else None
+        pooling = learned.to(device).eval() if learned else None
+        encoder = cls(model.to(device), tokenizer, token_weights=found, learned_pooling=pooling, **settings)
+        return encoder._tried(transformer)
 
     def _tried(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
@@ -158,7 +172,11 @@ class TextEncoder:
     @property
     def dimension(self) -> int:
         """D, the length of a vector."""
-        return self.truncate_dim or int(self.model.config.hidden_size)
+        return self.truncate_dim or self._pooled_dimension
+
+    @property
+    def _pooled_dimension(self) -> int:
+        return self.learned_pooling.dimension if self.learned_pooling else int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data: hashes of weights, config and tokenizer, and settings.
@@ -171,7 +189,7 @@ class TextEncoder:
             model = StaticModel.of(table[:, : self.truncate_dim])
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
-        hashes = model_identity(self.model, self.tokenizer, self.token_weights)
+        hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         return {**hashes, **settings, **backend, "normalize": self.has_unit_length}
 
@@ -210,7 +228,7 @@ class TextEncoder:
         if len(rows) and not lengths.min():
             raise DrkitError(f"row {int(lengths.argmin())} has no tokens, not even special ones; tokenise it again")
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        with inference(self.model):
+        with inference(self.model, *([self.learned_pooling] if self.learned_pooling else [])):
             for positions in length_sorted_batches(lengths, self._budget):
                 vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
         return vectors
@@ -259,6 +277,9 @@ class TextEncoder:
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
+            if self.learned_pooling is not None:
+                vectors: Tensor = self.learned_pooling(hidden, attention).float()
+                return vectors
         return pool(hidden, weights, self.pooling)
 
 
@@ -418,10 +439,11 @@ def length_sorted_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[N
 
 
 @contextmanager
-def inference(model: nn.Module) -> Iterator[None]:
+def inference(*models: nn.Module) -> Iterator[None]:
     """Run a block in evaluation mode without gradients; restore the training mode of every module afterwards."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
+    training = {module: module.training for model in models for module in model.modules()}
+    for model in models:
+        model.eval()
     try:
         with torch.inference_mode():
             yield

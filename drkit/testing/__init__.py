@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from drkit.testing.maskers import check_masker as check_masker
     from drkit.testing.miners import check_filter as check_filter
     from drkit.testing.miners import check_miner as check_miner
+    from drkit.testing.poolings import check_pooling as check_pooling
     from drkit.testing.recipes import check_recipe as check_recipe
     from drkit.testing.specs import check_spec as check_spec
 

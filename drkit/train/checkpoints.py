@@ -36,12 +36,14 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write encoder, LM head, token weights if the pooling has them, and tokenizer."""
+    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer."""
     model: Any = encoder.model
     with without_progress_bars():
         model.save_pretrained(folder)
     if encoder.token_weights is not None:
         save_token_weights(encoder.token_weights, folder)
+    if encoder.learned_pooling is not None:
+        encoder.learned_pooling.save(folder)
     save_tokenizer(tokenizer, folder)
 
 

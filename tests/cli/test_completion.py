@@ -59,7 +59,7 @@ def test_names(line, found):
         ("drkit encode --collection jsonl:x --set collection.t", ["collection.text_field=", "collection.title_field="]),
         ("drkit mine --miner margin --set margin.a", ["margin.absolute="]),
         ("drkit inspect mask text --masker pmi --set masker.si", ["masker.sigma="]),
-        ("drkit compose --masker no-such --set encoder.poo", ["encoder.pooling="]),
+        ("drkit compose --masker no-such --set encoder.poo", ["encoder.pooling=", "encoder.pooling_settings="]),
         ("drkit compose --set broken --set enc", []),
     ],
 )

@@ -112,4 +112,4 @@ def test_what_cannot_be_written_is_refused(name, kinds, message, tmp_path):
 def test_the_command_refuses_in_one_line(tmp_path):
     code, out, err = drkit("new-plugin", "mine", "--kind", "optimizer", cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "masker, decoder, loss, miner, filter, signal, collection, command" in err
+    assert "masker, decoder, loss, miner, filter, signal, pooling, collection, command" in err

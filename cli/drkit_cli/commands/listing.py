@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit import __version__
 from drkit.core.spec import EXTENSIONS, Extension, Kind
+from drkit.encoders.pooling import POOLINGS
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -61,6 +63,12 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     print_result({"parts": found, "clashes": [line for lines in clashes.values() for line in lines]}, draw)
 
 
+def _own_poolings() -> Iterator[dict[str, str]]:
+    """Yield the poolings that are no parts."""
+    for name, pooling in POOLINGS.items():
+        yield {"name": name, "summary": pooling.summary, "paper": "", "from": f"drkit {__version__}"}
+
+
 def _print_matrix(parts: Installed) -> None:
     import attrs
 
@@ -76,10 +84,11 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
     if kind in PARTS:
         registry = parts.registry
         specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
-        return [
+        rows = [
             {"name": name, "summary": spec.summary, "paper": spec.cite.key if spec.cite else "", "from": spec.provider}
             for name, spec in sorted(specs.items())
         ]
+        return [*(_own_poolings() if kind == Kind.POOLING else ()), *rows]
     table = parts.table(kind)
     named = {table.name_of(item): item for item in table.items()}
     return [

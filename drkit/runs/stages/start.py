@@ -6,6 +6,9 @@ The small scale follows this: one layer, trained by plain masked language modell
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING
@@ -15,14 +18,25 @@ from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, 
 
 
 @frozen
+class PoolingPart:
+    """A pooling that is a part: its name, its settings as plain data, and the seed of its initial weights."""
+
+    name: str
+    settings: Mapping[str, Any]
+    seed: int
+
+
+@frozen
 class EncoderSizes:
     """Sizes and initialisation of an encoder made from scratch.
 
-    positions: tokens of the longest text. token_weights: whether the pooling has learned weights, which start from idf.
+    positions: tokens of the longest text. token_weights: whether the pooling has learned weights of tokens, which start
+    from idf. learned_pooling: the pooling, if it is a part.
     """
 
     positions: int
     token_weights: bool
+    learned_pooling: PoolingPart | None
     layers: int = from_recipe("encoder.layers")
     hidden: int = from_recipe("encoder.hidden")
     heads: int = from_recipe("encoder.heads")
@@ -35,12 +49,14 @@ class EncoderSizes:
 
 @frozen
 class ExistingEncoderSettings:
-    """The path or hub id of the encoder; token_weights: whether the pooling has learned weights.
+    """The path or hub id of the encoder; token_weights: whether the pooling has learned weights of tokens.
 
-    Weights that the encoder lacks start from idf.
+    Weights that the encoder lacks start from idf. learned_pooling: the pooling, if it is a part; an encoder that was
+    saved with the same one keeps its weights.
     """
 
     token_weights: bool
+    learned_pooling: PoolingPart | None
     pretrained: str = from_recipe("encoder.pretrained")
 
 

@@ -22,6 +22,7 @@ from drkit.data.ppmi import log_frequencies
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
+from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, context_kind, signal_scopes
 from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import StageRun
@@ -41,6 +42,11 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
     encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
+    if encoder.dimension != encoder.config.hidden_size:
+        raise DrkitError(
+            f"the pooling {encoder.pooling!r} makes vectors of {encoder.dimension} numbers, but decoders read the "
+            f"hidden size, {encoder.config.hidden_size}: choose that size, or leave pre-training out (pretrain=none)"
+        )
     signals = open_signals(inputs)
     context = BuildContext(
         backbone=encoder.info(tokenizer),

@@ -212,22 +212,29 @@ def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyE
 
 def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
     """Return the text encoder of a masked LM, which may be in training."""
-    return TextEncoder(encoder.backbone, tokenizer, **asdict(reading), token_weights=encoder.token_weights)
+    return TextEncoder(
+        encoder.backbone,
+        tokenizer,
+        **asdict(reading),
+        token_weights=encoder.token_weights,
+        learned_pooling=encoder.learned_pooling,
+    )
 
 
 def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
     """Write the folder that users load, with one encoder or two; returns the number of parameters."""
     sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
     declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
-    for name in ("model", "tokenizer", "token_weights", "token_budget", "precision"):
+    for name in ("model", "tokenizer", "token_weights", "learned_pooling", "token_budget", "precision"):
         del declared[name]
     declared["query_length"] = sides[0].query_length
     parts = [(side.model, side.tokenizer) for side in sides]
-    weights = [side.token_weights for side in sides]
+    weights, learned = [side.token_weights for side in sides], [side.learned_pooling for side in sides]
     if isinstance(encoder, DualEncoder):
-        both = (weights[0], weights[1])
-        export_dual(parts[0], parts[1], folder, token_weights=both, provenance=provenance, **declared)
+        declared |= {"token_weights": tuple(weights), "learned_poolings": tuple(learned)}
+        export_dual(parts[0], parts[1], folder, provenance=provenance, **declared)
     else:
-        export_encoder(*parts[0], folder, token_weights=weights[0], provenance=provenance, **declared)
-    modules = [module for module in (*(model for model, _ in parts), *weights) if module is not None]
+        declared |= {"token_weights": weights[0], "learned_pooling": learned[0]}
+        export_encoder(*parts[0], folder, provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in parts), *weights, *learned) if module is not None]
     return sum(p.numel() for module in modules for p in module.parameters())

@@ -23,6 +23,7 @@ from drkit.decoders import NoDecoder
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.heads import seeded
+from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.token_weights import read_token_weights, weights_from_idf
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
@@ -70,6 +71,8 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
         encoder.set_word_embeddings(torch.from_numpy(matrix))
     if settings.token_weights:
         _start_token_weights(encoder, tokenizer, stage.inputs)
+    if settings.learned_pooling:
+        encoder = _with_learned_pooling(encoder, tokenizer, stage)
     save_masked_lm(encoder, tokenizer, stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
 
@@ -83,6 +86,8 @@ def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
         encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
     if stage.settings.token_weights and read_token_weights(local_path(source)) is None:
         _start_token_weights(encoder, tokenizer, stage.inputs)
+    if stage.settings.learned_pooling:
+        encoder = _with_learned_pooling(encoder, tokenizer, stage, source=local_path(source))
     save_masked_lm(encoder, tokenizer, stage.folder)
     copy_parts(Path(source), stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
@@ -91,6 +96,22 @@ def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
 def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
     """Return a pooling with or without token weights; which one it is exactly does not affect a checkpoint."""
     return "weighted" if settings.token_weights else "mean"
+
+
+def _with_learned_pooling(
+    encoder: MaskedLmEncoder,
+    tokenizer: Any,
+    stage: StageRun[EncoderSizes] | StageRun[ExistingEncoderSettings],
+    source: Path | None = None,
+) -> MaskedLmEncoder:
+    """Return the encoder with the pooling of its settings: that of `source` if it was saved with the same, else new."""
+    part = stage.settings.learned_pooling
+    assert part is not None
+    pooling = read_learned_pooling(source, stage.registry) if source else None
+    if pooling is None or (pooling.name, pooling.settings) != (part.name, part.settings):
+        backbone = encoder.info(tokenizer)
+        pooling = LearnedPooling(part.name, part.settings, backbone, seed=part.seed, registry=stage.registry)
+    return MaskedLmEncoder(encoder.model, pooling=pooling)
 
 
 def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mapping[str, Path]) -> None:

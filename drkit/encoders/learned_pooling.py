@@ -1,0 +1,91 @@
+"""A pooling with weights of its own: a part of the kind `pooling`, trained and saved with its encoder.
+
+Beside a checkpoint, and in the module `PartPooling` of an exported encoder, it is one file: its weights, and in their
+metadata the part, its settings and the sizes of the encoder that it was built for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import asdict
+from safetensors import safe_open
+from safetensors.torch import load_model, save_file
+from torch import Tensor, nn
+
+from drkit.core.loading import explain_load_errors
+from drkit.core.registry import Registry, installed
+from drkit.core.spec import Kind
+from drkit.core.types import BackboneInfo, BuildContext
+from drkit.encoders.folder import MODULES, PART_POOLING, POOLING_FILE, read_modules
+from drkit.encoders.heads import seeded
+from drkit.encoders.pooling import pooling_config
+
+_METADATA = "pooling"
+
+
+class LearnedPooling(nn.Module):
+    """A part of the kind `pooling`, with the choice that it was built from.
+
+    name, settings: as a recipe writes them. backbone: the sizes of the encoder. seed: of its initial weights; the
+    global random state is unchanged. registry: where the part is looked up; everything that is installed if None.
+
+    Raises UnknownNameError for an unknown name, and DrkitError for settings that the part does not have or refuses.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        backbone: BackboneInfo,
+        *,
+        seed: int = 42,
+        registry: Registry | None = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.settings, self.backbone = name, dict(settings), backbone
+        registry = registry or installed().registry
+        config = pooling_config(registry, name, settings)
+        with seeded(seed, "pooling"):
+            self.part: Any = registry.build(Kind.POOLING, name, config, BuildContext(backbone=backbone, seed=seed))
+
+    @property
+    def dimension(self) -> int:
+        """The length of the vectors: the part's `dimension`, or the encoder's hidden size without one."""
+        return int(getattr(self.part, "dimension", self.backbone.hidden))
+
+    def forward(self, hidden: Tensor, attention: Tensor) -> Tensor:
+        """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding)."""
+        vectors: Tensor = self.part(hidden, attention)
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Write `pooling.safetensors` into a folder."""
+        weights = {
+            name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, weight in self.part.state_dict().items()
+        }
+        about = {"use": self.name, "settings": self.settings, "backbone": asdict(self.backbone)}
+        save_file(weights, str(folder / POOLING_FILE), metadata={_METADATA: json.dumps(about)})
+
+
+def read_learned_pooling(folder: Path, registry: Registry | None = None) -> LearnedPooling | None:
+    """Read the pooling of a checkpoint, an exported encoder, or a `PartPooling` module; None if the folder has none.
+
+    Raises DrkitError if the file is damaged, or the part is not installed.
+    """
+    modules = read_modules(folder) if (folder / MODULES).is_file() else {}
+    file = folder / modules.get(PART_POOLING, "") / POOLING_FILE
+    if not file.is_file():
+        return None
+    with explain_load_errors(str(file), "read the pooling in"):
+        with safe_open(str(file), framework="pt") as opened:
+            about = json.loads((opened.metadata() or {})[_METADATA])
+        backbone = BackboneInfo(**about["backbone"])
+        pooling = LearnedPooling(about["use"], about["settings"], backbone, registry=registry)
+        load_model(pooling.part, str(file))
+    return pooling
