@@ -69,14 +69,14 @@ def grown(vectors, copies: int):
 
 
 def write_index(name: str, vectors, ids: list[str], folder: Path) -> None:
-    from drkit.search import FlatIndex, Quantized, QuantizedIndex
+    from drkit.search import FaissIndex, FaissSettings, FlatIndex
 
     if KINDS[name] is None:
         FlatIndex.build(vectors, ids).save(folder)
         return
     kind, rescore, candidates = KINDS[name]
-    settings = Quantized(rescore=rescore, candidates=candidates)
-    QuantizedIndex.build(vectors, ids, kind=kind, settings=settings).save(folder)
+    settings = FaissSettings(rescore=rescore, candidates=candidates)
+    FaissIndex.build(vectors, ids, kind=kind, settings=settings).save(folder)
 
 
 def sizes(name: str, folder: Path) -> dict[str, float]:

@@ -437,7 +437,9 @@ class Evaluation:
         "best", in_(("best", "last")), "retriever to export: the best on the dev queries, or the last"
     )
     index: str = setting(
-        "flat", in_(("flat", "hnsw", "ivf-pq", "int8", "binary")), "kind of index to search; flat is exact"
+        "flat",
+        min_len(1),
+        "index to search: flat (exact), hnsw, ivf-pq, int8, binary, or a factory string of faiss",
     )
 
 

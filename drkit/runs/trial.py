@@ -39,6 +39,7 @@ from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Rec
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.steps.pretrain import auto_encoder, vocabulary_signals
 from drkit.runs.work import local_config
+from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.collections import written_signal
 from drkit.testing.decoders import check_outputs, scalar_of
@@ -61,9 +62,11 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     """Build every part of a recipe and run it once on a toy batch, forward and backward.
 
     For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
-    one-line DrkitError for the first broken part.
+    one-line DrkitError for the first broken part, or an index that faiss cannot build.
     """
     registry = AttributedRegistry(registry, registry.failed)
+    if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
+        check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
         try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed, registry)

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
     from drkit.search.fusion import convex as convex
     from drkit.search.fusion import reciprocal_ranks as reciprocal_ranks
     from drkit.search.index import AnyIndex as AnyIndex
-    from drkit.search.index import Hnsw as Hnsw
-    from drkit.search.index import HnswIndex as HnswIndex
-    from drkit.search.index import IvfPq as IvfPq
-    from drkit.search.index import IvfPqIndex as IvfPqIndex
+    from drkit.search.index import FaissIndex as FaissIndex
+    from drkit.search.index import FaissSettings as FaissSettings
     from drkit.search.index import Retriever as Retriever
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
-    from drkit.search.quantized import Quantized as Quantized
-    from drkit.search.quantized import QuantizedIndex as QuantizedIndex
     from drkit.search.rankings import Hits as Hits
     from drkit.search.rankings import read_run as read_run
     from drkit.search.rankings import write_run as write_run

@@ -121,7 +121,7 @@ class FlatIndex:
             write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
             if find_spec("faiss") and _float32_bytes(self.vectors) <= FAISS_COPY:
-                write_faiss(_faiss_copy(self.vectors), temporary / FAISS)
+                faiss_library().write_index(_faiss_copy(self.vectors), str(temporary / FAISS))
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension}
             write_about(temporary, {**about, "dtype": str(np.dtype(self.vectors.dtype)), "encoder": self.encoder})
         return Path(folder)
@@ -279,12 +279,6 @@ def reading_index(folder: Path) -> Iterator[None]:
         raise DrkitError(f"cannot read the index in {folder}: {error}; rebuild it with `drkit index`") from error
 
 
-def read_mapped(file: Path) -> Any:
-    """Read an index in faiss's format, memory-mapped."""
-    faiss = faiss_library()
-    return faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
-
-
 def _faiss_copy(vectors: Any) -> Any:
     """Return faiss's `IndexFlatIP` of vectors [N,D]; one that grew by `add` would take up to three times their size."""
     faiss, (count, dimension) = faiss_library(), vectors.shape
@@ -295,11 +289,6 @@ def _faiss_copy(vectors: Any) -> Any:
     for start, block in float32_blocks(vectors):
         rows[start : start + len(block)] = block
     return index
-
-
-def write_faiss(index: Any, file: Path) -> None:
-    """Write an index in faiss's format."""
-    faiss_library().write_index(index, str(file))
 
 
 def faiss_library() -> Any:

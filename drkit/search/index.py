@@ -1,40 +1,45 @@
-"""Indexes of any kind: build, save, open and search them; approximate ones are built with faiss.
+"""Indexes of any kind: build, save, open and search them.
 
-HNSW graphs and IVF-PQ are here; codes of one byte or one bit a number are in `drkit.search.quantized`. How
-much of the exact ranking an approximate index finds is measured when it is built.
+Only the flat index is drkit's own. The others are indexes of faiss, named by a kind or by a factory string. Their hits
+may be scored again with the vectors. How much of the exact ranking they find is measured when they are built.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from attrs import asdict, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
-from drkit.core.files import check_replaceable
+from drkit.core.files import check_replaceable, replacing_folder
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.flat import (
     FAISS,
     IDS,
     MEMORY,
+    VECTORS,
     Candidates,
     FlatIndex,
+    check_search,
     check_vectors,
     faiss_library,
+    products,
     read_about,
-    read_mapped,
     reading_index,
-    write_faiss,
+    score_positions,
+    write_about,
+    write_vectors,
 )
-from drkit.search.quantized import QUANTIZED, ApproximateIndex, Quantized, QuantizedIndex
 from drkit.search.rankings import Hits, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
@@ -42,28 +47,91 @@ if TYPE_CHECKING:
     from drkit.search.text_encoder import Encoder
 
 _LOGGER = logging.getLogger(__name__)
-AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex | QuantizedIndex"
-KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq", *QUANTIZED)
+AnyIndex: TypeAlias = "FlatIndex | FaissIndex"
+RESCORE = (WITH_VECTORS, WITH_CODES) = ("vectors", "codes")
 SAMPLE, DEPTH = 200, 10
 # A measured recall below this share deserves a hint.
 LOW_RECALL = 0.9
+MIN_VECTORS_FOR_PQ = 256
+_TRAIN_PER_LIST, _TRAIN_MAX, _BATCH = 64, 500_000, 1024
+
+
+@frozen
+class FaissSettings:
+    """Settings of `FaissIndex`; empty ones and 0 depend on the kind of index.
+
+    parameters: faiss's parameters of building and searching, such as `nprobe=64`; they come after those of the kind.
+    rescore: score candidates with the `vectors`, which are stored too, or only with their `codes`, decoded. candidates:
+    how many are scored for each requested hit.
+    """
+
+    parameters: str = ""
+    rescore: str = field(default="", validator=in_(("", *RESCORE)))
+    candidates: int = field(default=0, validator=ge(0))
+
+
+# Factory string of faiss, and settings.
+_KINDS = {
+    "hnsw": ("HNSW32", FaissSettings("efConstruction=200,efSearch=128", WITH_CODES, 1)),
+    "int8": ("SQ8", FaissSettings("", WITH_VECTORS, 4)),
+    "binary": ("RaBitQ", FaissSettings("", WITH_VECTORS, 4)),
+}
+KINDS = ("flat", "hnsw", "ivf-pq", "int8", "binary")
+
+
+def faiss_kind(kind: str, count: int, dimension: int, *, half: bool = False) -> tuple[str, FaissSettings]:
+    """Return faiss's factory string, and the settings, of a kind of index for `count` vectors of `dimension`.
+
+    kind: as in `build_index`; half: the vectors are float16. Raises DrkitError for fewer vectors than ivf-pq needs.
+
+    >>> faiss_kind("ivf-pq", 1000, 384)
+    ('IVF25,PQ48np', FaissSettings(parameters='nprobe=16', rescore='codes', candidates=1))
+    >>> faiss_kind("PCA64,SQ8", 1000, 384)
+    ('PCA64,SQ8', FaissSettings(parameters='', rescore='vectors', candidates=4))
+    """
+    if kind == "ivf-pq":
+        return _ivf_pq(count, dimension)
+    factory, settings = _KINDS.get(kind, (kind, FaissSettings("", WITH_VECTORS, 4)))
+    return ("HNSW32_SQfp16" if kind == "hnsw" and half else factory), settings
+
+
+def _ivf_pq(count: int, dimension: int) -> tuple[str, FaissSettings]:
+    """Choose 4 times the square root of N lists, with at least 39 vectors each, and a byte for 8 numbers.
+
+    np: no polysemous training, which takes seconds for each byte, and which no search here uses.
+    """
+    if count < MIN_VECTORS_FOR_PQ:
+        raise DrkitError(
+            f"an ivf-pq index needs at least {MIN_VECTORS_FOR_PQ} vectors to learn its codes, got {count}; "
+            f"use a flat index, which is exact and as fast at this size"
+        )
+    lists = max(1, min(int(4 * math.sqrt(count)), count // 39))
+    code_bytes = max(size for size in range(1, max(1, dimension // 8) + 1) if dimension % size == 0)
+    probes = min(lists, max(16, lists // 8))
+    return f"IVF{lists},PQ{code_bytes}np", FaissSettings(f"nprobe={probes}", WITH_CODES, 1)
+
+
+def check_kind(kind: str, dimension: int, count: int | None = None) -> None:
+    """Check that an index of a kind can be built; count: how many vectors it will have, or None if unknown.
+
+    Raises DrkitError if faiss does not know the kind or cannot build it for vectors of `dimension`, and
+    MissingExtraError without faiss.
+    """
+    if kind != "flat":
+        _new_index(*faiss_kind(kind, count or MIN_VECTORS_FOR_PQ, dimension), dimension, count)
 
 
 def build_index(
-    vectors: Vectors | str | Path,
-    folder: str | Path,
-    *,
-    kind: str = "flat",
-    settings: Hnsw | IvfPq | Quantized | None = None,
+    vectors: Vectors | str | Path, folder: str | Path, *, kind: str = "flat", settings: FaissSettings | None = None
 ) -> AnyIndex:
     """Build an index of a folder of vectors, save it, and return the saved index.
 
-    kind: flat (exact), hnsw, ivf-pq, int8 or binary; settings: of all but the first. The recall of an approximate
-    index is measured with the 10 nearest neighbours of 200 of its own vectors, and stored in its index.json as
-    `recall@10`.
+    kind: flat (exact), hnsw, ivf-pq, int8, binary, or a factory string of faiss, such as `IVF1024,PQ32`. settings: of
+    all but flat. The recall of an approximate index is measured with the 10 nearest neighbours of 200 of its own
+    vectors, and stored in its index.json as `recall@10`.
 
     Raises DrkitError if the vectors are incomplete or of queries, ids are not unique or values not finite, kind and
-    settings do not match, or `folder` holds something other than an index.
+    settings do not suit the vectors, or `folder` holds something other than an index.
     """
     check_replaceable(Path(folder))
     vectors = vectors if isinstance(vectors, Vectors) else Vectors.open(vectors)
@@ -72,21 +140,13 @@ def build_index(
             f"{vectors.folder} holds vectors of queries, but an index needs passages; "
             f"encode them with `drkit encode --collection`"
         )
-    if kind == "flat" and settings is None:
+    if kind == "flat":
+        if settings is not None:
+            raise DrkitError("a flat index has no settings: it is exact; choose another kind, or leave them out")
         FlatIndex.over(vectors).save(folder)
         return open_index(folder)
     matrix, ids = vectors.shards, vectors.doc_ids
-    index: HnswIndex | IvfPqIndex | QuantizedIndex
-    if kind == "hnsw" and (settings is None or isinstance(settings, Hnsw)):
-        settings = settings or Hnsw(half=matrix.dtype == np.float16)
-        index = HnswIndex.build(matrix, ids, settings=settings, encoder=vectors.encoder)
-    elif kind == "ivf-pq" and (settings is None or isinstance(settings, IvfPq)):
-        index = IvfPqIndex.build(matrix, ids, settings=settings, encoder=vectors.encoder)
-    elif kind in QUANTIZED and (settings is None or isinstance(settings, Quantized)):
-        index = QuantizedIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
-    else:
-        given = f" with settings {type(settings).__name__}" if settings else ""
-        raise DrkitError(f"unsupported index kind {kind!r}{given}; use one of: {', '.join(KINDS)}")
+    index = FaissIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
     index.describe(
         **{f"recall@{DEPTH}": round(recall(index, matrix, ids), 4), "recall_sample": min(SAMPLE, len(index))}
     )
@@ -101,13 +161,7 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     """
     kind = read_about(Path(folder)).get("kind", "flat")
     _LOGGER.info("opening the %s index %s", kind, folder)
-    if kind == "flat":
-        return FlatIndex.load(folder, memory=memory)
-    if kind not in KINDS:
-        raise DrkitError(f"{folder} holds an index of kind {kind!r}; drkit supports {', '.join(KINDS)}")
-    if kind in QUANTIZED:
-        return QuantizedIndex.load(folder)
-    return HnswIndex.load(folder) if kind == "hnsw" else IvfPqIndex.load(folder)
+    return FlatIndex.load(folder, memory=memory) if kind == "flat" else FaissIndex.load(folder)
 
 
 def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds, *, sample: int = SAMPLE, depth: int = DEPTH) -> float:
@@ -128,194 +182,186 @@ def _share_found(rows: NDArray[Any], query: NDArray[np.float32], exact: NDArray[
     return min(1.0, float((rows.astype(np.float32) @ query >= least).sum()) / len(exact))
 
 
-Kind = TypeVar("Kind", bound="FaissIndex")
-MIN_VECTORS_FOR_PQ = 256
-_TRAIN_PER_LIST, _TRAIN_MAX = 64, 500_000
+class FaissIndex:
+    """An index of faiss, the ids of its vectors, and, if its hits are scored again, the vectors in their file.
 
+    Create one with `build` or `load`. kind: as in `build_index`. encoder: the identity of the encoder that made the
+    vectors, or None if unknown.
+    """
 
-class FaissIndex(ApproximateIndex):
-    """An approximate index that is one index of faiss; created by `build` or `load`."""
-
-    kind: ClassVar[str]
-
-    def __init__(self, index: Any, ids: DocIds, about: dict[str, Any]) -> None:
-        super().__init__(ids, about)
-        self._index = index
+    def __init__(self, index: Any, doc_ids: DocIds, vectors: Any, about: Mapping[str, Any]) -> None:
+        self._index, self._ids, self._vectors, self._about = index, doc_ids, vectors, dict(about)
+        self._lists = _lists(index)  # without vectors, faiss's scores are kept: to decode them takes a map of all lists
+        self.kind, self.encoder, self.dimension = str(about["kind"]), about.get("encoder"), int(about["dimension"])
 
     @classmethod
-    def load(cls: type[Kind], folder: str | Path) -> Kind:
+    def build(
+        cls,
+        vectors: NDArray[Any] | Shards,
+        doc_ids: Sequence[str] | DocIds,
+        *,
+        kind: str,
+        settings: FaissSettings | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> FaissIndex:
+        """Build the index of vectors [N,D]; what faiss learns from them, it learns from a sample.
+
+        With several threads, a graph varies slightly between builds. Raises DrkitError as `FlatIndex.build` does, or if
+        kind and settings do not suit the vectors, and MissingExtraError without faiss.
+        """
+        ids, (count, dimension) = DocIds.of(doc_ids), vectors.shape
+        check_vectors(vectors, ids)
+        factory, default = faiss_kind(kind, count, dimension, half=vectors.dtype == np.float16)
+        settings = _filled_in(settings or FaissSettings(), default)
+        index = _new_index(factory, settings, dimension, count)
+        with _explained(factory, settings):
+            _train(index, vectors)
+            for _, block in float32_blocks(vectors):
+                index.add(block)
+        about = {"kind": kind, "count": count, "dimension": dimension, "encoder": encoder}
+        about["settings"] = {"factory": factory, **asdict(settings)}
+        return cls(index, ids, vectors if settings.rescore == WITH_VECTORS else None, about)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FaissIndex:
         """Load a saved index, memory-mapped.
 
         Raises DrkitError if files are missing, broken or inconsistent.
         """
-        path = Path(folder)
-        faiss_library()
-        about = read_about(path, cls.kind, (FAISS, IDS))
+        path, faiss = Path(folder), faiss_library()
+        about = read_about(path, files=(FAISS, IDS))
         with reading_index(path):
-            index, ids = read_mapped(path / FAISS), DocIds.read([path / IDS])
-        if not len(ids) == index.ntotal == about.get("count"):
+            index = faiss.read_index(str(path / FAISS), faiss.IO_FLAG_MMAP_IFC)
+            has_vectors = about["settings"].get("rescore") == WITH_VECTORS
+            vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False) if has_vectors else None
+            made = cls(index, DocIds.read([path / IDS]), vectors, about)
+        if {len(made), index.ntotal, len(made if vectors is None else vectors)} != {about.get("count")}:
             raise DrkitError(
-                f"{path}: {len(ids)} ids do not match {index.ntotal} vectors; rebuild it with `drkit index`"
+                f"{path}: {len(made)} ids do not match {index.ntotal} codes and their vectors; rebuild it with "
+                f"`drkit index`"
             )
-        return cls(index, ids, about)
+        return made
 
-    @classmethod
-    def _filled(
-        cls: type[Kind], index: Any, vectors: Any, ids: DocIds, *, settings: Any, encoder: Mapping[str, Any] | None
-    ) -> Kind:
-        """Add the vectors block by block."""
-        for _, block in float32_blocks(vectors):
-            if not index.is_trained:  # float16 storage learns nothing, but requires the call
-                index.train(block[:1])
-            index.add(block)
-        count, dimension = vectors.shape
-        about = {"kind": cls.kind, "count": count, "dimension": dimension, "settings": settings, "encoder": encoder}
-        return cls(index, ids, about)
+    def __len__(self) -> int:
+        return len(self._ids)
 
-    def _parameters(self, depth: int) -> Any:
-        """Return faiss's search parameters for this depth."""
-        raise NotImplementedError
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that it was built with."""
+        return dict(self._about["settings"])
 
-    def _found(self, queries: NDArray[np.float32], depth: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        found = self._index.search(queries, min(depth, len(self)), params=self._parameters(depth))
-        for scores, positions in zip(*found, strict=True):  # faiss pads with position -1
-            yield positions[positions >= 0], scores[positions >= 0]
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What to report about the index besides its size: the recall measured when it was built."""
+        return dict(self._about.get("facts", {}))
+
+    def describe(self, **facts: Any) -> None:
+        """Set the facts, such as the measured recall, that `save` writes into index.json."""
+        self._about["facts"] = facts
+
+    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
+        """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
+
+        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
+        """
+        return list(self.stream(queries, depth))
+
+    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
+        """Yield what `search` returns, one query at a time; ties are ordered by position."""
+        check_search(queries, depth, self.dimension)
+        count = min(len(self), depth * int(self.settings.get("candidates", 1)))
+        for start in range(0, len(queries), _BATCH):
+            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
+            for query, scores, positions in zip(part, *self._index.search(part, count), strict=True):
+                found = positions >= 0  # faiss pads with position -1
+                yield self._best(query, positions[found], scores[found], depth)
+
+    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the products of each query f32[Q,D] with the stored vectors of its own documents; NaN for unknown ids.
+
+        Raises DrkitError if the numbers of queries and lists differ.
+        """
+        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._vectors_at)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write index.faiss, ids.arrow, index.json and, if candidates are scored with them, vectors.npy; atomically."""
+        with replacing_folder(Path(folder)) as temporary:
+            faiss_library().write_index(self._index, str(temporary / FAISS))
+            if self._vectors is not None:
+                write_vectors(temporary / VECTORS, self._vectors)
+            self._ids.write(temporary / IDS)
+            write_about(temporary, self._about)
+        return Path(folder)
+
+    def _best(
+        self, query: NDArray[np.float32], positions: NDArray[np.int64], scores: NDArray[np.float32], depth: int
+    ) -> Hits:
+        if self._vectors is not None or not self._lists:
+            positions = np.sort(positions)  # in the order of the file
+            scores = products(self._vectors_at(positions), query)
+        best = np.lexsort((positions, -scores))[:depth]
+        return Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
 
     def _vectors_at(self, positions: NDArray[np.int64]) -> NDArray[Any]:
-        if hasattr(self._index, "make_direct_map"):  # inverted lists: where each vector is stored, computed once
-            self._index.make_direct_map()
+        """Return the vectors [n,D] at positions i64[n], or, if they are not stored, what their codes stand for."""
+        if self._vectors is not None:
+            return np.asarray(self._vectors[positions])
+        if self._lists:  # where each vector is stored, computed once
+            self._lists.make_direct_map()
         return np.asarray(self._index.reconstruct_batch(positions))
 
-    def _write(self, folder: Path) -> None:
-        write_faiss(self._index, folder / FAISS)
+
+def _filled_in(given: FaissSettings, default: FaissSettings) -> FaissSettings:
+    """Return the given settings, with those of the kind where they are empty."""
+    rescore = given.rescore or default.rescore
+    candidates = given.candidates or (4 if rescore == WITH_VECTORS else default.candidates)
+    return FaissSettings(",".join(filter(None, (default.parameters, given.parameters))), rescore, candidates)
 
 
-@frozen
-class Hnsw:
-    """Settings of `HnswIndex`.
-
-    links: neighbours of each vector (twice as many in the lowest layer). construction, effort: candidates followed
-    while building and while searching the graph (never fewer than the requested depth). half: store float16 vectors.
-    """
-
-    links: int = field(default=32, validator=ge(2))
-    construction: int = field(default=200, validator=ge(1))
-    effort: int = field(default=128, validator=ge(1))
-    half: bool = False
-
-
-class HnswIndex(FaissIndex):
-    """An HNSW graph over complete vectors: fast, in memory or mapped. Scores are exact, hits may be missed.
-
-    Source: Malkov and Yashunin 2018.
-    """
-
-    kind: ClassVar[str] = "hnsw"
-
-    @classmethod
-    def build(
-        cls,
-        vectors: NDArray[Any] | Shards,
-        doc_ids: Sequence[str] | DocIds,
-        *,
-        settings: Hnsw | None = None,
-        encoder: Mapping[str, Any] | None = None,
-    ) -> HnswIndex:
-        """Build the graph of vectors [N,D]; with several threads, the result varies slightly between builds.
-
-        Raises DrkitError as `FlatIndex.build` does, or MissingExtraError without faiss.
-        """
-        faiss, settings, ids = faiss_library(), settings or Hnsw(), DocIds.of(doc_ids)
-        check_vectors(vectors, ids)
-        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
-        if settings.half:
-            index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, settings.links, metric)
-        else:
-            index = faiss.IndexHNSWFlat(dimension, settings.links, metric)
-        index.hnsw.efConstruction = settings.construction
-        index.hnsw.efSearch = settings.effort  # for readers of the file that use faiss alone
-        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
-
-    def _parameters(self, depth: int) -> Any:
-        return faiss_library().SearchParametersHNSW(efSearch=max(int(self._about["settings"]["effort"]), depth))
+def _new_index(factory: str, settings: FaissSettings, dimension: int, count: int | None) -> Any:
+    """Return an empty index of faiss. Raises DrkitError for settings that do not suit the vectors [count,dimension]."""
+    faiss = faiss_library()
+    with _explained(factory, settings):
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        faiss.ParameterSpace().set_index_parameters(index, settings.parameters)
+    lists = _lists(index)
+    if lists and count is not None and lists.nlist > count:
+        raise DrkitError(f"{factory}: {lists.nlist} lists are too many for {count} vectors")
+    if settings.rescore == WITH_CODES and "FastScan" in type(lists).__name__:
+        raise DrkitError(f"faiss cannot decode {factory}: score its hits with the vectors (rescore)")
+    return index
 
 
-@frozen
-class IvfPq:
-    """Settings of `IvfPqIndex`; 0 picks a value that suits the vectors.
-
-    lists: inverted lists (default: 4 times the square root of N, but at least 39 vectors each). code_bytes: bytes
-    per vector (default: an eighth of the dimension). probes: lists per search (default: an eighth, at least 16).
-    """
-
-    lists: int = field(default=0, validator=ge(0))
-    code_bytes: int = field(default=0, validator=ge(0))
-    probes: int = field(default=0, validator=ge(0))
+def _train(index: Any, vectors: Any) -> None:
+    """Train a new index on a sample of the vectors [N,D]: 64 for each list, and for each of a byte's 256 values."""
+    lists = _lists(index)
+    for learned in (lists, getattr(lists or index, "pq", None)):
+        if learned:
+            learned.cp.min_points_per_centroid = 1  # fewer give a warning for each
+    size = _TRAIN_PER_LIST * max(256, lists.nlist if lists else 0)
+    drawn = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
+    index.train(np.ascontiguousarray(vectors[drawn], dtype=np.float32))
 
 
-class IvfPqIndex(FaissIndex):
-    """Inverted lists of product-quantised vectors: small, mapped, and a search reads few lists. Scores are approximate.
-
-    Source: Jegou et al. 2011.
-    """
-
-    kind: ClassVar[str] = "ivf-pq"
-
-    @classmethod
-    def build(
-        cls,
-        vectors: NDArray[Any] | Shards,
-        doc_ids: Sequence[str] | DocIds,
-        *,
-        settings: IvfPq | None = None,
-        encoder: Mapping[str, Any] | None = None,
-    ) -> IvfPqIndex:
-        """Build the index of vectors [N,D], trained on a sample of at most 500,000.
-
-        Raises DrkitError as `FlatIndex.build` does, for fewer than 256 vectors, or for settings that do not suit them.
-        """
-        faiss, ids = faiss_library(), DocIds.of(doc_ids)
-        check_vectors(vectors, ids)
-        settings = fit_settings(settings or IvfPq(), *vectors.shape)
-        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
-        quantizer = faiss.IndexFlatIP(dimension)
-        index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
-        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
-        index.nprobe = settings.probes  # for readers of the file that use faiss alone
-        size = max(_TRAIN_PER_LIST * settings.lists, 64 * MIN_VECTORS_FOR_PQ)
-        drawn = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
-        index.train(np.ascontiguousarray(vectors[drawn], dtype=np.float32))
-        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
-
-    def _parameters(self, depth: int) -> Any:  # noqa: ARG002
-        return faiss_library().SearchParametersIVF(nprobe=int(self._about["settings"]["probes"]))
+def _lists(index: Any) -> Any:
+    """Return the part of an index of faiss that has inverted lists, or None."""
+    faiss = faiss_library()
+    found = faiss.try_extract_index_ivf(index)
+    return found and faiss.downcast_index(found)
 
 
-def fit_settings(settings: IvfPq, count: int, dimension: int) -> IvfPq:
-    """Replace zeros in the settings by values that suit `count` vectors of `dimension`.
-
-    Raises DrkitError for fewer than 256 vectors, more lists than vectors, or a code length that does not divide the
-    dimension.
-
-    >>> fit_settings(IvfPq(), 1000, 384)
-    IvfPq(lists=25, code_bytes=48, probes=16)
-    """
-    if count < MIN_VECTORS_FOR_PQ:
+@contextmanager
+def _explained(factory: str, settings: FaissSettings) -> Iterator[None]:
+    """Turn what faiss raises for settings that it does not know, or that do not suit the vectors, into a DrkitError."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = re.sub(r"(?s).*? at \S+:\d+: (Error: '.*?' failed: )?", "", str(error)).strip()
+        given = repr(factory) + (f" with {settings.parameters!r}" if settings.parameters else "")
         raise DrkitError(
-            f"an ivf-pq index needs at least {MIN_VECTORS_FOR_PQ} vectors to learn its codes, got {count}; "
-            f"use a flat index, which is exact and as fast at this size"
-        )
-    if settings.lists > count:
-        raise DrkitError(f"{settings.lists} lists are too many for {count} vectors; 0 picks a suitable number")
-    lists = settings.lists or max(1, min(int(4 * math.sqrt(count)), count // 39))
-    divisors = [size for size in range(1, dimension + 1) if dimension % size == 0]
-    if settings.code_bytes and settings.code_bytes not in divisors:
-        raise DrkitError(
-            f"code_bytes must divide the dimension of the vectors, {dimension}; got {settings.code_bytes}: "
-            f"use one of {', '.join(map(str, divisors))}, or 0 for a suitable value"
-        )
-    code_bytes = settings.code_bytes or max(size for size in divisors if size <= max(1, dimension // 8))
-    return IvfPq(lists, code_bytes, min(lists, settings.probes or max(16, lists // 8)))
+            f"faiss cannot build an index of kind {given}: {reason or 'unsupported'}; use one of {', '.join(KINDS)}, "
+            f"or a factory string of faiss such as IVF1024,PQ32"
+        ) from error
 
 
 class Retriever:

@@ -66,6 +66,13 @@ def test_a_folder_of_an_unsupported_architecture_is_refused_in_the_plan(tmp_path
         check(recipe, PARTS.registry)
 
 
+@pytest.mark.parametrize("index", ["hnws", "IVF16,PQ7"])
+def test_an_index_that_faiss_cannot_build_is_refused_before_the_first_stage(index):
+    recipe = compose(ComposeRequest(settings=(f"evaluation.index={index}",)), PARTS)
+    with pytest.raises(DrkitError, match=f"faiss cannot build an index of kind '{index}'"):
+        try_parts(recipe, PARTS.registry)
+
+
 def test_it_is_said_which_models_were_looked_up(tmp_path):
     folder = tmp_path / "here"
     masked_lm().save_pretrained(folder)

@@ -100,7 +100,7 @@ def test_half_precision_safetensors_and_a_graph(drkit, tmp_path):
     code, said = drkit("index", vectors, "--kind", "hnsw", "-o", index)
     assert code == 0, said
     assert "recall   100.0%" in said
-    assert json.loads((index / "index.json").read_text())["settings"]["half"] is True
+    assert json.loads((index / "index.json").read_text())["settings"]["factory"] == "HNSW32_SQfp16"
     code, said = drkit("index", vectors, "--kind", "ivf-pq", "-o", tmp_path / "j")
     assert code == 2
     assert "an ivf-pq index needs at least 256 vectors to learn its codes, got 7" in said
@@ -123,11 +123,14 @@ def test_a_low_recall_says_what_raises_it(drkit, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(600, 32)).astype(np.float32)
     folder = tmp_path / "v"
     encode_corpus(Fixed(vectors), ((str(i), str(i)) for i in range(len(vectors))), folder)
-    low, high = ("--lists", 30, "--code-bytes", 2, "--probes", 1), ("--lists", 1, "--code-bytes", 32)
-    code, said = drkit("index", folder, "--kind", "ivf-pq", *low, "-o", tmp_path / "low")
+    low, high = ("IVF30,PQ2np", "--parameters", "nprobe=1"), ("IVF1,PQ32np", "--rescore", "codes")
+    code, said = drkit("index", folder, "--kind", *low, "--rescore", "codes", "-o", tmp_path / "low")
     assert code == 0, said
-    assert "below 90%: raise --code-bytes (now 2) or --probes (now 1), or use --kind flat, which is exact" in said
-    code, said = drkit("index", folder, "--kind", "ivf-pq", *high, "-o", tmp_path / "high")
+    assert "below 90%: raise --parameters (now nprobe=1), or use --kind flat, which is exact" in said
+    code, said = drkit("index", folder, "--kind", *low, "-o", tmp_path / "low")
+    assert code == 0, said
+    assert "below 90%: raise --candidates (now 4), or use --kind flat, which is exact" in said
+    code, said = drkit("index", folder, "--kind", *high, "-o", tmp_path / "high")
     assert code == 0, said
     assert "recall" in said
     assert "below" not in said
@@ -148,8 +151,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "unknown device 'abacus'"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
         (("index", vectors, "-o", index), "is not a folder of vectors"),
-        (("index", vectors, "--effort", 9, "-o", index), "--effort is a setting of --kind hnsw, not of flat"),
-        (("index", vectors, "--kind", "hnsw", "--code-bytes", 8, "-o", index), "--code-bytes is a setting of --kind i"),
+        (("index", vectors, "--candidates", 9, "-o", index), "--candidates has no effect on a flat index"),
         (("search", index, "a"), "folder not found"),
         (("search", files / "encoder", "a"), "is not an index"),
         (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),

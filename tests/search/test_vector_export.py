@@ -15,7 +15,7 @@ from drkit.commands import NamedCollection, export_vectors
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search import (
-    Quantized,
+    FaissSettings,
     Retriever,
     Storage,
     TextEncoder,
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
     vectors = encode_corpus(encoder, texts, root / "vectors", storage=Storage(shard_size=16))
     build_index(vectors, root / "flat")
     build_index(vectors, root / "int8", kind="int8")
-    build_index(vectors, root / "codes", kind="int8", settings=Quantized(rescore="codes"))
+    build_index(vectors, root / "codes", kind="int8", settings=FaissSettings(rescore="codes"))
     return root
 
 

@@ -75,7 +75,7 @@ EXPORT = StageSpec(
 
 @frozen
 class IndexSettings:
-    """How passages are encoded, and the kind of index: flat, hnsw, ivf-pq."""
+    """How passages are encoded, and the kind of index; see `build_index`."""
 
     kind: str
     reading: TextReading

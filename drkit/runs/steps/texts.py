@@ -35,7 +35,7 @@ from drkit.runs.stages.texts import (
     SpanSettings,
     WordPieceSettings,
 )
-from drkit.search.index import IvfPq, fit_settings
+from drkit.search.index import check_kind
 from drkit.train.checkpoints import load_tokenizer, save_tokenizer
 
 NO_SCORES = (
@@ -62,8 +62,7 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
         stage.progress.note(f"{scored:,} teacher scores in the training rows: {use}")
     elif stage.settings.scored:  # fail now, not after training
         raise DrkitError(NO_SCORES)
-    if stage.settings.index == "ivf-pq":
-        fit_settings(IvfPq(), counts["passages"], stage.settings.hidden)
+    check_kind(stage.settings.index, stage.settings.hidden, counts["passages"])
     return {**counts, "description": dict(collection.describe())}
 
 
