@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -19,11 +20,14 @@ from drkit.core.files import local_path
 from drkit.core.hub import hub_cache
 from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores
 from drkit.core.registry import DRKIT, Installed, package_of
+from drkit.errors import EXTRAS
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 # Bytes below which runs get into trouble: a small run keeps some hundred megabytes, one of BERT-base some gigabytes.
 _LITTLE_SPACE, _LITTLE_MEMORY = 5 << 30, 4 << 30
+# Extras beside faiss that `drkit[all]` installs.
+_USUAL = ("bm25", "data", "nltk", "plots", "sentence-transformers", "serve")
 # Seconds: the built-in parts take less than a tenth of a second.
 _SLOW_PLUGIN = 0.5
 
@@ -49,6 +53,7 @@ def examine(parts: Installed, runs: Path = Path("runs")) -> list[Check]:
         *_packages(),
         *_devices(),
         _faiss(),
+        _extras(),
         _threads(),
         _memory(),
         _disk("folder of runs", runs, WARNING, "choose another folder with --run-dir"),
@@ -123,6 +128,14 @@ def _faiss() -> Check:
             return Check("faiss", OK, f"{name} {installed}")
     advice = "approximate indexes need it: pip install 'drkit[cpu]', or 'drkit[gpu]'"
     return Check("faiss", WARNING, "not installed", advice)
+
+
+def _extras() -> Check:
+    missing = [extra for extra in _USUAL if not all(map(find_spec, EXTRAS[extra]))]
+    if missing:
+        advice = f"what needs one says so: pip install 'drkit[{','.join(missing)}]'"
+        return Check("extras", WARNING, f"not installed: {', '.join(missing)}", advice)
+    return Check("extras", OK, ", ".join(_USUAL))
 
 
 def _threads() -> Check:

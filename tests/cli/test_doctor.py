@@ -66,6 +66,15 @@ def test_faiss_may_be_missing(monkeypatch):
         assert "drkit[cpu]" in check.advice
 
 
+def test_missing_extras_are_listed(monkeypatch):
+    assert found("extras").state == "ok"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    check = found("extras")
+    assert (check.state, check.found) == ("warning", "not installed: bm25, plots")
+    assert check.advice.endswith("pip install 'drkit[bm25,plots]'")
+
+
 def test_threads_are_compared_with_cores(monkeypatch):
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: range(4), raising=False)
     monkeypatch.setattr(doctor, "free_cores", lambda: 4.0)
