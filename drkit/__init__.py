@@ -1,3 +1,15 @@
 """drkit: compose maskers, decoders, losses and negative miners into dense retrievers."""
 
+from typing import TYPE_CHECKING
+
+from drkit.core import lazy_exports
+
+if TYPE_CHECKING:
+    from drkit.experiments import Sweep as Sweep
+    from drkit.experiments import compose as compose
+    from drkit.experiments import run as run
+    from drkit.experiments import sweep as sweep
+
 __version__ = "0.1.0"
+
+lazy_exports(__name__)

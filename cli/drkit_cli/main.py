@@ -38,6 +38,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
+from drkit_cli.commands.sweep import sweep
 from drkit_cli.output import verbosity_options
 from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.terminal import echo, escape_streams
@@ -69,6 +70,7 @@ for command in (
     init,
     compose,
     run,
+    sweep,
     status,
     prune,
     push,

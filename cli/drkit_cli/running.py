@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drkit.core.engine import LOCAL
 from drkit_cli.output import print_note, print_result, show_progress
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
-    from drkit.runs.stage import Stage
 
 
 def run_recipe(
@@ -42,10 +41,6 @@ def run_recipe(
     from drkit.core import processes
     from drkit.core.engine import open_engine
     from drkit.core.processes import busy_note, configured_threads, free_cores
-    from drkit.errors import DrkitError
-    from drkit.recipe.check import check
-    from drkit.recipe.start import RECIPE
-    from drkit.runs.attribution import try_collection
     from drkit.runs.costs import (
         collection_size,
         estimate_cost,
@@ -55,30 +50,19 @@ def run_recipe(
         memory_notes,
         sizes_of,
     )
-    from drkit.runs.plan import plan
-    from drkit.train.arguments import check_arguments
+    from drkit.runs.prepare import prepare
     from drkit_cli.render import console, plan_document, plan_tree
 
-    check(recipe, registry)
-    try_collection(recipe, registry)
-    made = plan(recipe, registry)
+    run = run_dir or Path("runs") / recipe.name
+    made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
     busy = busy_note(configured_threads(os.environ), free_cores())
     made = evolve(made, notes=(*notes, *made.notes, *([busy] if busy else [])))
-    run = run_dir or Path("runs") / recipe.name
     if not has_gpu():
         made = evolve(made, notes=(*made.notes, *memory_notes(recipe, made.stages, machine_memory())))
-    not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
-    if not_runs:
-        raise DrkitError(f"--reuse {not_runs[0]}: not a run (missing {RECIPE}); give the folder of a run")
-    starts = _unfinished(made, run)
-    if starts and not processes.rank():
-        check_arguments(recipe)
-    if trial or (trial is None and not dry_run and starts):
-        from drkit.runs.trial import describe_trial, try_parts
+    if trial:
+        from drkit.runs.trial import describe_trial
 
-        try_parts(recipe, registry)
-        if trial:
-            made = evolve(made, notes=(*made.notes, describe_trial(recipe, registry)))
+        made = evolve(made, notes=(*made.notes, describe_trial(recipe, registry)))
     if not dry_run:
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
@@ -134,13 +118,3 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
         if part is not None:
             echo(f"error in {part.full_title}: {describe_error(error)}", err=True)
         raise
-
-
-def _unfinished(made: Plan, run: Path) -> list[Stage[Any]]:
-    """Return the stages that are to be made. Raises MissingExtraError if packages that one needs are missing."""
-    from drkit.runs.survey import survey
-
-    found = [finding.stage for finding in survey(made.stages, run) if not finding.is_finished]
-    for stage in found:
-        stage.check_extras()
-    return found

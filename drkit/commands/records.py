@@ -16,6 +16,8 @@ from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
+from drkit.evaluate.significance import bootstrap_intervals
+from drkit.evaluate.systems import comparison
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
@@ -86,6 +88,22 @@ class RunRecord:
             return {name: Scores({m: values[name][m] for m in self.results.measures}) for name in self.results.runs}
         except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
             raise self._damaged("evaluation") from None
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each system and measure; `pandas.DataFrame(rows)` takes them.
+
+        A row has `system`, `measure`, `mean`, `low` and `high` (the 95 % bootstrap interval over queries), and, except
+        for the first system, `p` of a paired two-tailed t-test against the row above. No rows without an evaluation.
+        """
+        rows = comparison(list(self.scores.items())) if self.scores else []
+        found = []
+        for measure in self.results.measures if self.results else ():
+            intervals = bootstrap_intervals([scores.per_query[measure] for scores in self.scores.values()])
+            for row, (low, high) in zip(rows, intervals, strict=True):
+                tested = {"p": row.tests[measure].p} if measure in row.tests else {}
+                value: dict[str, Any] = {"system": row.system, "measure": measure, "mean": row.values[measure]}
+                found.append({**value, "low": low, "high": high, **tested})
+        return found
 
     @cached_property
     def systems(self) -> dict[str, System]:

@@ -365,7 +365,7 @@ def assign(table: Table, assignment: str) -> None:
     node: Any = table
     for depth, key in enumerate(keys[:-1]):
         node = _step(node, key, ".".join(keys[: depth + 1]))
-    _put(node, keys[-1], _value(text.strip()), path)
+    _put(node, keys[-1], parse_value(text.strip()), path)
 
 
 def _step(node: Any, key: str, path: str) -> Any:
@@ -395,7 +395,8 @@ def _index(items: list[Any], key: str, path: str) -> int:
     return int(key)
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a value as `--set` takes it: TOML, or a bare word for a string."""
     try:
         return parse_toml(f"value = {text}", "value")["value"]
     except DrkitError:

@@ -16,6 +16,7 @@ from drkit.core.registry import installed
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGES = {
+    "drkit": "Compose, run and sweep",
     "drkit.plugin": "What plugins import",
     "drkit.testing": "The contract of each kind of part",
     "drkit.maskers": "Maskers",

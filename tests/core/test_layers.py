@@ -29,6 +29,7 @@ LAYERS = (
     ("report",),
     ("runs",),
     ("commands",),
+    ("experiments",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, the steps that make them, and what carries it out.
@@ -44,6 +45,7 @@ RUNS = (
     ("execute",),
     ("attribution",),
     ("trial",),
+    ("prepare",),
 )
 RUNS_LEVEL = {name: level for level, names in enumerate(RUNS) for name in names}
 
