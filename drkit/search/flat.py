@@ -303,13 +303,12 @@ _SCORES_AT_ONCE = 2**24
 class Candidates:
     """Finds the vectors with the largest inner products, by matrix products over 65,536 rows at a time.
 
-    vectors [N,D]: an array or `Shards`. device: `cpu`, `cuda`, or None for a GPU if available. Vectors in memory are
-    copied to a GPU once and kept there.
+    vectors [N,D]: an array or `Shards`. A GPU is used if available; vectors in memory are copied to it once and kept.
     """
 
-    def __init__(self, vectors: Any, device: str | None = None) -> None:
+    def __init__(self, vectors: Any) -> None:
         self._vectors = vectors
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._on_gpu: list[tuple[int, Tensor]] = []
 
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

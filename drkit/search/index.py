@@ -145,6 +145,7 @@ def build_index(
             raise DrkitError("a flat index has no settings: it is exact; choose another kind, or leave them out")
         FlatIndex.over(vectors).save(folder)
         return open_index(folder)
+    check_kind(kind, vectors.dimension, len(vectors))  # before all vectors are read
     matrix, ids = vectors.shards, vectors.doc_ids
     index = FaissIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
     index.describe(
@@ -209,8 +210,9 @@ class FaissIndex:
         With several threads, a graph varies slightly between builds. Raises DrkitError as `FlatIndex.build` does, or if
         kind and settings do not suit the vectors, and MissingExtraError without faiss.
         """
-        ids, (count, dimension) = DocIds.of(doc_ids), vectors.shape
+        ids = DocIds.of(doc_ids)
         check_vectors(vectors, ids)
+        count, dimension = vectors.shape
         factory, default = faiss_kind(kind, count, dimension, half=vectors.dtype == np.float16)
         settings = _filled_in(settings or FaissSettings(), default)
         index = _new_index(factory, settings, dimension, count)
