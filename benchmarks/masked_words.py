@@ -47,12 +47,12 @@ def opened(collection: str) -> Texts:
 def maskers(texts: Texts) -> dict[str, Any]:
     context = texts.sample.source.context()
     made: dict[str, Any] = {
-        f"uniform, {ratio}": UniformMasker(UniformConfig(decoder_ratio=ratio), context) for ratio in (0.15, 0.5)
+        f"uniform, {ratio}": UniformMasker(UniformConfig(ratio=ratio), context) for ratio in (0.15, 0.5)
     }
-    made["pmi, 0.15, sigma 1"] = PmiMasker(PmiConfig(decoder_ratio=0.15), context)
+    made["pmi, 0.15, sigma 1"] = PmiMasker(PmiConfig(ratio=0.15), context)
     for sigma in SIGMAS:
-        made[f"pmi, 0.5, sigma {sigma:g}"] = PmiMasker(PmiConfig(sigma=sigma), context)
-    made["pmi, 0.5, sigma 1, whole words"] = PmiMasker(PmiConfig(unit="word"), context)
+        made[f"pmi, 0.5, sigma {sigma:g}"] = PmiMasker(PmiConfig(ratio=0.5, sigma=sigma), context)
+    made["pmi, 0.5, sigma 1, whole words"] = PmiMasker(PmiConfig(ratio=0.5, unit="word"), context)
     return made
 
 
@@ -60,7 +60,10 @@ def example(texts: Texts) -> tuple[list[str], dict[str, np.ndarray]]:
     """A short text's words, and how often each is hidden over many draws."""
     place, context = typical_text(texts.sample), texts.sample.source.context()
     assert place is not None
-    chosen = {"uniform": UniformMasker(UniformConfig(), context), "pmi, sigma 1": PmiMasker(PmiConfig(), context)}
+    chosen = {
+        "uniform": UniformMasker(UniformConfig(ratio=0.5), context),
+        "pmi, sigma 1": PmiMasker(PmiConfig(ratio=0.5), context),
+    }
     return hiding_rates(texts.sample, place, chosen, draws=DRAWS)
 
 

@@ -88,7 +88,7 @@ def plain():
 
     encoder, context = new_encoder()
     tokens = texts(0)
-    return encoder.model, UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy())).encoder
+    return encoder.model, UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy()))
 
 
 def pair(name: str):
@@ -99,19 +99,22 @@ def pair(name: str):
     from drkit.core.draws import Draws
     from drkit.core.registry import installed
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.steps.pretrain import auto_encoder
-    from drkit.train.pretrain import batch_tensors
+    from drkit.runs.steps.pretrain import auto_encoder, build_maskers
+    from drkit.train.pretrain import side_tensors
 
     (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")
     settings, registry = pretraining(masker_name, decoder), installed().registry
-    if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
+    task = settings.decoders["main"]
+    if "generator" in registry.get("masker", masker_name).requires_of(task.masker.config):
         context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), tokenizer()))
     context = evolve(context, signals={"idf": torch.ones(VOCAB)})
-    masker = registry.build("masker", masker_name, settings.masker.config, context)
-    module = auto_encoder(settings, registry, encoder, context, masker=masker).train()
-    tokens = evolve(texts(0), context=texts(1))
-    views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=module.decoder.rows(LENGTH))
-    return module, batch_tensors(tokens, views)
+    maskers = build_maskers(settings, registry, context)
+    module = auto_encoder(settings, registry, encoder, context, maskers).train()
+    tokens = texts(0)
+    rng = Draws(1, 0, tokens.keys.numpy())
+    tensors = side_tensors("encoder", maskers["encoder"](tokens, rng), tokens)
+    view = maskers["main"](tokens, rng, rows=module.decoders["main"].rows(LENGTH))
+    return module, tensors | side_tensors("main", view, None)
 
 
 def pretraining(masker: str, decoder: str):
@@ -122,9 +125,18 @@ def pretraining(masker: str, decoder: str):
     from drkit.recipe.compose import ComposeRequest, compose
 
     settings = compose(ComposeRequest(masker=masker, decoder=decoder), installed()).pretrain
-    terms = {name: evolve(term, config=type(term.config)(), weight=1.0) for name, term in settings.losses.items()}
-    chosen = evolve(settings.decoder, config=type(settings.decoder.config)())
-    return evolve(settings, decoder=chosen, losses=terms)
+    task = settings.decoders["main"]
+    chosen = evolve(task.decoder, config=type(task.decoder.config)())
+    main = evolve(task, decoder=chosen, losses=plainly(task.losses))
+    encoder = evolve(settings.encoder, losses=plainly(settings.encoder.losses))
+    return evolve(settings, encoder=encoder, decoders={"main": main})
+
+
+def plainly(losses: dict):
+    """The losses at their default settings, with a weight of 1."""
+    from attrs import evolve
+
+    return {name: evolve(term, config=type(term.config)(), weight=1.0) for name, term in losses.items()}
 
 
 def measure(name: str, repeats: int) -> dict:

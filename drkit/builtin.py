@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.data.specs import COLLECTIONS
+from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
 from drkit.losses.specs import LOSSES
 from drkit.maskers.specs import MASKERS
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the maskers, decoders, losses, miners, collections and signals that drkit itself provides."""
-    return [*MASKERS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS]
+    """Return the maskers, contexts, decoders, losses, miners, collections and signals that drkit itself provides."""
+    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS]
 
 
 @hookimpl

@@ -53,13 +53,12 @@ if TYPE_CHECKING:
     from drkit.core.types import TextStates as TextStates
     from drkit.core.types import TokenBatch as TokenBatch
     from drkit.core.types import TokenStates as TokenStates
-    from drkit.core.types import Views as Views
     from drkit.data.collection import SPLITS as SPLITS
     from drkit.data.collection import split_by_hash as split_by_hash
     from drkit.encoders.heads import seeded as seeded
     from drkit.encoders.heads import token_states as token_states
     from drkit.errors import DrkitError as DrkitError
-    from drkit.maskers.views import make_views as make_views
+    from drkit.maskers.views import make_view as make_view
     from drkit.miners.chain import keep_candidates as keep_candidates
 
 lazy_exports(__name__)

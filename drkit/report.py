@@ -30,7 +30,7 @@ def loss_panels(
     """
     panels, others = [], []
     for name, log in trainings.items():
-        terms = sorted({key for entry in log for key in entry if key.endswith("_loss")}, reverse=True)
+        terms = [key for key in dict.fromkeys(key for entry in log for key in entry) if key.endswith("_loss")]
         for term in terms:
             lines = [Line("training", _points(log, term)), Line("held out", _points(probes, term))]
             panels.append(Panel(f"Pre-training loss: {term.removesuffix('_loss')}", "nats", lines))
@@ -41,8 +41,9 @@ def loss_panels(
 
 
 def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
-    """Return panels of accuracy per branch, gain from the bottleneck, anisotropy and retrieval, over the probes."""
-    branches = [Line(branch, _points(probes, f"{branch}_accuracy", 100)) for branch in ("encoder", "decoder")]
+    """Return panels of accuracy per side, gain from the bottleneck, anisotropy and retrieval, over the probes."""
+    measured = dict.fromkeys(name for one in probes for name in one if name.endswith("_accuracy"))
+    branches = [Line(name.removesuffix("_accuracy"), _points(probes, name, 100)) for name in measured]
     spread = [Line("mean cosine", _points(probes, "anisotropy"))]
     spread += [Line("top direction", _points(probes, "top_direction"))]
     return [

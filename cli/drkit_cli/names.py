@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import fields
 from click.shell_completion import CompletionItem
 
 from drkit.core.files import input_path, local_path
@@ -61,16 +62,20 @@ class InputPath(LocalPath):
 
 
 class PartName(_ParamType):
-    """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value."""
+    """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value.
 
-    def __init__(self, kind: str) -> None:
-        self.name = kind
+    others: words that are allowed, too.
+    """
+
+    def __init__(self, kind: str, *others: str) -> None:
+        self.name, self.others = kind, others
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the text unchanged. Raises as `Registry.split` does if it does not name a part."""
         from drkit.core.registry import installed
 
-        installed().registry.split(self.name, value)
+        if value not in self.others:
+            installed().registry.split(self.name, value)
         return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
@@ -79,6 +84,7 @@ class PartName(_ParamType):
 
         registry = installed().registry
         named = [(registry.name_of(spec), spec.summary) for spec in registry.specs(self.name)]
+        named += [(other, "") for other in self.others]
         return [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
 
 
@@ -161,7 +167,7 @@ def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:
     from drkit.recipe.paths import setting_paths
 
     parts = installed()
-    names = ("paper", "masker", "decoder", "loss", "miners", "pipeline", "collection", "encoder", "scale", "settings")
+    names = {field.name for field in fields(ComposeRequest)}
     request = {name: given[name] for name in names if given.get(name)}
     if "pipeline" in given:
         yield from setting_paths(compose(ComposeRequest(**request), parts), parts.registry)

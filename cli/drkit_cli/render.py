@@ -28,6 +28,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.recipe.parts import parts_in_use
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
@@ -245,8 +246,7 @@ def truncations(run: Path, stages: Iterable[str]) -> list[str]:
 def _parts(recipe: Recipe, registry: Registry) -> list[str]:
     chosen = [("collection", recipe.collection.use)]
     if recipe.pretrain:
-        chosen += [("masker", recipe.pretrain.masker.use), ("decoder", recipe.pretrain.decoder.use)]
-        chosen += [("loss", term.use) for term in recipe.pretrain.losses.values()]
+        chosen += [(part.spec.kind, registry.name_of(part.spec)) for part in parts_in_use(recipe.pretrain, registry)]
     if recipe.finetune:
         rounds = recipe.finetune.rounds
         chosen += [("loss", recipe.finetune.for_round(current).loss.use) for current in rounds]

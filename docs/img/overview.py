@@ -20,7 +20,7 @@ THEMES = {
 # name, x and y of its centre, whether a recipe chooses it, some of the choices
 BOXES = (
     ("text", 8, 40, False, ""),
-    ("masker", 29, 40, True, "uniform, pmi\ngenerator\nquery-as-context"),
+    ("masker", 29, 40, True, "uniform, pmi\ngenerator"),
     ("encoder", 50, 40, False, "BERT .. ModernBERT\nor from scratch"),
     ("decoder", 71, 40, True, "mlm, enhanced, bow\ncondenser\nautoregressive .."),
     ("losses", 92, 40, True, "mlm, replaced-lm\nbag-of-words\nspan-contrastive .."),

@@ -15,9 +15,8 @@ import attrs
 from overview import THEMES, draw_arrow, draw_box
 
 from drkit.core.registry import installed
-from drkit.core.spec import Kind
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, Pretrain, Recipe
 
 FOLDER = Path(__file__).resolve().parent
 RECIPES = ("retromae", "simlm", "cdmae", "cpdae", "condenser", "cotmae", "cotmae-qac", "seed")
@@ -30,7 +29,7 @@ BESIDE = {
     "autoregressive": ("the few tokens before each one", "text"),
     "bow": ("the decoder reads the vector alone", ""),
 }
-BROKEN = {"query-as-context": "query-\nas-context", "autoregressive": "auto-\nregressive"}
+BROKEN = {"autoregressive": "auto-\nregressive"}
 ROW, HALF = 19, 14.5 / 2
 # Where the reader prefers dark pages, dark lines become light ones, and blue stays blue.
 DARK = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg); } }</style>"
@@ -43,21 +42,20 @@ def share(value: float) -> str:
 
 def labels(recipe: Recipe, settings: Pretrain) -> dict[str, tuple[str, str]]:
     """The name of each box, and what stands below it."""
-    masker, decoder = settings.masker, settings.decoder
-    hidden = [
-        f"{share(getattr(masker.config, f'{side}_ratio'))} from the {side}"
-        for side in ("encoder", *(("decoder",) if BESIDE[decoder.use][1] == "masker" else ()))
-        if hasattr(masker.config, f"{side}_ratio")
-    ]
-    registry = installed().registry
-    has_context = "context" in registry.get(Kind.MASKER, masker.use).provides_of(masker.config)
-    layers = getattr(decoder.config, "layers", 0)
-    losses = [f"{loss.weight:g} x {loss.use}\non the {loss.on}" for loss in settings.losses.values()]
+    task = settings.decoders["main"]
+    of_decoder = task.masker if task.masker and BESIDE[task.decoder.use][1] == "masker" else None
+    maskers = {"encoder": settings.encoder.masker, **({"decoder": of_decoder} if of_decoder else {})}
+    hidden = [f"{share(masker.config.ratio)} from the {side}" for side, masker in maskers.items()]
+    other = next((one.use for one in (task.context, settings.encoder.context) if one != ITSELF), "")
+    what = "rebuild" if task.context != ITSELF else "compare"
+    layers = getattr(task.decoder.config, "layers", 0)
+    sides = {"encoder": "encoder", "main": "decoder"}
+    losses = [f"{loss.weight:g} x {loss.use}\non the {sides[side]}" for side, loss in settings.losses().values()]
     return {
-        "text": ("text", f"and a {masker.config.context}\nto rebuild" if has_context else ""),
-        "masker": (masker.use, "\n".join(["hides", *hidden] if hidden else [])),
+        "text": ("text", f"and a {other}\nto {what}" if other else ""),
+        "masker": ((of_decoder or settings.encoder.masker).use, "\n".join(["hides", *hidden])),
         "encoder": ("encoder", f"{recipe.encoder.pooling} pooling"),
-        "decoder": (decoder.use, f"{layers} layer{'s' * (layers != 1)}" if layers else ""),
+        "decoder": (task.decoder.use, f"{layers} layer{'s' * (layers != 1)}" if layers else ""),
         "losses": ("losses", "\n".join(losses)),
     }
 
@@ -67,7 +65,7 @@ def draw(recipe: Recipe, settings: Pretrain) -> Any:
     from matplotlib.figure import Figure
 
     colors = THEMES["light"]
-    height = 12 + 2.3 * max(5, 2 * len(settings.losses))
+    height = 12 + 2.3 * max(5, 2 * len(settings.losses()))
     figure = Figure(figsize=(10, height / 10))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 100), ylim=(ROW + 10.5 - height, ROW + 10.5))
     axes.set_axis_off()
@@ -80,7 +78,7 @@ def draw(recipe: Recipe, settings: Pretrain) -> Any:
     axes.plot([60, 60], [ROW - 1.7, ROW + 1.7], color=colors["edge"], lw=5, solid_capstyle="round")
     for x, label in ((39.5, "view"), (60.2, "one vector")):
         axes.text(x, ROW + 3.4, label, ha="center", va="bottom", color=colors["ink"], fontsize=9)
-    label, source = BESIDE[settings.decoder.use]
+    label, source = BESIDE[settings.decoders["main"].decoder.use]
     if source:
         start = CENTRES[source]
         axes.plot([start, start, 71], [ROW + 3, ROW + 6.5, ROW + 6.5], color=colors["quiet"], lw=1.5)

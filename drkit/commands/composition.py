@@ -11,7 +11,7 @@ from attrs import frozen
 from drkit.commands.records import RunRecord
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.recipe.schema import JUDGED, Choice, EncoderSettings, Finetune, Pretrain, Round
+from drkit.recipe.schema import ENCODER, ITSELF, JUDGED, Choice, EncoderSettings, Finetune, Pretrain, Round
 from drkit.recipe.toml import plain
 from drkit.runs.work import describe_schedule, encoder_size
 
@@ -85,11 +85,22 @@ def _encoder(encoder: EncoderSettings) -> Line:
 
 
 def _pretraining(settings: Pretrain, registry: Registry) -> Iterator[Line]:
-    yield _part("Masker", Kind.MASKER, settings.masker, registry)
-    yield _part("Decoder", Kind.DECODER, settings.decoder, registry)
-    for name, loss in settings.losses.items():
+    yield _part("Encoder's masker", Kind.MASKER, settings.encoder.masker, registry)
+    if settings.encoder.context != ITSELF:
+        yield _part("Partner", Kind.CONTEXT, settings.encoder.context, registry)
+    for name, task in settings.decoders.items():
+        yield _part(f"Decoder {name}", Kind.DECODER, task.decoder, registry)
+        if task.masker:
+            yield _part("Its masker", Kind.MASKER, task.masker, registry)
+        if task.context != ITSELF:
+            yield _part("Its context", Kind.CONTEXT, task.context, registry)
+    for name, (side, loss) in settings.losses().items():
         summary = registry.get(Kind.LOSS, loss.use).summary
-        yield Line(f"Loss {name}", f"{loss.weight:g} \u00d7 {loss.use} on the {loss.on}", summary)
+        yield Line(
+            f"Loss {name}",
+            f"{loss.weight:g} \u00d7 {loss.use} on the {side if side == ENCODER else f'decoder {side}'}",
+            summary,
+        )
     yield Line("Pre-training", describe_schedule(settings), f"learning rate {settings.learning_rate:g}")
 
 

@@ -18,7 +18,7 @@ from drkit.errors import DrkitError
 
 # What a new plugin can have, in the order of the package; a filter is a miner that receives candidates.
 SUMMARIES = {
-    "masker": "Hides a share of the tokens from either side",
+    "masker": "Hides a share of the tokens",
     "decoder": "Predicts each token from the vector and its position",
     "loss": "Pushes the vectors of a batch apart",
     "miner": "Passages that stand near a positive in the collection",
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MARK = "pyproject.toml"
 # What the declarations import from attrs.validators, by kind.
 _VALIDATORS = {
-    "masker": ("and_", "gt", "lt"),
+    "masker": ("and_", "ge", "le"),
     "decoder": ("gt",),
     "loss": ("gt",),
     "miner": ("gt",),

@@ -22,7 +22,6 @@ from drkit.core.types import (
     Query,
     StepOutput,
     TokenBatch,
-    Views,
 )
 
 if TYPE_CHECKING:
@@ -35,14 +34,26 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Masker(Protocol):
-    """Hides tokens. Runs in the collator: pure, picklable, vectorised over the batch.
+    """Hides tokens of one text. Runs in the collator: pure, picklable, vectorised over the batch.
 
-    `rows` > 0 requests a visibility pattern per row in the decoder's view (`MaskedView.visible`). A masker that lets a
-    model fill the masked positions marks them in `MaskedView.noise`, and is a `ReplacingMasker`.
+    `rows` > 0 requests a visibility pattern per row (`MaskedView.visible`). `nested` is an earlier view of the same
+    texts: the tokens that it hides are hidden, too, and count towards the masker's ratio. A masker that lets a model
+    fill the masked positions marks them in `MaskedView.noise`, and is a `ReplacingMasker`.
     """
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Return the two views of the batch."""
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
+        """Return a view of the batch."""
+
+
+class Context(Protocol):
+    """Chooses another text for each text: for a decoder to rebuild, or for a loss to compare. Pure and picklable."""
+
+    def __call__(self, tokens: TokenBatch, texts: Any, *, seed: int, epoch: int) -> TokenBatch:
+        """Return one text per text of the batch; or the batch itself, for the text itself.
+
+        `tokens.keys` are indices of the texts in `texts`, a `drkit.data.contexts.PretrainingTexts`. The choice depends
+        on index, seed and epoch alone.
+        """
 
 
 @runtime_checkable

@@ -47,10 +47,9 @@ class Provided:
 
 
 PROVIDED = (
-    Provided("view", MASKER, "a masked copy of the decoder's text"),
+    Provided("view", MASKER, "a masked copy of a text"),
     Provided("rows", MASKER, "a visibility pattern for each row of the decoder"),
     Provided("replaced", MASKER, "masked positions filled with samples of a generator"),
-    Provided("context", MASKER, "another text for the decoder than for the encoder"),
     Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head"),
     Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
@@ -100,11 +99,13 @@ class GeneratorSettings:
     """Settings of the masked LM that a part requires to fill masked positions (`generator`).
 
     model: path or hub id; empty: the run makes one of these sizes. random: it starts from random weights; otherwise the
-    run trains the one it makes for `steps` steps (0: a third of the steps of pre-training).
+    run trains the one it makes for `steps` steps (0: a third of the steps of pre-training). weight: of its own loss, if
+    it is trained beside the encoder; None: it is frozen.
     """
 
     model: str = ""
     random: bool = False
+    weight: float | None = None
     layers: int = 1
     hidden: int = 128
     heads: int = 4
@@ -148,6 +149,7 @@ class Kind(str, Enum):
     """The kinds of parts: those that a recipe has slots for, and signals, which other parts request by name."""
 
     MASKER = "masker"
+    CONTEXT = "context"
     DECODER = "decoder"
     LOSS = "loss"
     MINER = "miner"
@@ -212,10 +214,10 @@ class ComponentSpec:
     compares the rows of a batch with each other. `scope` of a signal is what it has one value for: each `token`, each
     `text`, or each entry of the `vocabulary`. A property `scope` of the config class takes precedence.
 
-    `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it (`none`: the decoder has
-    nothing to train). `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are
-    the settings with paths of local files that a run reads; a property `files` returns additional paths. `extras` are
-    the extras of drkit that its code needs (`drkit.errors.EXTRAS`).
+    `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it. `shorthand` is the setting
+    that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with paths of local files that a
+    run reads; a property `files` returns additional paths. `extras` are the extras of drkit that its code needs
+    (`drkit.errors.EXTRAS`).
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.

@@ -57,8 +57,7 @@ class TokenBatch(Movable):
     ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words i64[B,L], the
     number of the word that a token belongs to (-1 outside words); keys i64[B], permanent numbers of the examples.
     signals: the signals that parts requested, by name: f32[B,L] or f32[B,L,K] for tokens (0 at special tokens and
-    padding), f32[B] or f32[B,K] for texts. context: if the masker requests it, a second text per row for the decoder to
-    rebuild instead (a span of the same document, a query).
+    padding), f32[B] or f32[B,K] for texts.
     """
 
     ids: Tensor
@@ -67,7 +66,6 @@ class TokenBatch(Movable):
     words: Tensor
     keys: Tensor
     signals: Mapping[str, Tensor] = field(factory=dict)
-    context: TokenBatch | None = None
 
     def signal(self, name: str) -> Tensor:
         """Return a signal of these texts. Raises DrkitError if the batch does not have it."""
@@ -81,7 +79,7 @@ class TokenBatch(Movable):
 
 @frozen(eq=False)
 class MaskedView(Movable):
-    """One corrupted view of a batch.
+    """A corrupted view of a batch, which a masker makes for the encoder or for a decoder.
 
     ids i64[B,L]; labels i64[B,L] (-100: not a target); attention bool[B,L]; visible bool[B,R,L] if the decoder needs
     rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a generator fills the hidden
@@ -93,15 +91,6 @@ class MaskedView(Movable):
     attention: Tensor
     visible: Tensor | None = None
     noise: Tensor | None = None
-
-
-@frozen(eq=False)
-class Views(Movable):
-    """The output of a masker: the encoder's view, the decoder's view, and the clean text that the decoder rebuilds."""
-
-    encoder: MaskedView
-    decoder: MaskedView
-    context: TokenBatch
 
 
 @frozen(eq=False)

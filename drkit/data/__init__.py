@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.data.contexts import MixedContexts as MixedContexts
-    from drkit.data.contexts import QueryContexts as QueryContexts
-    from drkit.data.contexts import SpanContexts as SpanContexts
-    from drkit.data.contexts import open_contexts as open_contexts
+    from drkit.data.contexts import MixedContext as MixedContext
+    from drkit.data.contexts import PretrainingTexts as PretrainingTexts
+    from drkit.data.contexts import QueryContext as QueryContext
+    from drkit.data.contexts import SelfContext as SelfContext
+    from drkit.data.contexts import SpanContext as SpanContext
     from drkit.data.corpus import StoredCollection as StoredCollection
     from drkit.data.corpus import open_collection as open_collection
     from drkit.data.counts import NgramCounts as NgramCounts

@@ -1,15 +1,15 @@
-"""Contexts: for every text another text that the decoder rebuilds from it, drawn in every epoch.
+"""Contexts: for every text another text, which a decoder rebuilds or a loss compares it with, drawn in every epoch.
 
 `span`: another span of the same document (coCondenser, CoT-MAE). `query`: one of the text's candidate queries. `mixed`:
-either, with probability 1/2 (Query-as-context, table 4). The context of a text depends only on (seed, epoch, text). Its
-tokens are returned unmasked; the mask of the decoder is drawn on them.
+either (Query-as-context, table 4). The context of a text depends only on (seed, epoch, text), so decoders with the same
+context rebuild the same text. Its tokens are returned unmasked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import evolve, field, fields, frozen
@@ -20,76 +20,122 @@ from drkit.core.types import TokenBatch, map_tensors
 from drkit.data.arrays import SignalValues
 from drkit.data.queries import Queries
 from drkit.data.spans import Spans
+from drkit.data.specs import MixedContextConfig
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KINDS = ("self", "span", "query", "mixed")
 # Added to the seed of a run, which is smaller, so that contexts and masks are drawn independently.
 _SPAN, _QUERY, _COIN = (1 << 40, 2 << 40, 3 << 40)
 _LARGE = 1 << 48
-
-
-class Contexts(Protocol):
-    """Draws a context for every text."""
-
-    def batch(self, indices: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
-        """Return the contexts of the texts at these indices in one epoch; `keys` are the indices of the texts."""
+# Lengths are padded to multiples of this: few shapes, so the allocator can reuse its blocks.
+BUCKET = 16
 
 
 @frozen(eq=False)
-class SpanContexts:
-    """Contexts from other spans of the same document; the only span of a document is its own context."""
+class PretrainingTexts:
+    """The texts of pre-training, and what contexts are chosen from.
+
+    store: the texts. spans: which of them are parts of one document. queries: candidate queries of each text. signals,
+    query_signals: those that batches of texts and of queries carry, by name.
+    """
 
     store: TokenStore
-    spans: Spans
+    spans: Spans | None = None
+    queries: Queries | None = None
     signals: Mapping[str, SignalValues] = field(factory=dict)
+    query_signals: Mapping[str, SignalValues] = field(factory=dict)
 
-    def batch(self, indices: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
-        """Return the contexts of the spans at these indices; see `Contexts.batch`."""
+    @classmethod
+    def open(cls, inputs: Mapping[str, Path]) -> PretrainingTexts:
+        """Open those among the inputs of a stage. Raises DrkitError if they have no texts."""
+        return cls(
+            store=open_texts(inputs),
+            spans=Spans.open(inputs["spans"]) if "spans" in inputs else None,
+            queries=Queries.open(inputs["queries"]) if "queries" in inputs else None,
+            signals=batch_signals(open_signals(inputs)),
+            query_signals=batch_signals(open_signals(inputs, "query-signals")),
+        )
+
+    def batch(self, indices: NDArray[np.int64]) -> TokenBatch:
+        """Return the texts at these indices."""
+        return self.store.batch(indices, pad_to=BUCKET, signals=self.signals)
+
+    def other_spans(self, indices: NDArray[np.int64], seed: int, epoch: int) -> TokenBatch:
+        """Return another span of each text's document; the only span of a document is its own context.
+
+        Raises DrkitError without spans.
+        """
+        if self.spans is None:
+            raise DrkitError("contexts that are spans need the stage 'spans', which is missing from the run")
         first, count = self.spans.of(self.spans.documents[indices])
         others = np.maximum(count - 1, 1)
         drawn = Draws(seed + _SPAN, epoch, indices).integers(_LARGE) % others
         skip = (drawn >= indices - first) & (count > 1)
-        batch = self.store.batch(first + drawn + skip, pad_to=pad_to, signals=self.signals)
-        return _of(indices, batch)
+        return _of(indices, self.batch(first + drawn + skip))
 
-
-@frozen(eq=False)
-class QueryContexts:
-    """Contexts from the candidate queries of each text."""
-
-    queries: Queries
-    signals: Mapping[str, SignalValues] = field(factory=dict)
-
-    def batch(self, indices: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
-        """Return the contexts of the texts at these indices; see `Contexts.batch`."""
+    def queries_of(self, indices: NDArray[np.int64], seed: int, epoch: int) -> TokenBatch:
+        """Return one of each text's candidate queries. Raises DrkitError without queries."""
+        if self.queries is None:
+            raise DrkitError("contexts that are queries need the stage 'queries', which is missing from the run")
         first = self.queries.offsets[indices]
         count = self.queries.offsets[indices + 1] - first
         drawn = Draws(seed + _QUERY, epoch, indices).integers(_LARGE) % count
-        return _of(indices, self.queries.store.batch(first + drawn, pad_to=pad_to, signals=self.signals))
+        return _of(indices, self.queries.store.batch(first + drawn, pad_to=BUCKET, signals=self.query_signals))
 
 
-@frozen(eq=False)
-class MixedContexts:
+class SelfContext:
+    """The text itself."""
+
+    def __init__(self, _config: Any = None, _context: Any = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
+
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:  # noqa: ARG002
+        """Return the batch."""
+        return tokens
+
+
+class SpanContext:
+    """Another span of the same document."""
+
+    def __init__(self, _config: Any = None, _context: Any = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
+
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
+        """Return one span per text; see `PretrainingTexts.other_spans`."""
+        return texts.other_spans(tokens.keys.numpy(), seed, epoch)
+
+
+class QueryContext:
+    """One of the candidate queries of each text."""
+
+    def __init__(self, _config: Any = None, _context: Any = None) -> None:
+        """Take what every part is built with: a stage of the run makes the queries."""
+
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
+        """Return one query per text; see `PretrainingTexts.queries_of`."""
+        return texts.queries_of(tokens.keys.numpy(), seed, epoch)
+
+
+class MixedContext:
     """Either a query or a span, drawn for every text and epoch (the paper draws once per step)."""
 
-    queries: QueryContexts
-    spans: SpanContexts
-    share: float = 0.5
+    def __init__(self, config: MixedContextConfig, _context: Any = None) -> None:
+        self.share = config.share
 
-    def batch(self, indices: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
-        """Return the contexts of the texts at these indices: queries with probability `share`, else spans."""
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
+        """Return a query with probability `share`, else a span, for each text."""
         import torch
 
+        indices = tokens.keys.numpy()
         is_query = Draws(seed + _COIN, epoch, indices).uniform() < self.share
-        queries = self.queries.batch(indices[is_query], epoch, seed, pad_to)
-        spans = self.spans.batch(indices[~is_query], epoch, seed, pad_to)
+        queries = texts.queries_of(indices[is_query], seed, epoch)
+        spans = texts.other_spans(indices[~is_query], seed, epoch)
         order = np.argsort(np.concatenate([np.flatnonzero(is_query), np.flatnonzero(~is_query)]))
         rows = torch.from_numpy(order)
-        return map_tensors(stacked(queries, spans, self.spans.store.pad_id), lambda tensor: tensor[rows])
+        return map_tensors(stacked(queries, spans, texts.store.pad_id), lambda tensor: tensor[rows])
 
 
 # The values of padding tokens; in `ids` it is `pad_id`.
@@ -97,14 +143,14 @@ _PADDING = {"attention": False, "maskable": False, "words": -1}
 
 
 def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
-    """Concatenate the rows of two batches, padded to the longer one; contexts are dropped.
+    """Concatenate the rows of two batches, padded to the longer one.
 
     Raises DrkitError if the batches carry different signals.
     """
     import torch
 
     padding = {**_PADDING, "ids": pad_id}
-    names = [a.name for a in fields(TokenBatch) if a.name not in ("signals", "context")]
+    names = [a.name for a in fields(TokenBatch) if a.name != "signals"]
     joined = {
         name: torch.cat(_even((getattr(first, name), getattr(second, name)), (first, second), padding.get(name, 0)))
         for name in names
@@ -116,7 +162,7 @@ def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
         name: torch.cat(_even((values, second.signals[name]), (first, second), 0.0))
         for name, values in first.signals.items()
     }
-    return TokenBatch(**joined, signals=signals)  # type: ignore[arg-type]
+    return TokenBatch(**joined, signals=signals)
 
 
 def _even(values: tuple[Tensor, Tensor], batches: tuple[TokenBatch, TokenBatch], fill: float) -> list[Tensor]:
@@ -157,34 +203,6 @@ def open_signals(inputs: Mapping[str, Path], of: str = "signals") -> dict[str, S
     """
     prefix = f"{of}/"
     return {name[len(prefix) :]: SignalValues.open(path) for name, path in inputs.items() if name.startswith(prefix)}
-
-
-def open_contexts(inputs: Mapping[str, Path], kind: str) -> Contexts | None:
-    """Open the contexts of a kind (`self`, `span`, `query`, `mixed`) for the texts of `open_texts`; None for `self`.
-
-    They carry the signals among the inputs. Raises DrkitError if a required stage is missing or the kind is unknown.
-    """
-    if kind not in KINDS:
-        raise DrkitError(f"unknown contexts {kind!r}; choose from {', '.join(KINDS)}")
-    needed = {"span": ("spans",), "query": ("queries",), "mixed": ("spans", "queries")}.get(kind, ())
-    missing = [name for name in needed if name not in inputs]
-    if missing:
-        raise DrkitError(f"contexts {kind!r} need the stage {' and '.join(missing)}, which is missing from the run")
-    if kind == "self":
-        return None
-    if kind == "span":
-        return _span_contexts(inputs)
-    if kind == "query":
-        return _query_contexts(inputs)
-    return MixedContexts(_query_contexts(inputs), _span_contexts(inputs))
-
-
-def _span_contexts(inputs: Mapping[str, Path]) -> SpanContexts:
-    return SpanContexts(open_texts(inputs), Spans.open(inputs["spans"]), batch_signals(open_signals(inputs)))
-
-
-def _query_contexts(inputs: Mapping[str, Path]) -> QueryContexts:
-    return QueryContexts(Queries.open(inputs["queries"]), batch_signals(open_signals(inputs, "query-signals")))
 
 
 def batch_signals(signals: Mapping[str, SignalValues]) -> dict[str, SignalValues]:

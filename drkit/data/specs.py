@@ -1,14 +1,16 @@
-"""The collections: their settings and specs. No torch here."""
+"""The collections, and the contexts of texts: their settings and specs. No torch here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt, optional
 
+from drkit.core.citations import QUERY_AS_CONTEXT
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings, QuerySettings, query_source
 
 
 def _train_share() -> Any:
@@ -288,5 +290,51 @@ COLLECTIONS = (
         provides=("texts",),
         shorthand="path",
         files=("path",),
+    ),
+)
+
+
+@frozen
+class QueryContextConfig:
+    """Settings of `QueryContext` (Query-as-context, section 3.1)."""
+
+    queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
+    candidates: int = setting(5, at_least(1), "maximum number of queries per text; each epoch draws one")
+    prefix: str = setting("", None, "put before each text for the model, as in 'text2query: '")
+
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """The signal `importance`, which picks extractive queries."""
+        return {"importance": {}}
+
+    @property
+    def requires(self) -> Mapping[str, Any]:
+        """Candidate queries, which a stage of the run makes with these settings."""
+        return {"generated-queries": QuerySettings(self.queries, self.candidates, self.prefix)}
+
+
+@frozen
+class MixedContextConfig(QueryContextConfig):
+    """Settings of `MixedContext` (Query-as-context, table 4)."""
+
+    share: float = setting(0.5, and_(ge(0), le(1)), "share of the spans whose context is a query; the others': a span")
+
+    @property
+    def requires(self) -> Mapping[str, Any]:
+        """Documents cut into spans, and candidate queries of each span."""
+        return {"spans": None, **super().requires}
+
+
+def _context(name: str, code: str, summary: str, config: type = NoSettings, **more: Any) -> ComponentSpec:
+    target = f"drkit.data.contexts:{code}"
+    return ComponentSpec(kind=Kind.CONTEXT, name=name, target=target, config=config, summary=summary, **more)
+
+
+CONTEXTS = (
+    _context("self", "SelfContext", "The text itself"),
+    _context("span", "SpanContext", "Another span of the same document", requires=("spans",), cite=QUERY_AS_CONTEXT),
+    _context("query", "QueryContext", "One of the text's candidate queries", QueryContextConfig, cite=QUERY_AS_CONTEXT),
+    _context(
+        "mixed", "MixedContext", "A query of the span, or another span", MixedContextConfig, cite=QUERY_AS_CONTEXT
     ),
 )

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from drkit.decoders.layers import states_at as states_at
     from drkit.decoders.layers import with_bottleneck as with_bottleneck
     from drkit.decoders.mlm import MlmDecoder as MlmDecoder
-    from drkit.decoders.mlm import NoDecoder as NoDecoder
     from drkit.decoders.specs import BowDecoderConfig as BowDecoderConfig
     from drkit.decoders.specs import EnhancedConfig as EnhancedConfig
     from drkit.decoders.specs import MlmDecoderConfig as MlmDecoderConfig

@@ -1,13 +1,12 @@
-"""Rebuild masked tokens from the bottleneck and the rest of the text, or nothing."""
+"""Rebuild masked tokens from the bottleneck and the rest of the text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from drkit.core.spec import NoSettings
 from drkit.core.types import BuildContext, DecoderInput, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
 from drkit.decoders.specs import MlmDecoderConfig
@@ -61,20 +60,3 @@ class MlmDecoder(nn.Module):
         states = with_bottleneck(self.bottleneck(inputs.encoded.bottleneck), heads.embed(view.ids))
         found = states_at(self.layers, states, visible, targets)
         return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}
-
-
-class NoDecoder(nn.Module):
-    """Rebuilds nothing and has no weights: plain masked language modelling, without a bottleneck."""
-
-    needs_layers: tuple[int, ...] = ()
-
-    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
-        super().__init__()
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder does not read the masker's view."""
-        return 0
-
-    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return an empty mapping."""
-        return {}

@@ -7,7 +7,7 @@ from attrs.validators import and_, gt, in_, le, lt
 
 from drkit.core.citations import BERT, CPDAE, RETROMAE
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import ComponentSpec, Kind, NoSettings
+from drkit.core.spec import ComponentSpec, Kind
 
 
 @frozen
@@ -76,13 +76,5 @@ DECODERS = (
         cite=CPDAE,
         provides=("vocab_logits", "words"),
         trained_by="bow-reconstruction",
-    ),
-    ComponentSpec(
-        kind=Kind.DECODER,
-        name="none",
-        target="drkit.decoders.mlm:NoDecoder",
-        config=NoSettings,
-        summary="No decoder: only the encoder's own loss, a baseline",
-        trained_by="none",
     ),
 )

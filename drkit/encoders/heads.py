@@ -67,7 +67,7 @@ class Heads:
             raise DrkitError(
                 f"this encoder's word vectors have {self._words.weight.shape[1]} dimensions and its hidden states "
                 f"{vectors.shape[-1]}, so a bottleneck cannot replace a word. Query with positions alone "
-                f"(pretrain.decoder.query = 'position'), or use an encoder with equally wide embeddings"
+                f"(the decoder's setting query = 'position'), or use an encoder with equally wide embeddings"
             )
         if not self._where.positions:
             return self._embedded_vectors(vectors + self.positions(vectors.shape[1]))

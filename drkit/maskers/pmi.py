@@ -1,4 +1,4 @@
-"""Hide the tokens that carry the most information from the decoder."""
+"""Hide the tokens that carry the most information."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import PmiConfig
-from drkit.maskers.uniform import hide_words
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
 
 if TYPE_CHECKING:
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class PmiMasker:
-    """Uniform whole words for the encoder; for the decoder the k most important tokens after Gaussian noise.
+    """Hides the k most important tokens after Gaussian noise.
 
-    t_i ~ Normal(importance_i, sigma), and the k = floor(ratio * maskable tokens), at least 1, with the largest t
-    are hidden. With `unit = "word"` a word's importance is the mean over its tokens, and words are taken whole, as
-    long as they fit k. With `rows` every row draws its own noise and hides its own k tokens.
+    t_i ~ Normal(importance_i, sigma), and the k = floor(ratio * maskable tokens), at least 1 unless the ratio is 0,
+    with the largest t are hidden; those that an earlier view hides (`nested`) come first. With `unit = "word"` a word's
+    importance is the mean over its tokens, and words are taken whole, as long as they fit k. With `rows` every row
+    draws its own noise and hides its own k tokens.
 
     Source: CDMAE section 3.2; importance is its averaged pointwise mutual information (the signal `importance`).
     """
@@ -32,39 +32,39 @@ class PmiMasker:
         self.config = config
         self.corruption = Corruption.of(context, config.mask_token_share)
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Return two views of a batch; `rows` > 0: the decoder's is a visibility pattern bool[B,rows,L].
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
+        """Return a view of a batch; `rows` > 0: a visibility pattern bool[B,rows,L].
 
         Raises DrkitError if the batch has no importance, or a value is not finite.
         """
-        encoder = self.encoder_view(tokens, rng)
-        return Views(encoder=encoder, decoder=self.decoder_view(tokens, rng, rows), context=tokens)
-
-    def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
-        """Return the encoder's view alone."""
-        return hide_words(tokens, self.config.encoder_ratio, rng, self.corruption)
-
-    def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
-        """Return the decoder's view alone. Raises DrkitError as the call does."""
-        importance, words = _importance(tokens), find_words(tokens)
-        hide = self._whole_words if self.config.unit == "word" else self._tokens
-        chosen = hide(words, importance, rng, max(1, rows))
+        importance, words = _importance(tokens), find_words(tokens, self.config.unit)
+        chosen = self._chosen(words, importance, rng, max(1, rows), None if nested is None else words.inside(nested))
         if rows:
             return clean_view(tokens, torch.from_numpy(~chosen & tokens.attention.numpy()[:, None]))
         return masked_view(tokens, chosen[:, 0], rng, self.corruption)
 
-    def _tokens(self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.bool_]:
-        """Return the k tokens with the largest noisy importance, bool[B,R,L]."""
+    def _chosen(
+        self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int, given: NDArray[np.bool_] | None
+    ) -> NDArray[np.bool_]:
+        """Return the tokens that each row hides, bool[B,R,L]."""
+        if self.config.unit == "word":
+            noisy = self._noisy(mean_over_words(words, importance), rng, rows)
+            return self._whole_words(words, noisy, given)
         maskable = words.index < words.sizes.shape[1]
         noisy = self._noisy(np.where(maskable, importance, np.float32(-np.inf)), rng, rows)
-        return largest(noisy, self._budget(words))
+        if given is not None:
+            noisy[np.broadcast_to(words.spread(given)[:, None], noisy.shape)] = np.inf
+        return largest(noisy, self._budget(words, given))
 
-    def _whole_words(self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.bool_]:
-        """Return whole words in order of noisy importance, as long as they fit k tokens, bool[B,R,L]."""
-        batch, most = words.sizes.shape
-        noisy = self._noisy(mean_over_words(words, importance), rng, rows)
-        sizes = np.repeat(words.sizes, rows, axis=0)
-        chosen = choose_words(-noisy.reshape(batch * rows, most), sizes, np.repeat(self._budget(words), rows))
+    def _whole_words(
+        self, words: Words, noisy: NDArray[np.float32], given: NDArray[np.bool_] | None
+    ) -> NDArray[np.bool_]:
+        """Return whole words in order of noisy importance f32[B,R,W], as long as they fit k tokens, bool[B,R,L]."""
+        batch, rows, most = noisy.shape
+        if given is not None:
+            noisy[np.broadcast_to(given[:, None], noisy.shape)] = np.inf
+        sizes, budget = np.repeat(words.sizes, rows, axis=0), np.repeat(self._budget(words, given), rows)
+        chosen = choose_words(-noisy.reshape(batch * rows, most), sizes, budget) & (budget > 0)[:, None]
         repeated = Words(index=np.repeat(words.index, rows, axis=0), sizes=sizes)
         return repeated.spread(chosen).reshape(batch, rows, words.index.shape[1])
 
@@ -74,11 +74,13 @@ class PmiMasker:
         noisy += importance[:, None]
         return noisy
 
-    def _budget(self, words: Words) -> NDArray[np.int64]:
-        counts = words.counts
+    def _budget(self, words: Words, given: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """Return the number of tokens to hide, i64[B]."""
+        counts, ratio = words.counts, self.config.ratio
         # 1e-9 more, so that 0.3 * 10 is 3 and not 2.9999.
-        budget = np.floor(counts * self.config.decoder_ratio + 1e-9).astype(np.int64)
-        return np.where(counts > 0, np.maximum(1, budget), 0)
+        budget = np.maximum(1 if ratio else 0, np.floor(counts * ratio + 1e-9).astype(np.int64))
+        least = 0 if given is None else (words.sizes * given).sum(1)
+        return np.where(counts > 0, np.maximum(budget, least), 0)
 
 
 def largest(scores: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.bool_]:

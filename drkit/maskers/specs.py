@@ -6,35 +6,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le, lt
+from attrs.validators import and_, ge, in_, le
 
 from drkit.core.citations import BERT, CDMAE
 from drkit.core.settings import at_least, setting, shares
 from drkit.core.spec import ComponentSpec, Kind
 
 Shares = tuple[float, float, float]
+BERT_SHARES = (0.8, 0.1, 0.1)
+SHARES_MEANING = "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
+UNITS = ("token", "word")
+
+
+def ratio_setting(default: float = 0.3) -> Any:
+    """Return the setting `ratio` of a masker."""
+    return setting(default, and_(ge(0), le(1)), "share of the tokens that is hidden; 0: none")
+
+
+def unit_setting(default: str = "word") -> Any:
+    """Return the setting `unit` of a masker."""
+    return setting(default, in_(UNITS), "unit of hiding: token or word")
 
 
 @frozen
 class UniformConfig:
     """Settings of `UniformMasker`."""
 
-    encoder_ratio: float = setting(0.3, and_(ge(0), lt(1)), "share of tokens hidden from the encoder; 0: none")
-    decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
-    nested: bool = setting(False, None, "hide from the decoder everything that is hidden from the encoder")
-    mask_token_share: Shares = setting(
-        (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
-    )
+    ratio: float = ratio_setting()
+    unit: str = unit_setting()
+    mask_token_share: Shares = setting(BERT_SHARES, shares, SHARES_MEANING)
 
 
 @frozen
 class PmiConfig:
     """Settings of `PmiMasker` (CDMAE section 3.2)."""
 
-    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
-    decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
+    ratio: float = ratio_setting()
+    unit: str = unit_setting("token")
     sigma: float = setting(1.0, at_least(0), "standard deviation of the noise added to the importance")
-    unit: str = setting("token", in_(("token", "word")), "unit of hiding: token or word")
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
     pmi: str = setting(
         "fragment",
@@ -42,9 +51,7 @@ class PmiConfig:
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
     min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
-    mask_token_share: Shares = setting(
-        (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
-    )
+    mask_token_share: Shares = setting(BERT_SHARES, shares, SHARES_MEANING)
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
@@ -58,7 +65,7 @@ MASKERS = (
         name="uniform",
         target="drkit.maskers.uniform:UniformMasker",
         config=UniformConfig,
-        summary="Whole words at random, independent or nested views",
+        summary="Whole words, or tokens, at random",
         cite=BERT,
         provides=("view", "rows"),
     ),
@@ -67,7 +74,7 @@ MASKERS = (
         name="pmi",
         target="drkit.maskers.pmi:PmiMasker",
         config=PmiConfig,
-        summary="Hides the most informative tokens from the decoder",
+        summary="The most informative tokens, after some noise",
         cite=CDMAE,
         signals=("importance",),
         provides=("view", "rows"),

@@ -1,4 +1,4 @@
-"""Hide whole words at random, from the encoder and from the decoder."""
+"""Hide whole words, or tokens, at random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import UniformConfig
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class UniformMasker:
-    """Whole-word masking, drawn for each view on its own, or nested: the decoder's view hides the encoder's words too.
+    """Hides words in random order up to round(ratio * maskable tokens); with `unit = "token"`, single tokens.
 
-    With `rows`, each row of the visibility pattern sees a word with probability 1 - decoder_ratio, drawn per row and
-    word. If nested, no row sees a word that is hidden from the encoder, and the overall share seen is the same.
+    With `rows`, each row of the visibility pattern sees a word with probability 1 - ratio, drawn per row and word. If
+    nested, no row sees a word that the earlier view hides, and the overall share seen is the same.
 
     Source: BERT's whole-word masking as RetroMAE uses it (Xiao et al. 2022, section 3).
     """
@@ -31,52 +31,34 @@ class UniformMasker:
         self.config = config
         self.corruption = Corruption.of(context, config.mask_token_share)
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Return two views of a batch; `rows` > 0: the decoder's is a visibility pattern bool[B,rows,L]."""
-        words = find_words(tokens)
-        hidden = draw_words(words, self.config.encoder_ratio, rng)
-        encoder = masked_view(tokens, words.spread(hidden), rng, self.corruption)
-        decoder = self._decoder_view(tokens, words, rng, rows, hidden if self.config.nested else None)
-        return Views(encoder=encoder, decoder=decoder, context=tokens)
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
+        """Return a view of a batch; `rows` > 0: a visibility pattern bool[B,rows,L].
 
-    def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
-        """Return the encoder's view alone."""
-        return hide_words(tokens, self.config.encoder_ratio, rng, self.corruption)
-
-    def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
-        """Return the decoder's view alone, of any text; without the encoder's view it is never nested."""
-        return self._decoder_view(tokens, find_words(tokens), rng, rows, None)
-
-    def _decoder_view(
-        self, tokens: TokenBatch, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None
-    ) -> MaskedView:
+        Raises DrkitError if the draws are not for this number of texts.
+        """
+        words = find_words(tokens, self.config.unit)
+        given = None if nested is None else words.inside(nested)
         if rows:
-            return clean_view(tokens, self._visible(tokens, words, rng, rows, given))
-        hidden = draw_words(words, self.config.decoder_ratio, rng, given)
+            return clean_view(tokens, rows_of_words(tokens, words, self._seen(words, rng, rows, given)))
+        hidden = draw_words(words, self.config.ratio, rng, given)
         return masked_view(tokens, words.spread(hidden), rng, self.corruption)
 
-    def _visible(
-        self, tokens: TokenBatch, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None
-    ) -> Tensor:
-        share = 1 - self.config.decoder_ratio
-        if given is not None:
-            share = min(1.0, share / (1 - self.config.encoder_ratio))
-        seen = rng.coins(share, words.sizes.shape[1], rows)
-        if given is not None:
-            seen &= ~given[:, :, None]
-        return rows_of_words(tokens, words, seen)
-
-
-def hide_words(tokens: TokenBatch, ratio: float, rng: Draws, corruption: Corruption) -> MaskedView:
-    """Return a view with whole words hidden; see `draw_words`."""
-    words = find_words(tokens)
-    return masked_view(tokens, words.spread(draw_words(words, ratio, rng)), rng, corruption)
+    def _seen(self, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Return the words that each row sees, bool[B,W,R]."""
+        share = 1 - self.config.ratio
+        if given is None:
+            return rng.coins(share, words.sizes.shape[1], rows)
+        left = 1 - (words.sizes * given).sum(1) / np.maximum(1, words.counts)
+        among_the_others = np.minimum(1, share / np.maximum(left, 1e-9)).astype(np.float32)
+        drawn = rng.uniform(words.sizes.shape[1], rows) < among_the_others[:, None, None]
+        seen: NDArray[np.bool_] = drawn & ~given[:, :, None]
+        return seen
 
 
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """Choose whole words bool[B,W] in random order up to round(ratio * maskable tokens); `given` bool[B,W] come first.
 
-    At least one word is chosen in every text that has words; none if the ratio is 0.
+    At least one word is chosen in every text that has words; none but the given ones if the ratio is 0.
 
     Raises DrkitError if the draws are not for this number of texts.
     """

@@ -11,33 +11,50 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
+from drkit.maskers.specs import BERT_SHARES
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
 
 NO_TARGET = -100
-# BERT's shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept.
-SHARES = (0.8, 0.1, 0.1)
 
 
-def make_views(
-    tokens: TokenBatch, from_encoder: Tensor, from_decoder: Tensor, rng: Draws, context: BuildContext, *, rows: int = 0
-) -> Views:
-    """Return both views, given the positions hidden from each side; the one function that your own masker has to call.
+def make_view(
+    tokens: TokenBatch,
+    hidden: Tensor,
+    rng: Draws,
+    context: BuildContext,
+    *,
+    rows: int = 0,
+    nested: MaskedView | None = None,
+) -> MaskedView:
+    """Return a view, given the positions that it hides; the one function that your own masker has to call.
 
-    from_encoder bool[B,L]; from_decoder bool[B,L], or bool[B,rows,L] if each row hides its own. Hidden tokens are
-    corrupted in BERT's shares; special tokens and padding are never hidden.
+    hidden bool[B,L], or bool[B,rows,L] if each row hides its own; the tokens that `nested` hides are hidden, too. They
+    are corrupted in BERT's shares; special tokens and padding are never hidden.
     """
-    corruption = Corruption.of(context, SHARES)
-    encoder = masked_view(tokens, (from_encoder & tokens.maskable).numpy(), rng, corruption)
-    if rows:
-        hidden = from_decoder if from_decoder.ndim == 3 else from_decoder[:, None].expand(-1, rows, -1)
-        decoder = clean_view(tokens, ~(hidden & tokens.maskable[:, None]) & tokens.attention[:, None])
-    else:
-        decoder = masked_view(tokens, (from_decoder & tokens.maskable).numpy(), rng, corruption)
-    return Views(encoder=encoder, decoder=decoder, context=tokens)
+    if nested is not None:
+        earlier = hidden_tokens(nested)
+        hidden = hidden | (earlier[:, None] if hidden.ndim == 3 else earlier)
+    if not rows:
+        return masked_view(tokens, (hidden & tokens.maskable).numpy(), rng, Corruption.of(context, BERT_SHARES))
+    every = hidden if hidden.ndim == 3 else hidden[:, None].expand(-1, rows, -1)
+    return clean_view(tokens, ~(every & tokens.maskable[:, None]) & tokens.attention[:, None])
+
+
+def hidden_tokens(view: MaskedView) -> Tensor:
+    """Return what a view without rows hides, bool[B,L]: its targets, or what a generator fills.
+
+    In a generator's view every token is a target; it has a number to sample by at each hidden one.
+    """
+    return view.labels != NO_TARGET if view.noise is None else view.noise >= 0
+
+
+def unmasked_view(tokens: TokenBatch) -> MaskedView:
+    """Return the clean text as a view without targets, for a decoder that reads no view."""
+    return MaskedView(ids=tokens.ids, labels=torch.full_like(tokens.ids, NO_TARGET), attention=tokens.attention)
 
 
 @frozen(eq=False)
@@ -94,7 +111,7 @@ def replaced_targets(view: MaskedView, tokens: TokenBatch) -> Tensor:
 
 
 def clean_view(tokens: TokenBatch, visible: Tensor) -> MaskedView:
-    """Return a decoder's view with rows: clean ids, every maskable token a target, visible bool[B,R,L]."""
+    """Return a view with rows: clean ids, every maskable token a target, visible bool[B,R,L]."""
     labels = torch.where(tokens.maskable, tokens.ids, NO_TARGET)
     return MaskedView(ids=tokens.ids, labels=labels, attention=tokens.attention, visible=visible)
 
@@ -112,17 +129,26 @@ class Words:
         counts: NDArray[np.int64] = self.sizes.sum(1)
         return counts
 
+    def inside(self, view: MaskedView) -> NDArray[np.bool_]:
+        """Return the words bool[B,W] of which a view hides a token."""
+        hidden = hidden_tokens(view).numpy()
+        found = np.zeros((len(hidden), self.sizes.shape[1] + 1), dtype=np.bool_)
+        rows, positions = np.nonzero(hidden)
+        found[rows, self.index[rows, positions]] = True
+        return found[:, :-1]
+
     def spread(self, chosen: NDArray[Any]) -> NDArray[Any]:
         """Return the value chosen[B,W] of each word at its tokens [B,L], and zero (False) at other positions."""
         padded = np.concatenate([chosen, np.zeros((len(chosen), 1), dtype=chosen.dtype)], axis=1)
         return np.take_along_axis(padded, self.index, axis=1)
 
 
-def find_words(tokens: TokenBatch) -> Words:
-    """Return the words of maskable tokens, renumbered from 0 in reading order."""
+def find_words(tokens: TokenBatch, unit: str = "word") -> Words:
+    """Return the words of maskable tokens, numbered from 0 in reading order; with unit `token` each is a word."""
     maskable, number = tokens.maskable.numpy(), tokens.words.numpy()
     starts = maskable.copy()
-    starts[:, 1:] &= ~maskable[:, :-1] | (number[:, 1:] != number[:, :-1])
+    if unit == "word":
+        starts[:, 1:] &= ~maskable[:, :-1] | (number[:, 1:] != number[:, :-1])
     index = np.cumsum(starts, axis=1) - 1
     most = int(index.max(initial=-1)) + 1
     index = np.where(maskable, index, most)

@@ -37,9 +37,17 @@ from drkit.encoders.folder import MODULES, read_modules
 from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.parts import PartInUse, join_names, losses_that_fit, maskers_that_fit, missing_extras, parts_in_use
+from drkit.recipe.parts import (
+    PartInUse,
+    join_names,
+    losses_that_fit,
+    maskers_that_fit,
+    missing_extras,
+    parts_in_use,
+    parts_of,
+)
 from drkit.recipe.rounds import rounds_problems
-from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, MAIN, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
@@ -120,11 +128,13 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
-    if recipe.pretrain and getattr(recipe.pretrain.decoder.config, "init", "") == "encoder-tail":
-        yield (
-            "a static encoder (encoder.layers = 0) has no layers that a decoder could start from: "
-            "--set pretrain.decoder.init=random @ pretrain.decoder"
-        )
+    for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
+        if getattr(task.decoder.config, "init", "") == "encoder-tail":
+            path = f"pretrain.decoders.{name}.decoder"
+            yield (
+                "a static encoder (encoder.layers = 0) has no layers that a decoder could start from: "
+                f"--set {path}.init=random @ {path}"
+            )
     if recipe.reranker and recipe.reranker.pretrained is None:
         yield (
             "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "
@@ -133,19 +143,46 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
-    masker, decoder, *losses = parts_in_use(pretrain, registry)
-    problems = [problem for part in (masker, decoder, *losses) for problem in _declaration_problems(part)]
-    problems += _signal_problems((masker, decoder, *losses), registry)
-    problems += _masker_problems(masker)
-    problems += _decoder_problems(decoder, masker, registry)
-    views = masker.spec.provides_of(masker.config)
-    offers = {
-        "encoder": provided_by(ENCODER, BATCH, masker=views),
-        "decoder": tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided_by(BATCH)})),
-    }
-    for loss, term in zip(losses, pretrain.losses.values(), strict=True):
-        source = "the encoder" if term.on == "encoder" else decoder.title
-        problems += _loss_problems(loss, offers[term.on], source, registry)
+    parts = list(parts_in_use(pretrain, registry))
+    problems = [problem for part in parts for problem in _declaration_problems(part)]
+    problems += [*_signal_problems(parts, registry), *_capability_problems(parts)]
+    if not pretrain.losses():
+        problems.append("pre-training has no loss: add one to the encoder or to a decoder @ pretrain")
+    for part in parts:
+        if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
+            problems += _batch_problems(part)
+    problems += _encoder_task_problems(pretrain, registry)
+    for name, task in pretrain.decoders.items():
+        problems += _decoder_task_problems(task, registry, f"pretrain.decoders.{name}")
+    return problems
+
+
+def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
+    masker, context, *losses = parts_of(pretrain.encoder, registry, "pretrain.encoder")
+    offered = provided_by(ENCODER, BATCH, masker=masker.spec.provides_of(masker.config))
+    problems = [problem for loss in losses for problem in _loss_problems(loss, offered, "the encoder", registry)]
+    compare = any("partners" in part.spec.receives_of(part.config) for part in parts_in_use(pretrain, registry))
+    if pretrain.encoder.context != ITSELF and not compare:
+        problems.append(
+            f"{context.title} chooses a partner for each text, but no loss compares two texts; a decoder rebuilds "
+            f"another text by its own context @ {context.path}"
+        )
+    return problems
+
+
+def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str) -> list[str]:
+    decoder = PartInUse.of(Kind.DECODER, task.decoder, registry, f"{path}.decoder")
+    masker = PartInUse.of(Kind.MASKER, task.masker, registry, f"{path}.masker") if task.masker else None
+    problems = _decoder_problems(decoder, masker, registry)
+    if task.nested and task.context != ITSELF:
+        problems.append(
+            f"nested hides what is hidden from the encoder, but the decoder rebuilds another text (context "
+            f"{task.context.use!r}): set {path}.nested = false @ {path}.nested"
+        )
+    offered = tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided_by(BATCH)}))
+    for name, term in task.losses.items():
+        loss = PartInUse.of(Kind.LOSS, term, registry, f"{path}.losses.{name}")
+        problems += _loss_problems(loss, offered, decoder.title, registry)
     return problems
 
 
@@ -192,23 +229,38 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
                     )
 
 
-def _masker_problems(masker: PartInUse) -> list[str]:
-    received = sorted(masker.spec.receives_of(masker.config))
+def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
+    """Yield capabilities that two parts require with different settings, as a run has one generator, for example."""
+    seen: dict[str, tuple[PartInUse, Any]] = {}
+    for part in parts:
+        for name, settings in part.spec.requires_of(part.config).items():
+            other, earlier = seen.setdefault(name, (part, settings)) if settings is not None else (part, None)
+            if earlier != settings:
+                yield (
+                    f"{part.title} requires {name} with other settings than {other.title} at {other.path}, and a run "
+                    f"makes it once: give both the same settings @ {part.path}"
+                )
+
+
+def _batch_problems(part: PartInUse) -> list[str]:
+    received = sorted(part.spec.receives_of(part.config))
     if not received:
         return []
     return [
-        f"{masker.title} receives {join_names(received)}, but a masker can only receive the batch, with its signals "
-        f"@ {masker.path}"
+        f"{part.title} receives {join_names(received)}, but a {part.spec.kind} can only receive the batch, with its "
+        f"signals @ {part.path}"
     ]
 
 
-def _decoder_problems(decoder: PartInUse, masker: PartInUse, registry: Registry) -> list[str]:
-    receives, views = decoder.spec.receives_of(decoder.config), masker.spec.provides_of(masker.config)
+def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
+    receives = decoder.spec.receives_of(decoder.config)
+    views = masker.spec.provides_of(masker.config) if masker else frozenset()
     lacking = sorted(receives - views)
     if not lacking:
         return []
+    offer = f"{masker.title} provides {join_names(sorted(views))}" if masker else "it has no masker"
     return [
-        f"{decoder.title} needs {join_names(lacking)}; {masker.title} provides {join_names(sorted(views))}. "
+        f"{decoder.title} needs {join_names(lacking)}; {offer}. "
         f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, receives)} @ {decoder.path}"
     ]
 
@@ -246,15 +298,19 @@ def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
 
 def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
     """Return a sentence for what a recipe chooses and no part reads: it works, but has no effect."""
-    masker, decoder, *_ = parts_in_use(pretrain, registry)
-    signals = sorted(masker.spec.signals_of(masker.config))
-    reads_view = decoder.spec.receives_of(decoder.config) & {*_DECODER_VIEWS}
-    if not signals or reads_view or "context" in masker.spec.provides_of(masker.config):
-        return []
-    return [
-        f"the decoder reads no masked view of the text, so what {masker.title} hides from it by the signal "
-        f"{join_names(signals)} has no effect: --masker uniform trains the same encoder"
-    ]
+    found = []
+    for task in pretrain.decoders.values():
+        decoder = registry.get(Kind.DECODER, task.decoder.use)
+        if task.masker is None or decoder.receives_of(task.decoder.config) & {*_DECODER_VIEWS}:
+            continue
+        masker = PartInUse.of(Kind.MASKER, task.masker, registry)
+        if signals := sorted(masker.spec.signals_of(masker.config)):
+            found.append(
+                f"the decoder {decoder.name!r} reads no masked view of the text, so what {masker.title} hides from it "
+                f"by the signal {join_names(signals)} has no effect: --masker uniform trains the same encoder, "
+                f"--encoder-masker {masker.spec.name} masks what the encoder reads"
+            )
+    return found
 
 
 # What a masker makes for the decoder alone.
@@ -311,12 +367,12 @@ class Matrix:
 
 def matrix(parts: Installed) -> Matrix:
     """Return the matrix of all installed maskers, decoders and losses."""
-    maskers, decoders, losses = (
+    maskers, contexts, decoders, losses = (
         {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
-        for kind in (Kind.MASKER, Kind.DECODER, Kind.LOSS)
+        for kind in (Kind.MASKER, Kind.CONTEXT, Kind.DECODER, Kind.LOSS)
     )
     pairs = [pair for decoder in decoders for pair in _matrix_row(parts, decoder, maskers)]
-    named = [*maskers.items(), *decoders.items(), *losses.items()]
+    named = [*maskers.items(), *contexts.items(), *decoders.items(), *losses.items()]
     return Matrix(
         maskers=tuple(maskers),
         decoders=tuple(decoders),
@@ -329,7 +385,7 @@ def matrix(parts: Installed) -> Matrix:
 def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[Pair]:
     """Return one decoder with every masker. The recipe is composed once, for maskers do not depend on the decoder."""
     try:
-        recipe = compose(ComposeRequest(decoder=decoder), parts)
+        recipe = compose(ComposeRequest(decoder=(decoder,)), parts)
     except DrkitError as error:
         return [Pair(name, decoder, _reasons(error)) for name in maskers]
     return [_pair(recipe, name, decoder, masker, parts) for name, masker in maskers.items()]
@@ -341,7 +397,8 @@ def _pair(recipe: Recipe, name: str, decoder: str, masker: ComponentSpec, parts:
     except TypeError as error:  # a plugin's config without a default
         return Pair(name, decoder, (f"masker {name!r} has settings without a default: {error}",))
     assert recipe.pretrain is not None
-    pretrain = attrs.evolve(recipe.pretrain, masker=chosen)
+    main = attrs.evolve(recipe.pretrain.decoders[MAIN], masker=chosen)
+    pretrain = attrs.evolve(recipe.pretrain, decoders={MAIN: main})
     try:
         check(attrs.evolve(recipe, pretrain=pretrain), parts.registry)
     except DrkitError as error:

@@ -10,45 +10,59 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from importlib.resources import files
+from itertools import chain, count
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, fields, frozen
 
 from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError
-from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, RERANKER, Recipe
+from drkit.recipe.schema import FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 # What a pipeline follows if no paper is named, and it has no recipe of its own.
 _BASE = "transformer"
+# The choice of no part.
+NONE = "none"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
 _SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size")
 _QUICK_NEGATIVES = 3
+# The loss of a decoder that names none of its own.
+_DEFAULT_LOSS = "mlm"
 # Characters of a collection's name in the name of a run.
 _LONGEST = 40
 Table = dict[str, Any]
+
+
+def _in_order(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 @frozen
 class ComposeRequest:
     """The user's choices for `compose`; None or empty keeps the recipe's own.
 
-    `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`, like `collection`.
+    `masker` and `context` are those of the decoder `main`, `encoder_masker` is the encoder's. The first `decoder` is
+    `main`; each further one is named as its part, and has the context and masker of `main` and its own loss; `none`
+    leaves out all decoders. `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`,
+    like `collection`.
     `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None means `paper` with an existing
     encoder, else `small`. `quick` is the scale that None means, with little data and few steps.
     """
 
     paper: str | None = None
     masker: str | None = None
-    decoder: str | None = None
+    encoder_masker: str | None = None
+    context: str | None = None
+    decoder: tuple[str, ...] = field(default=(), converter=_in_order)
     loss: str | None = None
-    miners: tuple[str, ...] = field(default=(), converter=tuple)
+    miners: tuple[str, ...] = field(default=(), converter=_in_order)
     pipeline: str | None = None
     collection: str | None = None
     encoder: str | None = None
@@ -61,16 +75,17 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 
     Raises UnknownNameError (a part, recipe or pipeline that does not exist), ProblemsError (invalid settings), or
-    DrkitError (an empty choice, an unknown scale, or a setting of a re-ranker that the recipe lacks).
+    DrkitError (an empty choice, an unknown scale, choices for a decoder that is left out, or a setting of a re-ranker
+    that the recipe lacks).
     """
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
     table = _read(request, parts)
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
+    if pretrain := _inner(table, "pretrain"):
+        table["pretrain"] = _pretraining(pretrain, request, parts.registry)
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
-    if pretrain := _inner(table, "pretrain"):
-        table["pretrain"] = {**pretrain, "losses": _losses(pretrain, parts.registry)}
     for assignment in request.settings:
         assign(table, assignment)
     table = _without_unused(table, {assignment.partition("=")[0].strip() for assignment in request.settings})
@@ -128,19 +143,72 @@ def _quick_round(current: Table) -> Table:
     return kept
 
 
-def _losses(pretrain: Mapping[str, Any], registry: Registry) -> Table:
-    """Return the losses of a pre-training; one that reads what the decoder does not provide is the decoder's own."""
-    decoder = _part_or_none(registry, Kind.DECODER, pretrain.get("decoder", {}))
-    losses = dict(_inner(pretrain, "losses"))
-    for name in losses:
-        term = _inner(losses, name)
+def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
+    """Return a pre-training with the user's maskers, context and decoders. Raises DrkitError as `compose` does."""
+    encoder, decoders = dict(_inner(pretrain, "encoder")), dict(_inner(pretrain, "decoders"))
+    if NONE in request.decoder:
+        if request.masker or request.context or len(request.decoder) > 1:
+            raise DrkitError(
+                "--decoder none leaves out every decoder, so it has neither --masker nor --context, nor another "
+                "--decoder; --encoder-masker chooses what is hidden from the encoder"
+            )
+        request, decoders = evolve(request, decoder=()), {}
+    main, others = _main(encoder, decoders, request, registry), request.decoder[1:]
+    if request.encoder_masker:
+        encoder = merge(encoder, {"masker": masker_table(request.encoder_masker, encoder, registry)})
+    if request.masker or request.context or request.decoder:
+        decoders[MAIN] = main
+    for text in others:
+        part = part_table(Kind.DECODER, text, registry)
+        shared = {key: main[key] for key in ("context", "nested", "masker") if key in main}
+        decoders[_free_name(part["use"].replace(":", "-"), decoders)] = {"decoder": part, **shared}
+    decoders = {name: _with_losses(task, registry) for name, task in decoders.items()}
+    return {**pretrain, "encoder": encoder, "decoders": decoders}
+
+
+def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Registry) -> Table:
+    """Return the decoder `main` with the user's parts; without one, it starts with the encoder's masker."""
+    masker = {"masker": encoder["masker"]} if "masker" in encoder else {}
+    main = dict(_inner(decoders, MAIN)) or masker
+    chosen: Table = {"masker": masker_table(request.masker, main, registry)} if request.masker else {}
+    chosen |= {"context": part_table(Kind.CONTEXT, request.context, registry)} if request.context else {}
+    chosen |= {"decoder": part_table(Kind.DECODER, request.decoder[0], registry)} if request.decoder else {}
+    return merge(main, chosen)
+
+
+def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
+    """Return the table of a masker that replaces the one of a task: it hides as many tokens."""
+    table, ratio = part_table(Kind.MASKER, text, registry), _inner(task, "masker").get("ratio")
+    settings = {a.name for a in fields(registry.get(Kind.MASKER, table["use"]).config)}
+    return table if ratio is None or "ratio" not in settings else {**table, "ratio": ratio}
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """Return the name, with a number behind it if it is taken."""
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in {*taken})
+
+
+def _with_losses(task: Any, registry: Registry) -> Any:
+    """Return a decoder whose losses read what it provides: those that do not are replaced by the decoder's own."""
+    if not isinstance(task, Mapping):  # reported when the recipe is read
+        return task
+    decoder = _part_or_none(registry, Kind.DECODER, task.get("decoder", {}))
+    if decoder is None:
+        return task
+    if "losses" not in task:
+        own = decoder.trained_by or _DEFAULT_LOSS
+        return {**task, "losses": {own: {"use": own}}}
+    losses: Table = {}
+    for name, term in _inner(task, "losses").items():
         loss = _part_or_none(registry, Kind.LOSS, term)
-        if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
-            continue
-        if {*loss.receives} - {*decoder.provides, *provided_by(BATCH)}:
-            kept = {key: term[key] for key in ("on", "weight") if key in term}
-            losses[name] = {"use": decoder.trained_by, **kept}
-    return losses
+        fits = loss is None or {*loss.receives} <= {*decoder.provides, *provided_by(BATCH)}
+        if fits or not decoder.trained_by:
+            losses[name] = term
+        else:
+            weight = {"weight": term["weight"]} if isinstance(term, Mapping) and "weight" in term else {}
+            losses[decoder.trained_by] = {"use": decoder.trained_by, **weight}
+    return {**task, "losses": losses}
 
 
 def _without_unused(table: Table, given: Set[str]) -> Table:
@@ -153,8 +221,12 @@ def _without_unused(table: Table, given: Set[str]) -> Table:
     for name in ("encoder", RERANKER):
         if name in table:
             table[name] = _without_none(table[name], ("pretrained",))
-    if losses := _inner(_inner(table, "pretrain"), "losses"):
-        table["pretrain"] = {**table["pretrain"], "losses": _without_none(losses, losses)}
+    if pretrain := _inner(table, "pretrain"):
+        decoders = _without_none(pretrain.get("decoders", {}), _inner(pretrain, "decoders"))
+        if isinstance(decoders, Mapping):
+            decoders = {name: _without_idle_losses(task) for name, task in decoders.items()}
+        encoder = {"encoder": _without_idle_losses(pretrain["encoder"])} if "encoder" in pretrain else {}
+        table["pretrain"] = {**pretrain, **encoder, "decoders": decoders}
     if "finetune" not in table:
         table.pop(RERANKER, None)
     rounds = _inner(table, "finetune").get("rounds", [])
@@ -169,11 +241,17 @@ def _without_unused(table: Table, given: Set[str]) -> Table:
     return table
 
 
+def _without_idle_losses(task: Any) -> Any:
+    """Return the encoder's or a decoder's table without losses that are `none`."""
+    losses = _inner(task, "losses") if isinstance(task, Mapping) else {}
+    return {**task, "losses": _without_none(losses, losses)} if losses else task
+
+
 def _without_none(table: Any, names: Iterable[str]) -> Any:
     """Return a table without those of some settings that are `none`."""
     if not isinstance(table, Mapping):  # reported when the recipe is read
         return table
-    return {key: value for key, value in table.items() if key not in {*names} or _use(value) != "none"}
+    return {key: value for key, value in table.items() if key not in {*names} or _use(value) != NONE}
 
 
 def _inner(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -191,13 +269,11 @@ def _part_or_none(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | 
 
 
 def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Table:
-    """Return the user's parts as a table to merge over the recipe; unknown names raise here, with the kind of part.
+    """Return the user's parts of fine-tuning as a table to merge over the recipe, and collection and name.
 
     negatives: per query, if miners are chosen: the recipe itself may train without mined ones.
     """
     registry = parts.registry
-    slots = {Kind.MASKER: request.masker, Kind.DECODER: request.decoder}
-    pretrain = {kind.value: part_table(kind, text, registry) for kind, text in slots.items() if text}
     finetune: Table = {"pipeline": request.pipeline} if request.pipeline else {}
     if request.loss:
         finetune["loss"] = part_table(Kind.LOSS, request.loss, registry)
@@ -205,7 +281,7 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Tabl
         miners = [part_table(Kind.MINER, text, registry) for text in request.miners]
         finetune |= {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}
     collection = part_table(Kind.COLLECTION, request.collection, registry) if request.collection else {}
-    tables = {"pretrain": pretrain, "finetune": finetune, "collection": collection, "name": request.name}
+    tables = {"finetune": finetune, "collection": collection, "name": request.name}
     return {name: table for name, table in tables.items() if table}
 
 
@@ -221,7 +297,7 @@ def part_table(kind: Kind, text: str, registry: Registry) -> Table:
 
 def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> str:
     """Return the default name of a run, such as `pydocs-pmi-enhanced`, or `tldr-retromae` for `beir:data/tldr`."""
-    parts = [request.paper] if request.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
+    parts = [request.paper] if request.paper else _names_of_tasks(_inner(table, "pretrain"))
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
     names = [
@@ -230,6 +306,16 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
         *([request.pipeline] if request.pipeline else []),
     ]
     return "-".join(names).strip(" .").replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
+
+
+def _names_of_tasks(pretrain: Mapping[str, Any]) -> list[str]:
+    """Return the masker, context and decoder of the decoder `main`, and the names of the other decoders."""
+    decoders = _inner(pretrain, "decoders")
+    if not decoders:
+        return [_use(_inner(pretrain, "encoder").get("masker", "")), "no-decoder"]
+    main = _inner(decoders, MAIN)
+    names = [_use(main.get("masker", "")), _use(main.get("context", "")), _use(main.get("decoder", "")), *decoders]
+    return [name for name in names if name not in ("", ITSELF.use, MAIN)]
 
 
 def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:

@@ -14,7 +14,7 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.data.words import estimate_tokens
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
-from drkit.recipe.parts import context_kind
+from drkit.recipe.parts import required_capabilities
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Collection
@@ -61,7 +61,7 @@ def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeReque
     limit = _LONGEST_WITH_LAYERS if recipe.encoder.layers else _LONGEST_PASSAGE
     found = suggest_lengths(passages, queries, which=which, limit=limit)
     kept = {setting.partition("=")[0].strip() for setting in request.settings}
-    if recipe.pretrain and context_kind(recipe.pretrain, parts.registry) == "span":
+    if "spans" in required_capabilities(recipe.pretrain, parts.registry):
         kept.add("encoder.passage_length")
     chosen = {path: one for path, one in found.items() if path not in kept}
     settings = (*request.settings, *(f"{path}={value}" for path, (value, _) in chosen.items()))

@@ -11,7 +11,7 @@ from attrs import frozen
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import MissingExtraError
-from drkit.recipe.schema import Choice, Pretrain, Recipe, WeightedLoss
+from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Pretrain, Recipe, WeightedLoss
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
 FOR_EXTRACTIVE = "importance"
@@ -51,11 +51,19 @@ def with_nested(choice: Choice, path: str = "") -> Iterator[tuple[str, Choice]]:
 
 
 def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
-    """Yield the masker, the decoder and the losses of a pre-training."""
-    for kind, choice in ((Kind.MASKER, pretrain.masker), (Kind.DECODER, pretrain.decoder)):
-        yield PartInUse.of(kind, choice, registry, f"pretrain.{kind}")
-    for name, term in pretrain.losses.items():
-        yield PartInUse.of(Kind.LOSS, term, registry, f"pretrain.losses.{name}")
+    """Yield the maskers, contexts, decoders and losses of a pre-training, the encoder's first."""
+    yield from parts_of(pretrain.encoder, registry, "pretrain.encoder")
+    for name, task in pretrain.decoders.items():
+        yield from parts_of(task, registry, f"pretrain.decoders.{name}")
+
+
+def parts_of(task: EncoderTask | DecoderTask, registry: Registry, path: str) -> Iterator[PartInUse]:
+    """Yield the parts of the encoder's task or of a decoder's."""
+    for kind in (Kind.MASKER, Kind.CONTEXT, Kind.DECODER):
+        if choice := getattr(task, kind.value, None):
+            yield PartInUse.of(kind, choice, registry, f"{path}.{kind}")
+    for name, term in task.losses.items():
+        yield PartInUse.of(Kind.LOSS, term, registry, f"{path}.losses.{name}")
 
 
 def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
@@ -111,16 +119,6 @@ def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict
         for name, settings in part.spec.requires_of(part.config).items():
             required[name] = settings if settings is not None else required.get(name)
     return required
-
-
-def context_kind(pretrain: Pretrain, registry: Registry) -> str:
-    """Return which text the decoder rebuilds: `span`, `query` or `mixed`; `self` if the masker provides no context."""
-    masker = next(parts_in_use(pretrain, registry))
-    if "context" not in masker.spec.provides_of(masker.config):
-        return "self"
-    required = masker.spec.requires_of(masker.config)
-    kinds = [kind for kind, stage in (("span", "spans"), ("query", "generated-queries")) if stage in required]
-    return "mixed" if len(kinds) > 1 else kinds[0] if kinds else "self"
 
 
 def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:

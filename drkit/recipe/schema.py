@@ -6,6 +6,8 @@ The defaults are those of the small default run. Training settings have their na
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from attrs import Factory, evolve, field, fields, frozen
@@ -14,7 +16,7 @@ from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, opti
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import Choice as Choice
-from drkit.core.spec import Kind, LossChoice
+from drkit.core.spec import Kind, LossChoice, NoSettings
 from drkit.encoders.folder import PRECISIONS
 from drkit.encoders.pooling import POOLINGS
 
@@ -22,22 +24,27 @@ SCHEMA = 1
 
 
 MaskerChoice = Annotated[Choice, Kind.MASKER]
+ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 # One of `drkit.encoders.pooling.POOLINGS`, or a part.
 PoolingName = Annotated[str, Kind.POOLING]
 
-SOURCES = ("encoder", "decoder")
+# The side of the encoder in pre-training; every other side is a decoder, by name.
+ENCODER = "encoder"
+# The decoder that the options of the command line choose.
+MAIN = "main"
+# The context of a decoder that rebuilds the encoder's text.
+ITSELF = Choice("self", NoSettings())
 
 
 @frozen
 class WeightedLoss:
-    """One term of the pre-training loss: a loss, the output it reads (`encoder` or `decoder`), and its weight."""
+    """One term of the pre-training loss, of the outputs of the encoder or of a decoder, and its weight."""
 
     use: str
     config: Any
-    on: str = field(validator=in_(SOURCES))
     weight: float = field(default=1.0, validator=at_least(0))
 
 
@@ -230,13 +237,53 @@ class Probe:
 
 
 @frozen
-class Pretrain(Training):
-    """Pre-training: the masker that hides tokens, the decoder that rebuilds the text, and the losses."""
+class EncoderTask:
+    """What pre-training hides from the encoder, and the losses of its outputs.
+
+    context: the partner of each text, for losses that compare two texts.
+    """
 
     masker: MaskerChoice = field(kw_only=True)
+    context: ContextChoice = ITSELF
+    losses: dict[str, WeightedLoss] = field(factory=dict)
+
+
+@frozen
+class DecoderTask:
+    """A decoder, the text that it rebuilds, what is hidden from it, and the losses of its outputs.
+
+    context: another text than the encoder's. masker: None for a decoder that reads no view.
+    """
+
+    context: ContextChoice = ITSELF
+    masker: MaskerChoice | None = None
+    nested: bool = setting(False, None, "hide what is hidden from the encoder, too")
     decoder: DecoderChoice = field(kw_only=True)
-    losses: dict[str, WeightedLoss] = field(kw_only=True, validator=min_len(1))
+    losses: dict[str, WeightedLoss] = field(factory=dict)
+
+
+def _names_of_decoders(_instance: Any, attribute: Any, value: Mapping[str, DecoderTask]) -> None:
+    """Validate names of decoders, which are those of files and of columns in logs."""
+    for name in value:
+        if name == ENCODER or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise ValueError(
+                f"'{attribute.name}': a decoder's name has small letters, digits and hyphens, and is not "
+                f"{ENCODER!r}; got {name!r:.80}"
+            )
+
+
+@frozen
+class Pretrain(Training):
+    """Pre-training: what the encoder reads, and the decoders that rebuild texts from its vector, by name."""
+
+    encoder: EncoderTask = field(kw_only=True)
+    decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_of_decoders)
     probe: Probe = field(kw_only=True, factory=Probe)
+
+    def losses(self) -> dict[str, tuple[str, WeightedLoss]]:
+        """Return the side and the loss of each term, by its name in logs: `encoder_mlm`, `main_mlm`."""
+        sides = {ENCODER: self.encoder.losses, **{name: task.losses for name, task in self.decoders.items()}}
+        return {f"{side}_{name}": (side, loss) for side, losses in sides.items() for name, loss in losses.items()}
 
 
 # The settings of `Finetune` that a round may override.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import reprlib
 import sys
 import types
@@ -95,7 +96,8 @@ def problems_of(error: BaseException) -> list[str]:
     lines = []
     for line in transform_error(error, path="recipe", format_exception=_message):
         what, _, path = line.rpartition(" @ ")
-        lines.append(f"{what} @ {path.removeprefix('recipe.')}" if what else line)
+        dotted = re.sub(r"\['([^']+)'\]", r".\1", path)  # as `--set` takes it
+        lines.append(f"{what} @ {dotted.removeprefix('recipe.')}" if what else line)
     return lines
 
 
@@ -263,17 +265,10 @@ def _pooling(converter: Converter, registry: Registry) -> Callable[[Any, Any], s
 
 def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, Any], WeightedLoss]:
     def structure(value: Any, _: Any) -> WeightedLoss:
-        term = {k: v for k, v in value.items() if k in ("on", "weight")} if isinstance(value, Mapping) else {}
-        rest = {k: v for k, v in value.items() if k not in term} if isinstance(value, Mapping) else value
+        weight = value.get("weight", 1.0) if isinstance(value, Mapping) else 1.0
+        rest = {k: v for k, v in value.items() if k != "weight"} if isinstance(value, Mapping) else value
         use, config = _part(converter, registry, Kind.LOSS, rest)
-        if "on" not in term:
-            raise KeyError("on")
-        return WeightedLoss(
-            use=use,
-            config=config,
-            on=converter.structure(term["on"], str),
-            weight=converter.structure(term.get("weight", 1.0), float),
-        )
+        return WeightedLoss(use=use, config=config, weight=converter.structure(weight, float))
 
     return structure
 
@@ -321,7 +316,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Choice):
         return {"use": value.use, **plain(value.config)}
     if isinstance(value, WeightedLoss):
-        return {"use": value.use, "on": value.on, "weight": value.weight, **plain(value.config)}
+        return {"use": value.use, "weight": value.weight, **plain(value.config)}
     if attrs.has(type(value)):
         return {a.name: plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
     if isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
@@ -25,32 +25,30 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext, TokenBatch, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
-from drkit.data.contexts import batch_signals
+from drkit.data.contexts import PretrainingTexts, batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.recipe.parts import PartInUse, all_parts, context_kind, parts_in_use, required_signals
-from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.parts import PartInUse, all_parts, parts_of, required_signals
+from drkit.recipe.schema import ENCODER, RERANKER, Choice, DecoderTask, EncoderSettings, EncoderTask, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
-from drkit.runs.steps.pretrain import auto_encoder, vocabulary_signals
+from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.collections import written_signal
+from drkit.testing.contexts import require_contexts, toy_pretraining_texts
 from drkit.testing.decoders import check_outputs, scalar_of
 from drkit.testing.losses import check_gradient, check_step, learned_tensors
-from drkit.testing.maskers import check_views, require_views
+from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
 from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
@@ -142,9 +140,14 @@ class AttributedRegistry(Registry):
     """The parts of a registry; an error in one that is built names the part in one line."""
 
     def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
-        """Build a part; see `build_part`."""
+        """Build a part; see `build_part`. Raises a one-line DrkitError for a decoder that is not a module."""
         spec = self.get(kind, name)
-        return build_part(PartInUse(spec, spec.config() if config is None else config), context)
+        part = PartInUse(spec, spec.config() if config is None else config)
+        built = build_part(part, context)
+        is_module = isinstance(built, nn.Module)
+        if spec.kind is Kind.DECODER:
+            refuse_unless(is_module, f"{part.full_title}: expected an nn.Module, got {_kind_of(built)}")
+        return built
 
 
 @frozen(eq=False)
@@ -154,54 +157,75 @@ class CheckedMasker:
     part: PartInUse
     masker: Any
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Return the masker's views. Raises a one-line DrkitError if they break its contract."""
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
+        """Return the masker's view. Raises a one-line DrkitError if it breaks its contract."""
         title, provided = self.part.full_title, self.part.spec.provides_of(self.part.config)
-        with trying(self.part, "called with (tokens, rng, rows=..)"):
-            views = require_views(self.masker(tokens, rng, rows=rows), title)
-            check_views(views, tokens, rows, provided, title)
-        return views
+        with trying(self.part, "called with (tokens, rng, rows=.., nested=..)"):
+            view = require_view(self.masker(tokens, rng, rows=rows, nested=nested), title)
+            check_view(view, tokens, rows, provided, title)
+        return view
 
 
 @frozen(eq=False)
-class OtherTexts:
-    """Contexts that are other texts of a store: of the first text the last one."""
+class CheckedContext:
+    """A context whose batches are checked."""
 
-    store: TokenStore
-    signals: Mapping[str, SignalValues]
+    part: PartInUse
+    context: Any
 
-    def batch(self, indices: NDArray[np.int64], _epoch: int, _seed: int, pad_to: int | None = None) -> TokenBatch:
-        """Return the contexts of the texts at these indices; see `drkit.data.contexts.Contexts`."""
-        others = self.store.batch(len(self.store) - 1 - indices, pad_to=pad_to, signals=self.signals)
-        return attrs.evolve(others, keys=torch.from_numpy(indices))
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
+        """Return the context's batch. Raises a one-line DrkitError if it breaks its contract."""
+        with trying(self.part, "called with (tokens, texts, seed=.., epoch=..)"):
+            return require_contexts(self.context(tokens, texts, seed=seed, epoch=epoch), tokens, self.part.full_title)
 
 
 def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext) -> None:
-    """Run the signals, the masker, the decoder and the losses on one toy batch, combined as in a run."""
-    masker_part, decoder_part, *_ = parts_in_use(settings, registry)
+    """Run the signals, the maskers, the contexts, the decoders and the losses on one toy batch, as in a run."""
     with TemporaryDirectory(prefix=SCRATCH) as folder:
-        texts = _stored_texts(context, Path(folder))
-        signals = _signals(settings, registry, texts, context, Path(folder))
+        stored = _stored_texts(context, Path(folder))
+        signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
-        masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
-        refuse_unless(callable(masker), f"{masker_part.full_title}: {type(masker).__name__} is not callable")
-        module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, masker=masker).train()
-        carried = batch_signals(signals)
-        with trying(decoder_part, "while reading its rows and layers"):
-            _check_decoder(decoder_part, module, texts.store.batch(np.arange(len(texts)), signals=carried))
-        collate = MaskingCollator(
-            store=texts.store,
-            signals=carried,
-            masker=CheckedMasker(masker_part, masker),
-            rows=module.decoder.rows,
-            seed=recipe.seed,
-            contexts=None if context_kind(settings, registry) == "self" else OtherTexts(texts.store, carried),
-            paired=module.paired(),
-        )
-        tensors = collate([(0, index) for index in range(len(texts))])
-        _try_decoder(decoder_part, masker_part, module, tensors)
-        for name, term in settings.losses.items():
-            _try_term(PartInUse.of(Kind.LOSS, term, registry), module.terms[name], module, tensors)
+        maskers = build_maskers(settings, registry, context)
+        parts = _parts_by_side(settings, registry)
+        for side, masker in maskers.items():
+            title = parts[side, Kind.MASKER].full_title
+            refuse_unless(callable(masker), f"{title}: {type(masker).__name__} is not callable")
+        module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, maskers).train()
+        texts = toy_pretraining_texts(stored.store, batch_signals(signals), Path(folder))
+        tokens = texts.batch(np.arange(len(stored)))
+        for name in module.decoders:
+            part = parts[name, Kind.DECODER]
+            with trying(part, "while reading its rows and layers"):
+                _check_decoder(part, module, name, tokens)
+        checked = {side: CheckedMasker(parts[side, Kind.MASKER], masker) for side, masker in maskers.items()}
+        collate = masking_collator(settings, registry, module, context, checked, texts)
+        tensors = _with_checked_contexts(collate, parts)([(0, index) for index in range(len(stored))])
+        with trying(parts[ENCODER, Kind.MASKER], "while filling masked positions"):
+            views, _ = module.filled_views(tensors)
+        for name in module.decoders:
+            _try_decoder(parts[name, Kind.DECODER], module, name, views, tensors)
+        for name, (_, term) in settings.losses().items():
+            _try_term(PartInUse.of(Kind.LOSS, term, registry), module.terms[name], module, views, tensors)
+
+
+def _parts_by_side(settings: Pretrain, registry: Registry) -> dict[tuple[str, Kind], PartInUse]:
+    """Return the masker, context and decoder of each side."""
+    tasks: dict[str, EncoderTask | DecoderTask] = {ENCODER: settings.encoder, **settings.decoders}
+    return {
+        (side, part.spec.kind): part
+        for side, task in tasks.items()
+        for part in parts_of(task, registry, "")
+        if part.spec.kind != Kind.LOSS
+    }
+
+
+def _with_checked_contexts(collate: MaskingCollator, parts: Mapping[tuple[str, Kind], PartInUse]) -> MaskingCollator:
+    decoders = {
+        name: attrs.evolve(text, context=CheckedContext(parts[name, Kind.CONTEXT], text.context))
+        for name, text in collate.decoders.items()
+    }
+    partner = collate.partner and CheckedContext(parts[ENCODER, Kind.CONTEXT], collate.partner)
+    return attrs.evolve(collate, decoders=decoders, partner=partner)
 
 
 def _stored_texts(context: BuildContext, folder: Path) -> StoredTexts:
@@ -224,9 +248,9 @@ def _signals(
     return found
 
 
-def _check_decoder(part: PartInUse, module: AutoEncoder, tokens: TokenBatch) -> None:
-    title, decoder = part.full_title, module.decoder
-    require(isinstance(decoder, nn.Module), f"{title}: expected an nn.Module, got {_kind_of(decoder)}")
+def _check_decoder(part: PartInUse, module: AutoEncoder, name: str, tokens: TokenBatch) -> None:
+    title = part.full_title
+    decoder: Any = module.decoders[name]
     require_methods(part, decoder, ("rows",))
     require(hasattr(decoder, "needs_layers"), f"{title}: {type(decoder).__name__} has no attribute needs_layers")
     rows = decoder.rows(tokens.ids.shape[1])
@@ -234,13 +258,18 @@ def _check_decoder(part: PartInUse, module: AutoEncoder, tokens: TokenBatch) -> 
     module.encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
 
 
-def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
+def _try_decoder(
+    part: PartInUse,
+    module: AutoEncoder,
+    name: str,
+    views: Mapping[str, MaskedView],
+    tensors: Mapping[str, Tensor],
+) -> None:
     """Check a decoder's outputs by name, and that a gradient reaches each of its weights."""
-    title = part.full_title
-    with trying(masker, "while filling masked positions"):
-        inputs = module.decoder_input(module.encode(tensors), tensors)
+    title, decoder = part.full_title, module.decoders[name]
+    inputs = module.decoder_input(name, module.encode(views, tensors), views, tensors)
     with trying(part, "called with (inputs, heads)"):
-        out = module.decoder(inputs, module.encoder.heads())
+        out = decoder(inputs, module.encoder.heads())
         require(isinstance(out, Mapping), f"{title}: expected a mapping of names to outputs, got {_kind_of(out)}")
         provided = part.spec.provides_of(part.config)
         missing = sorted(provided - set(out))
@@ -248,7 +277,7 @@ def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensor
         require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
         width = module.encoder.config.hidden_size
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
-        _check_weights(part, module.decoder, [scalar_of(value) for value in out.values()])
+        _check_weights(part, decoder, [scalar_of(value) for value in out.values()])
 
 
 def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -> None:
@@ -269,9 +298,11 @@ def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -
     )
 
 
-def _try_term(part: PartInUse, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
-    outputs = module.outputs(module.encode(tensors), tensors)
-    weights = [*module.encoder.parameters(), *module.decoder.parameters()]
+def _try_term(
+    part: PartInUse, term: Term, module: AutoEncoder, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
+) -> None:
+    outputs = module.outputs(module.encode(views, tensors), views, tensors)
+    weights = [*module.encoder.parameters(), *module.decoders.parameters()]
     _try_loss(part, term.loss, term.inputs(outputs[term.on]), [weight for weight in weights if weight.requires_grad])
 
 

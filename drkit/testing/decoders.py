@@ -98,13 +98,14 @@ def _inputs(
     tokens = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None))
     tokens = tokens if some is None else rows_of(tokens, some)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
-    views = UniformMasker(UniformConfig(), toy_context())(tokens, draws, rows=rows)
+    masker, harder = (UniformMasker(UniformConfig(ratio=ratio), toy_context()) for ratio in (0.3, 0.5))
+    read, view = masker(tokens, draws), harder(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
-        views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
+        view = keep_targets(view, decoder.rows, draws)
     if "replaced" in spec.receives:
-        views = attrs.evolve(views, encoder=_filled(views.encoder, tokens), decoder=_filled(views.decoder, tokens))
-    encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
-    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
+        read, view = _filled(read, tokens), _filled(view, tokens)
+    encoded = encoder.encode(read.ids, read.attention, tuple(decoder.needs_layers))
+    return DecoderInput(encoded=encoded, tokens=tokens, view=view, encoder_view=read)
 
 
 def _filled(view: MaskedView, tokens: TokenBatch) -> MaskedView:

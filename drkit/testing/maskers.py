@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from drkit.core.draws import Draws
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
-from drkit.core.types import MaskedView, TokenBatch, Views, map_tensors
+from drkit.core.types import MaskedView, TokenBatch, map_tensors
+from drkit.maskers.views import NO_TARGET, hidden_tokens
 from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
-from drkit.testing.toys import rows_of, toy_context, toy_pairs_of_texts, toy_tokens, with_signals
+from drkit.testing.toys import rows_of, toy_context, toy_tokens, with_signals
 
-NO_TARGET = -100
 SOME = [6, 0, 3]
 EMPTY = 5  # the row of an empty text
 SHORT = 3  # a text with at most this many tokens may stay unmasked
@@ -27,10 +27,10 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
     Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
-    text of more than three tokens; labels are the clean tokens; the input is unchanged; the same seed gives the same
-    mask, also after pickling and in a worker process, another epoch another mask; the rest of the batch, its order and
-    padding do not matter; a batch of one text and an empty text are not an error; only declared signals are read. A
-    masker that provides `context` gets texts with contexts.
+    text of more than three tokens, unless the setting `ratio` is 0; labels are the clean tokens; the input is
+    unchanged; what an earlier view hides (`nested`) stays hidden; the same seed gives the same mask, also after
+    pickling and in a worker process, another epoch another mask; the rest of the batch, its order and padding do not
+    matter; a batch of one text and an empty text are not an error; only declared signals are read.
     """
     spec = spec_of(Kind.MASKER, part)
     check_spec(spec)
@@ -39,29 +39,46 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     require(callable(masker), f"{spec.name}: a masker must be callable, got {type(masker).__name__}")
     unknown = provided - set(provided_by(MASKER))
     require(not unknown, f"{spec.name}: provides {sorted(unknown)}; a masker provides {', '.join(provided_by(MASKER))}")
-    scopes, plain = signal_scopes(spec, config), toy_pairs_of_texts if "context" in provided else toy_tokens
+    scopes, hides = signal_scopes(spec, config), getattr(config, "ratio", 1) > 0
 
     def toys(padding: int = 0) -> TokenBatch:
-        return with_signals(plain(padding=padding), scopes)
+        return with_signals(toy_tokens(padding=padding), scopes)
 
     for rows in (0, 33) if "rows" in provided else (0,):
-        _check_one(masker, rows, spec.name, provided, toys)
+        _check_one(masker, rows, spec.name, provided, toys, hides)
 
 
-def _check_one(masker: Any, rows: int, name: str, provided: Collection[str], toys: Callable[..., TokenBatch]) -> None:
+def _check_one(
+    masker: Any, rows: int, name: str, provided: Collection[str], toys: Callable[..., TokenBatch], hides: bool
+) -> None:
     tokens, untouched = toys(), toys()
-    views = _mask(masker, tokens, rows, name)
+    view = _mask(masker, tokens, rows, name)
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
-    expected = (tokens.context or tokens) if "context" in provided else tokens
-    which = "context of the batch" if "context" in provided else "clean text"
-    require(torch.equal(views.context.ids, expected.ids), f"{name}: Views.context must be the {which}")
-    check_views(views, tokens, rows, provided, name)
-    if not rows:
-        idle = ~(views.decoder.labels != NO_TARGET).any(1) & (views.context.maskable.sum(1) > SHORT)
-        require(not idle.any(), f"{name}, decoder: a text has maskable tokens, but no targets")
-    _check_draws(masker, tokens, views, rows, name)
-    longer = _cut(_mask(masker, toys(padding=7), rows + 5 if rows else 0, name), views.decoder.ids.shape[1], rows)
-    require(_same(longer, views), f"{name}: a text's mask depends on its padding")
+    check_view(view, tokens, rows, provided, name)
+    if hides:
+        _check_hides(view, tokens, name)
+        _check_draws(masker, tokens, view, rows, name)
+    _check_nested(masker, tokens, rows, name)
+    longer = _cut(_mask(masker, toys(padding=7), rows + 5 if rows else 0, name), view.ids.shape[1], rows)
+    require(_same(longer, view), f"{name}: a text's mask depends on its padding")
+
+
+def _check_hides(view: MaskedView, tokens: TokenBatch, name: str) -> None:
+    long = tokens.maskable.sum(1) > SHORT
+    if view.visible is not None:
+        hidden = (~view.visible & tokens.maskable[:, None]).any((1, 2))
+        require(bool(hidden[long].all()), f"{name}: rows do not hide any token")
+    else:
+        idle = ~(view.labels != NO_TARGET).any(1) & long
+        require(not idle.any(), f"{name}: a text has maskable tokens, but no targets")
+
+
+def _check_nested(masker: Any, tokens: TokenBatch, rows: int, name: str) -> None:
+    outer = _mask(masker, tokens, 0, name, seed=3)
+    inner = _mask(masker, tokens, rows, name, nested=outer)
+    hidden = hidden_tokens(outer)
+    seen = ~hidden_tokens(inner) if inner.visible is None else inner.visible.any(1)
+    require(not (hidden & seen).any(), f"{name}: a token that the view `nested` hides is visible; see make_view")
 
 
 class _OneBatch(Dataset[TokenBatch]):
@@ -77,33 +94,30 @@ class _OneBatch(Dataset[TokenBatch]):
         return self.tokens
 
 
-def _mask(masker: Any, tokens: TokenBatch, rows: int, name: str, *, seed: int = 1, epoch: int = 0) -> Views:
-    with running(name, f"masking {len(tokens.ids)} text(s) with rows={rows}"):
-        views = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows)
-    return require_views(views, name)
+def _mask(
+    masker: Any,
+    tokens: TokenBatch,
+    rows: int,
+    name: str,
+    *,
+    seed: int = 1,
+    epoch: int = 0,
+    nested: MaskedView | None = None,
+) -> MaskedView:
+    with running(name, f"masking {len(tokens.ids)} text(s) with rows={rows}, nested={nested and 'a view'}"):
+        view = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows, nested=nested)
+    return require_view(view, name)
 
 
-def require_views(views: Any, name: str) -> Views:
-    """Return what a masker returned; raises ContractError unless it is Views."""
-    require(isinstance(views, Views), f"{name}: a masker must return Views, got {type(views).__name__}")
-    assert isinstance(views, Views)
-    return views
+def require_view(view: Any, name: str) -> MaskedView:
+    """Return what a masker returned; raises ContractError unless it is a MaskedView."""
+    require(isinstance(view, MaskedView), f"{name}: a masker must return a MaskedView, got {type(view).__name__}")
+    assert isinstance(view, MaskedView)
+    return view
 
 
-def check_views(views: Views, tokens: TokenBatch, rows: int, provided: Collection[str], name: str) -> None:
-    """Check the views of a batch: targets, labels, noise, and a visibility pattern if the masker provides `rows`."""
-    check_view(views.encoder, tokens, f"{name}, encoder's view")
-    check_view(views.decoder, views.context, f"{name}, decoder's view")
-    noise = views.encoder.noise is not None or views.decoder.noise is not None
-    require(
-        noise == ("replaced" in provided), f"{name}: views have `noise` if and only if the spec provides 'replaced'"
-    )
-    if rows and "rows" in provided:
-        check_rows(views, rows, name)
-
-
-def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
-    """Check shapes and types of a view, and that its targets are ordinary tokens with their own labels."""
+def check_view(view: MaskedView, clean: TokenBatch, rows: int, provided: Collection[str], name: str) -> None:
+    """Check a view: shapes, types, noise, and that its targets are ordinary tokens with their own labels."""
     for piece in ("ids", "labels"):
         tensor = getattr(view, piece)
         require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, expected int64")
@@ -115,40 +129,43 @@ def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
     require(torch.equal(view.labels[targets], clean.ids[targets]), f"{name}: a label is not the clean token")
     kept = view.ids == clean.ids
     require(bool(kept[~targets].all()), f"{name}: a token that is not a target was changed")
+    if rows and "rows" in provided:
+        _check_rows(view, clean, rows, name)
+        return
+    is_filled = view.noise is not None
+    require(is_filled == ("replaced" in provided), f"{name}: views have noise if and only if it provides 'replaced'")
 
 
-def check_rows(views: Views, rows: int, name: str) -> None:
-    """Check a decoder view's visibility pattern for `rows` rows."""
-    visible, context = views.decoder.visible, views.context
-    require(visible is not None, f"{name}: provides rows, but the decoder's view has no visible")
+def _check_rows(view: MaskedView, clean: TokenBatch, rows: int, name: str) -> None:
+    """Check a view's visibility pattern for `rows` rows."""
+    visible = view.visible
+    require(visible is not None, f"{name}: provides rows, but its view has no visible")
     assert visible is not None
-    expected = (len(context.ids), rows, context.ids.shape[1])
+    expected = (len(clean.ids), rows, clean.ids.shape[1])
     require(visible.dtype == torch.bool, f"{name}: visible is {visible.dtype}, expected bool")
     require(tuple(visible.shape) == expected, f"{name}: visible has shape {tuple(visible.shape)}, expected {expected}")
-    require(torch.equal(views.decoder.ids, context.ids), f"{name}: with rows the decoder's ids must be the clean ones")
-    special = context.attention & ~context.maskable
+    require(torch.equal(view.ids, clean.ids), f"{name}: with rows the view's ids must be the clean ones")
+    special = clean.attention & ~clean.maskable
     require(bool(visible.transpose(1, 2)[special].all()), f"{name}: a special token is hidden from some row")
-    require(not visible.transpose(1, 2)[~context.attention].any(), f"{name}: padding is visible to some row")
-    hidden = (~visible & context.maskable[:, None]).any((1, 2))
-    require(bool(hidden[context.maskable.sum(1) > SHORT].all()), f"{name}: rows do not hide any token")
+    require(not visible.transpose(1, 2)[~clean.attention].any(), f"{name}: padding is visible to some row")
 
 
-def _check_draws(masker: Any, tokens: TokenBatch, views: Views, rows: int, name: str) -> None:
-    require(_same(views, _mask(masker, tokens, rows, name)), f"{name}: the same seed gives a different mask")
-    require(not _same(views, _mask(masker, tokens, rows, name, epoch=1)), f"{name}: every epoch gives the same mask")
-    require(not _same(views, _mask(masker, tokens, rows, name, seed=2)), f"{name}: every seed gives the same mask")
+def _check_draws(masker: Any, tokens: TokenBatch, view: MaskedView, rows: int, name: str) -> None:
+    require(_same(view, _mask(masker, tokens, rows, name)), f"{name}: the same seed gives a different mask")
+    require(not _same(view, _mask(masker, tokens, rows, name, epoch=1)), f"{name}: every epoch gives the same mask")
+    require(not _same(view, _mask(masker, tokens, rows, name, seed=2)), f"{name}: every seed gives the same mask")
     for some in (SOME, [0], [EMPTY]):
         alone = _mask(masker, rows_of(tokens, some), rows, name)
-        same = _same(alone, map_tensors(views, lambda tensor, some=some: tensor[some]))
+        same = _same(alone, map_tensors(view, lambda tensor, some=some: tensor[some]))
         require(same, f"{name}: a text's mask depends on the other texts of the batch")
     with running(name, "pickling it, as worker processes need,"):
         thawed = pickle.loads(pickle.dumps(masker))
-    require(_same(views, _mask(thawed, tokens, rows, name)), f"{name}: pickling changes the mask")
+    require(_same(view, _mask(thawed, tokens, rows, name)), f"{name}: pickling changes the mask")
     # Batches are masked in the worker processes of a DataLoader.
     with running(name, "masking in a worker process"):
         call = functools.partial(_mask, masker, rows=rows, name=name)
         (elsewhere,) = DataLoader(_OneBatch(tokens), batch_size=None, collate_fn=call, num_workers=1)
-    require(_same(views, elsewhere), f"{name}: a worker process gives a different mask")
+    require(_same(view, elsewhere), f"{name}: a worker process gives a different mask")
 
 
 def _tensors(bundle: Any) -> list[torch.Tensor]:
@@ -164,8 +181,8 @@ def _same(one: Any, two: Any) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def _cut(views: Views, length: int, rows: int) -> Views:
+def _cut(view: MaskedView, length: int, rows: int) -> MaskedView:
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         return tensor[:, :rows, :length] if tensor.ndim == 3 else tensor[:, :length] if tensor.ndim == 2 else tensor
 
-    return map_tensors(views, cut)
+    return map_tensors(view, cut)

@@ -116,15 +116,14 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
 def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
     """Return the batch with toy signals of exactly these names and scopes: f32[B,L] per `token`, f32[B] per `text`.
 
-    A text's values do not depend on padding or other texts; contexts get them too.
+    A text's values do not depend on padding or other texts.
     """
     made = {
         name: tokens.signals.get(name, _toy_signal(tokens, name, scope))
         for name, scope in scopes.items()
         if scope != "vocabulary"
     }
-    context = None if tokens.context is None else with_signals(tokens.context, scopes)
-    return evolve(tokens, signals=made, context=context)
+    return evolve(tokens, signals=made)
 
 
 def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
@@ -132,12 +131,6 @@ def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
     if scope == "text":
         return torch.sin(turn * tokens.ids.sum(1).float())
     return torch.sin(turn * tokens.ids.float()) * tokens.maskable
-
-
-def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:
-    """Return the texts of `toy_tokens`, each with another one as its context, some longer and some shorter."""
-    contexts, texts = toy_tokens((9, 30, 22, 3, 4, 17, 2, 30), padding), toy_tokens(padding=padding)
-    return evolve(texts, context=contexts)
 
 
 def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:

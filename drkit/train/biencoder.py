@@ -22,6 +22,7 @@ from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives, Loss
 from drkit.core.types import EmbeddedPairs
+from drkit.data.contexts import BUCKET
 from drkit.data.rows import batched
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
@@ -29,7 +30,6 @@ from drkit.losses.candidates import first_copies
 from drkit.recipe.schema import Choice, Training
 from drkit.train.batches import Example
 from drkit.train.gradients import ROWS, Rows
-from drkit.train.pretrain import BUCKET
 
 if TYPE_CHECKING:
     Indices = NDArray[np.int64]

@@ -1,7 +1,8 @@
 """Training checkpoints: a whole masked LM with its tokenizer, which training can start from or continue.
 
 A checkpoint folder holds what `save_pretrained` writes (with the LM head), the tokenizer, and, after pre-training,
-`decoder.safetensors`, and `generator/` if a generator was trained beside the encoder. If queries and passages have
+`decoder-NAME.safetensors` for each decoder, `loss-NAME.safetensors` for each loss with weights of its own, and
+`generator/` if a generator was trained beside the encoder. If queries and passages have
 separate encoders, the folder is the query encoder and contains the passage encoder as `passage_encoder/`. The encoder
 that users load is exported separately, without any of this.
 """
@@ -22,14 +23,14 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Pretrain
+from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
 from drkit.recipe.toml import plain
 from drkit.train.pretrain import AutoEncoder, trains_generator
 
 if TYPE_CHECKING:
     from drkit.train.biencoder import BiEncoder
 
-DECODER = "decoder.safetensors"
+DECODER, LOSS = "decoder", "loss"
 GENERATOR = "generator"
 # transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
 _LOADING_OPTIONS = ("is_local", "local_files_only")
@@ -55,9 +56,10 @@ def save_encoders(module: BiEncoder, tokenizer: Any, folder: Path) -> None:
 
 
 def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: Path) -> None:
-    """Write all that pre-training continues from: encoder, LM head, decoder, and the generator if it was trained."""
+    """Write what pre-training continues from: encoder, LM head, decoders, losses, the generator if it was trained."""
     save_masked_lm(module.encoder, tokenizer, folder)
-    save_decoder(module.decoder, settings.decoder, folder)
+    for kind, name, part, choice in _trained_parts(module, settings):
+        save_part(part, choice, part_file(folder, kind, name))
     if trains_generator(module.replacer):
         save_masked_lm(module.replacer.generator, tokenizer, folder / GENERATOR)
 
@@ -79,26 +81,12 @@ def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
 
 
 def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:
-    """Load a checkpoint's decoder and generator into a module if they fit; yields notes for the user.
+    """Load a checkpoint's decoders, losses and generator into a module if they fit; yields notes for the user.
 
-    Raises DrkitError if the decoder has the settings of this one, but other weights, or the generator does not fit.
+    Raises DrkitError if a part has the settings of this one, but other weights, or the generator does not fit.
     """
-    found = saved_decoder(folder)
-    wrong = _misfits(module.decoder, folder) if found and found.get("use") == settings.decoder.use else []
-    if wrong and found == json.loads(json.dumps(plain(settings.decoder))):
-        raise DrkitError(
-            f"the weights in {folder / DECODER} do not fit the decoder {settings.decoder.use!r} of these settings "
-            f"({', '.join(wrong[:3])}{', ..' if len(wrong) > 3 else ''}); restore the file, or remove it to start the "
-            f"decoder from scratch"
-        )
-    if found and found.get("use") == settings.decoder.use and not wrong:
-        load_decoder(module.decoder, folder)
-        yield f"continuing with the decoder {found['use']!r} of the checkpoint"
-    elif found:
-        yield (
-            f"the checkpoint's decoder is {_describe_part(found)}, but this recipe's is "
-            f"{_describe_part(plain(settings.decoder))}: the decoder starts from scratch"
-        )
+    for kind, name, part, choice in _trained_parts(module, settings):
+        yield from _restore_part(part, choice, part_file(folder, kind, name), f"{kind} {name!r}")
     if trains_generator(module.replacer) and (folder / GENERATOR).is_dir():
         saved = load_encoder(folder / GENERATOR, pooling="cls")
         with explain_load_errors(str(folder / GENERATOR), "continue with the generator in"):
@@ -106,54 +94,97 @@ def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[s
         yield "continuing with the generator of the checkpoint"
 
 
+def _restore_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path, title: str) -> Iterator[str]:
+    found = saved_part(path)
+    if not found:
+        return
+    is_same = found.get("use") == choice.use
+    wrong = _misfits(part, path) if is_same else []
+    if wrong and found == _table_of(choice):
+        raise DrkitError(
+            f"the weights in {path} do not fit the {title} of these settings "
+            f"({', '.join(wrong[:3])}{', ..' if len(wrong) > 3 else ''}); restore the file, or remove it to start "
+            f"from scratch"
+        )
+    if is_same and not wrong:
+        load_part(part, path)
+        yield f"continuing with the {title} ({choice.use}) of the checkpoint"
+    else:
+        yield (
+            f"the checkpoint's {title} is {_describe_part(found)}, but this recipe's is "
+            f"{_describe_part(_table_of(choice))}: it starts from scratch"
+        )
+
+
+def _trained_parts(
+    module: AutoEncoder, settings: Pretrain
+) -> Iterator[tuple[str, str, nn.Module, Choice | WeightedLoss]]:
+    """Yield kind, name, module and choice of each decoder, and of each loss, with weights of its own."""
+    losses = settings.losses()
+    parts: list[tuple[str, str, nn.Module, Choice | WeightedLoss]] = []
+    parts += [(DECODER, name, decoder, settings.decoders[name].decoder) for name, decoder in module.decoders.items()]
+    parts += [(LOSS, name, loss, losses[name][1]) for name, loss in module.losses.items()]
+    for kind, name, part, choice in parts:
+        if any(True for _ in part.parameters()):
+            yield kind, name, part, choice
+
+
+def part_file(folder: Path, kind: str, name: str) -> Path:
+    """Return the file of a decoder's or loss's weights in a checkpoint folder."""
+    return folder / f"{kind}-{name}.safetensors"
+
+
 def copy_parts(source: Path, folder: Path) -> None:
-    """Copy a checkpoint's decoder and generator, if it has them."""
-    if (source / DECODER).is_file():
-        copyfile(source / DECODER, folder / DECODER)
+    """Copy a checkpoint's decoders, losses and generator, if it has them."""
+    for kind in (DECODER, LOSS):
+        for path in source.glob(f"{kind}-*.safetensors"):
+            copyfile(path, folder / path.name)
     if (source / GENERATOR).is_dir():
         copytree(source / GENERATOR, folder / GENERATOR)
 
 
-def save_decoder(decoder: nn.Module, choice: Choice, folder: Path) -> None:
-    """Write a decoder's own weights, if it has any, beside the checkpoint; their metadata names the part."""
+def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
+    """Write the weights of a decoder or loss; their metadata names the part."""
     from safetensors.torch import save_file
 
-    if any(True for _ in decoder.parameters()):
-        # Copies: weights may be views of one buffer (DeepSpeed), which safetensors refuses.
-        weights = {
-            name: weight.clone(memory_format=torch.contiguous_format) for name, weight in decoder.state_dict().items()
-        }
-        save_file(weights, str(folder / DECODER), metadata={"decoder": json.dumps(plain(choice))})
+    # Copies: weights may be views of one buffer (DeepSpeed), which safetensors refuses.
+    weights = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in part.state_dict().items()}
+    save_file(weights, str(path), metadata={"part": json.dumps(_table_of(choice))})
 
 
-def saved_decoder(folder: Path) -> dict[str, Any] | None:
-    """Return the part, as a recipe's table, of a checkpoint's decoder; None if the checkpoint has no decoder.
+def saved_part(path: Path) -> dict[str, Any] | None:
+    """Return the part, as a recipe's table, whose weights a file has; None without such a file.
 
-    Raises DrkitError if the file is damaged, or does not say which decoder it holds.
+    Raises DrkitError if the file is damaged, or does not say which part it holds.
     """
     from safetensors import safe_open
 
-    if not (folder / DECODER).is_file():
+    if not path.is_file():
         return None
-    path = str(folder / DECODER)
-    with explain_load_errors(path, "read the decoder in"), safe_open(path, framework="pt") as file:
-        return dict(json.loads((file.metadata() or {})["decoder"]))
+    with explain_load_errors(str(path), "read the weights in"), safe_open(str(path), framework="pt") as file:
+        return dict(json.loads((file.metadata() or {})["part"]))
 
 
-def load_decoder(decoder: nn.Module, folder: Path) -> None:
-    """Load a decoder's weights from a checkpoint folder into a decoder built with the same settings."""
+def load_part(part: nn.Module, path: Path) -> None:
+    """Load the weights of a decoder or loss into one built with the same settings."""
     from safetensors.torch import load_model
 
-    load_model(decoder, str(folder / DECODER))
+    load_model(part, str(path))
 
 
-def _misfits(decoder: nn.Module, folder: Path) -> list[str]:
-    """Return the names of weights that either only a decoder or only its file has, or in different shapes."""
+def _table_of(choice: Choice | WeightedLoss) -> dict[str, Any]:
+    """Return a part as a recipe's table; the weight of a loss is not a property of its weights."""
+    table = json.loads(json.dumps(plain(choice)))
+    return {name: value for name, value in table.items() if name != "weight"}
+
+
+def _misfits(part: nn.Module, path: Path) -> list[str]:
+    """Return the names of weights that either only a part or only its file has, or in different shapes."""
     from safetensors import safe_open
 
-    with safe_open(str(folder / DECODER), framework="pt") as file:
+    with safe_open(str(path), framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    shapes = {name: tuple(weight.shape) for name, weight in decoder.state_dict().items()}
+    shapes = {name: tuple(weight.shape) for name, weight in part.state_dict().items()}
     return sorted(name for name in {**saved, **shapes} if saved.get(name) != shapes.get(name))
 
 

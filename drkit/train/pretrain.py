@@ -1,7 +1,8 @@
 """Pre-training: a bottlenecked auto-encoder, and batches of texts with new masks in every epoch.
 
-One encoder view, one decoder view, one vector between them, weighted losses. The module takes and returns plain dicts
-of tensors, because data parallelism does not find tensors inside bundles.
+One encoder with a view of a text, and any number of decoders, each with a view of its own; one vector between them;
+weighted losses. The module takes and returns plain dicts of tensors, because data parallelism does not find tensors
+inside bundles.
 """
 
 from __future__ import annotations
@@ -12,30 +13,27 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import CountsItems, Decoder, LearningReplacer, Loss, Masker, Replacer
+from drkit.core.protocols import Context, CountsItems, Decoder, LearningReplacer, Loss, Masker, Replacer
 from drkit.core.spec import keyword
-from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch, Views
-from drkit.data.arrays import SignalValues
-from drkit.data.contexts import Contexts, stacked
-from drkit.data.store import TokenStore
+from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
+from drkit.data.contexts import PretrainingTexts, stacked
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
-from drkit.maskers.views import keep_targets, replaced_targets
+from drkit.maskers.views import keep_targets, replaced_targets, unmasked_view
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, ROWS, Rows
 
 TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
+# The side of the encoder among those that have a text, a view and losses; the others are the decoders, by name.
+ENCODER = "encoder"
 # The name of the generator's own loss among the recipe's terms; the masker applies its weight.
 GENERATOR = "generator"
 # Prefix of signals among a batch's tensors and the outputs that losses receive.
 SIGNAL = "signal."
-# Lengths are padded to multiples of this: few shapes, so the allocator can reuse its blocks.
-BUCKET = 16
 # Added to a text's key to draw its partner's masks: keys are indices in a store, and no store is this long.
 PARTNER = 1 << 40
 
@@ -44,9 +42,9 @@ PARTNER = 1 << 40
 class Term:
     """One weighted term of the loss.
 
-    receives: names of the outputs that the loss is called with; on: the side that they come from, `encoder` or
-    `decoder`. scope: `batch` if the loss compares rows of the batch with each other, else `rows`. signals: names of the
-    signals that it is called with, for the text that `on` reads or rebuilds.
+    receives: names of the outputs that the loss is called with; on: the side that they come from, `encoder` or the
+    name of a decoder. scope: `batch` if the loss compares rows of the batch with each other, else `rows`. signals:
+    names of the signals that it is called with, for the text that `on` reads or rebuilds.
     """
 
     loss: Loss
@@ -78,19 +76,15 @@ class Term:
 
 @frozen(eq=False)
 class EncoderPass:
-    """The encoder's pass over a batch: its view (with a generator's words filled in), clean text and output.
-
-    generator_step: the generator's own loss, if it is trained.
-    """
+    """The encoder's pass over a batch: its view (with a generator's words filled in), clean text and output."""
 
     view: MaskedView
     source: TokenBatch
     encoded: Encoded
-    generator_step: StepOutput | None = None
 
 
 class AutoEncoder(nn.Module):
-    """An encoder and a decoder with `loss = sum of weight * loss(outputs)` over the outputs of both.
+    """An encoder and its decoders, by name, with `loss = sum of weight * loss(outputs)` over the outputs of all.
 
     The module takes the tensors of `MaskingCollator` and returns the losses and rows of which `drkit.train.gradients`
     computes the gradients.
@@ -104,13 +98,13 @@ class AutoEncoder(nn.Module):
     def __init__(
         self,
         encoder: MaskedLmEncoder,
-        decoder: Decoder,
+        decoders: Mapping[str, Decoder],
         terms: Mapping[str, Term],
         replacer: Replacer | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.decoder: Any = decoder
+        self.decoders = nn.ModuleDict(decoders)  # type: ignore[arg-type]
         self.replacer: Any = replacer
         self.terms = dict(terms)
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
@@ -134,8 +128,9 @@ class AutoEncoder(nn.Module):
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
         """Return local losses with items and metrics, and the rows to compare; without losses if not `local`."""
-        encoder_pass = self.encode(tensors)
-        outputs = self.outputs(encoder_pass, tensors)
+        views, generator_step = self.filled_views(tensors)
+        encoder_pass = self.encode(views, tensors)
+        outputs = self.outputs(encoder_pass, views, tensors)
         rows = torch.tensor(len(encoder_pass.view.ids), device=encoder_pass.view.ids.device)
         out: dict[str, Tensor] = {}
         for name, term in self.terms.items():
@@ -146,9 +141,9 @@ class AutoEncoder(nn.Module):
             out[ITEMS + name] = term.items(inputs, rows)
             if local:
                 out |= _loss_tensors(name, term.loss(**inputs))
-        if encoder_pass.generator_step is not None:
-            out[ITEMS + GENERATOR] = encoder_pass.generator_step.metrics["targets"]
-            out |= _loss_tensors(GENERATOR, encoder_pass.generator_step)
+        if generator_step is not None:
+            out[ITEMS + GENERATOR] = generator_step.metrics["targets"]
+            out |= _loss_tensors(GENERATOR, generator_step)
         return out
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
@@ -168,16 +163,35 @@ class AutoEncoder(nn.Module):
         rows = len(next(iter(tensors.values())))
         return [{name: t[start : start + size] for name, t in tensors.items()} for start in range(0, rows, size)]
 
-    def encode(self, tensors: Mapping[str, Tensor]) -> EncoderPass:
-        """Encode the encoder's view, after a generator filled its masked positions if the masker has one."""
-        view, source, generator_step = _view("encoder", tensors), _tokens("source", tensors), None
-        if self.replacer is not None and view.noise is not None:
-            view, generator_step = self.replacer(view, source, learn=self.training)
-        encoded = self.encoder.encode(view.ids, view.attention, tuple(self.decoder.needs_layers))
-        return EncoderPass(view, source, encoded, generator_step)
+    def filled_views(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, MaskedView], StepOutput | None]:
+        """Return the view of each side, its masked positions filled by the generator, and the generator's own loss.
 
-    def outputs(self, encoder_pass: EncoderPass, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-        """Return the outputs of the encoder and of the decoder, by name."""
+        A generator learns from the first view that it fills.
+        """
+        views, generator_step = {}, None
+        for side in (ENCODER, *self.decoders):
+            view = _view(side, tensors)
+            if self.replacer is not None and view.noise is not None:
+                learn = self.training and generator_step is None
+                view, step = self.replacer(view, _tokens(side, tensors), learn=learn)
+                generator_step = generator_step or step
+            views[side] = view
+        return views, generator_step
+
+    def encode(self, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]) -> EncoderPass:
+        """Encode the encoder's view."""
+        view, layers = views[ENCODER], self._layers()
+        return EncoderPass(view, _tokens(ENCODER, tensors), self.encoder.encode(view.ids, view.attention, layers))
+
+    def _layers(self) -> tuple[int, ...]:
+        """Return the encoder's layers that any decoder reads."""
+        decoders: Any = self.decoders.values()
+        return tuple(sorted({layer for decoder in decoders for layer in decoder.needs_layers}))
+
+    def outputs(
+        self, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the outputs of the encoder and of each decoder, by name."""
         heads, encoded = self.encoder.heads(), encoder_pass.encoded
         partners = {"partners": tensors["partners"]} if "partners" in tensors else {}
         encoder: dict[str, Any] = {
@@ -187,21 +201,27 @@ class AutoEncoder(nn.Module):
         }
         if encoder_pass.view.noise is not None:
             encoder["replaced"] = replaced_targets(encoder_pass.view, encoder_pass.source)
-        encoder |= _signals(encoder_pass.source)
-        return {"encoder": {**encoder, **partners}, "decoder": {**self.decode(encoder_pass, tensors), **partners}}
+        outputs = {ENCODER: encoder | _signals(encoder_pass.source), **self.decode(encoder_pass, views, tensors)}
+        return {side: {**found, **partners} for side, found in outputs.items()}
 
-    def decode(self, encoder_pass: EncoderPass, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """Return the outputs of the decoder, by name, and the signals of the text that it rebuilds."""
-        inputs = self.decoder_input(encoder_pass, tensors)
-        output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
-        return {**output, **_signals(inputs.tokens)}
+    def decode(
+        self, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the outputs of each decoder, by name, and the signals of the text that it rebuilds."""
+        outputs = {}
+        for name, decoder in self.decoders.items():
+            inputs = self.decoder_input(name, encoder_pass, views, tensors)
+            outputs[name] = {**decoder(inputs, self.encoder.heads()), **_signals(inputs.tokens)}
+        return outputs
 
-    def decoder_input(self, encoder_pass: EncoderPass, tensors: Mapping[str, Tensor]) -> DecoderInput:
-        """Return the decoder's input: its view, with masked positions filled by a generator, and the encoder's pass."""
-        view, tokens = _view("decoder", tensors), _tokens("tokens", tensors)
-        if self.replacer is not None and view.noise is not None:
-            view, _ = self.replacer(view, tokens, learn=False)
-        return DecoderInput(encoder_pass.encoded, tokens, view, encoder_pass.view)
+    def decoder_input(
+        self, name: str, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
+    ) -> DecoderInput:
+        """Return a decoder's input: its text and view, and the encoder's pass with the layers that it reads."""
+        needed: Any = self.decoders[name].needs_layers
+        layers = dict(zip(self._layers(), encoder_pass.encoded.layers, strict=True))
+        encoded = evolve(encoder_pass.encoded, layers=tuple(layers[layer] for layer in needed))
+        return DecoderInput(encoded, _tokens(name, tensors), views[name], encoder_pass.view)
 
 
 def trains_generator(replacer: Any) -> bool:
@@ -209,15 +229,12 @@ def trains_generator(replacer: Any) -> bool:
     return isinstance(replacer, LearningReplacer) and replacer.learns
 
 
-def batch_tensors(source: TokenBatch, views: Views) -> dict[str, Tensor]:
-    """Return a batch and its views as tensors by name, for `AutoEncoder.forward`; a text used twice is kept once."""
-    tensors = _token_tensors("tokens", views.context)
-    if views.context is not source:
-        tensors |= _token_tensors("source", source)
-    for side, view in (("encoder", views.encoder), ("decoder", views.decoder)):
-        found = {f"{side}.{name}": getattr(view, name) for name in VIEW}
-        tensors |= {name: tensor for name, tensor in found.items() if tensor is not None}
-    return tensors
+def side_tensors(side: str, view: MaskedView, text: TokenBatch | None) -> dict[str, Tensor]:
+    """Return a view and its text as tensors by name, for `AutoEncoder.forward`; text: None for the encoder's text."""
+    found = {f"{side}.{name}": getattr(view, name) for name in VIEW}
+    return {name: tensor for name, tensor in found.items() if tensor is not None} | (
+        {} if text is None else _token_tensors(side, text)
+    )
 
 
 def replace_bottleneck(encoder_pass: EncoderPass, bottleneck: Tensor) -> EncoderPass:
@@ -234,16 +251,16 @@ def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
 
 
 def _tokens(side: str, tensors: Mapping[str, Tensor]) -> TokenBatch:
-    prefix = side if f"{side}.ids" in tensors else "tokens"
-    start = f"{prefix}.{SIGNAL}"
+    prefix = f"{side if f'{side}.tokens.ids' in tensors else ENCODER}.tokens."
+    start = f"{prefix}{SIGNAL}"
     signals = {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
-    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS}, signals=signals)  # type: ignore[arg-type]
+    return TokenBatch(**{name: tensors[f"{prefix}{name}"] for name in TOKENS}, signals=signals)
 
 
 def _token_tensors(side: str, tokens: TokenBatch) -> dict[str, Tensor]:
     """Return a text as tensors by name, from which `_tokens` makes it again."""
-    signals = {f"{side}.{SIGNAL}{name}": values for name, values in tokens.signals.items()}
-    return {**{f"{side}.{name}": getattr(tokens, name) for name in TOKENS}, **signals}
+    signals = {f"{side}.tokens.{SIGNAL}{name}": values for name, values in tokens.signals.items()}
+    return {**{f"{side}.tokens.{name}": getattr(tokens, name) for name in TOKENS}, **signals}
 
 
 def _signals(tokens: TokenBatch) -> dict[str, Tensor]:
@@ -251,46 +268,67 @@ def _signals(tokens: TokenBatch) -> dict[str, Tensor]:
 
 
 @frozen(eq=False)
+class DecoderText:
+    """What a decoder rebuilds: its context (None: the encoder's text), and how that is masked (None: not at all).
+
+    rows: returns the number of visibility rows that the decoder needs for a length. nested: its view hides what the
+    encoder's view of the same text hides.
+    """
+
+    masker: Masker | None
+    rows: Callable[[int], int]
+    context: Context | None = None
+    nested: bool = False
+
+
+@frozen(eq=False)
 class MaskingCollator:
     """Turns (epoch, example) pairs into the tensors of `AutoEncoder.forward`, with new masks in every epoch.
 
-    rows: returns the number of visibility rows that the decoder needs for a length. signals: signals of the store's
-    tokens and texts, by name. contexts: the source of the texts' contexts. paired: each text gets a partner (row B + b
-    belongs to row b): its context, or the text itself with a separately drawn mask.
+    masker: the encoder's; decoders: the decoders' texts, by name. partner: if losses compare two texts, chooses the
+    partner of each one (row B + b belongs to row b); if that is the text itself, its mask is drawn separately. A
+    decoder with a context of its own rebuilds it from the text, and the text from its partner.
     """
 
-    store: TokenStore
+    texts: PretrainingTexts
     masker: Masker
-    rows: Callable[[int], int]
     seed: int
-    signals: Mapping[str, SignalValues] = field(factory=dict)
-    contexts: Contexts | None = None
-    paired: bool = False
+    decoders: Mapping[str, DecoderText] = field(factory=dict)
+    partner: Context | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Return the tensors of a batch; all examples of a batch belong to one epoch."""
         epoch = examples[0][0]
         indices = np.array([example for _, example in examples], dtype=np.int64)
-        tokens = self._tokens(indices, epoch)
-        tensors = self._masked(tokens, Draws(self.seed, epoch, tokens.keys.numpy()))
-        if self.paired:
-            rows = torch.arange(2 * len(indices))
-            tensors["partners"] = rows.roll(len(indices))
+        tokens = self.texts.batch(indices)
+        partner = None if self.partner is None else self._chosen(self.partner, tokens, epoch)
+        both = tokens if partner is None else self._stacked(tokens, evolve(partner, keys=tokens.keys + PARTNER))
+        rng = Draws(self.seed, epoch, both.keys.numpy())
+        view = self.masker(both, rng)
+        tensors = side_tensors(ENCODER, view, both)
+        for name, decoder in self.decoders.items():
+            text = tokens if decoder.context is None else self._chosen(decoder.context, tokens, epoch)
+            if text is tokens:
+                text = both
+            elif partner is not None:
+                text = self._stacked(text, text if partner is tokens else tokens)
+            tensors |= side_tensors(name, _decoder_view(decoder, text, view, rng), None if text is both else text)
+        if partner is not None:
+            tensors["partners"] = torch.arange(2 * len(indices)).roll(len(indices))
         return tensors
 
-    def _tokens(self, indices: NDArray[np.int64], epoch: int) -> TokenBatch:
-        tokens = self.store.batch(indices, pad_to=BUCKET, signals=self.signals)
-        context = None if self.contexts is None else self.contexts.batch(indices, epoch, self.seed, pad_to=BUCKET)
-        if not self.paired:
-            return evolve(tokens, context=context)
-        partner = evolve(tokens if context is None else context, keys=tokens.keys + PARTNER)
-        both = stacked(tokens, partner, self.store.pad_id)
-        return both if context is None else evolve(both, context=stacked(partner, tokens, self.store.pad_id))
+    def _chosen(self, context: Context, tokens: TokenBatch, epoch: int) -> TokenBatch:
+        return context(tokens, self.texts, seed=self.seed, epoch=epoch)
 
-    def _masked(self, tokens: TokenBatch, rng: Draws) -> dict[str, Tensor]:
-        length = (tokens.context or tokens).ids.shape[1]
-        rows = self.rows(length)
-        views = self.masker(tokens, rng, rows=rows)
-        if 0 < rows < length:
-            views = evolve(views, decoder=keep_targets(views.decoder, self.rows, rng))
-        return batch_tensors(tokens, views)
+    def _stacked(self, first: TokenBatch, second: TokenBatch) -> TokenBatch:
+        return stacked(first, second, self.texts.store.pad_id)
+
+
+def _decoder_view(decoder: DecoderText, text: TokenBatch, encoder_view: MaskedView, rng: Draws) -> MaskedView:
+    """Return a decoder's view of its text, with at most as many targets as it has rows."""
+    if decoder.masker is None:
+        return unmasked_view(text)
+    length = text.ids.shape[1]
+    rows = decoder.rows(length)
+    view = decoder.masker(text, rng, rows=rows, nested=encoder_view if decoder.nested else None)
+    return keep_targets(view, decoder.rows, rng) if 0 < rows < length else view

@@ -1,6 +1,6 @@
 """Is pre-training working? Probes measure it at steps that the recipe sets, on held-out texts and on queries.
 
-They measure what the encoder and the decoder predict, how much the vector helps the decoder, how the vectors are
+They measure what the encoder and the decoders predict, how much the vector helps the decoders, how the vectors are
 spread, and how well they retrieve. `probes.jsonl` in the stage's folder has one line per probe,
 `{"step": 500, "gain": 0.42, ..}`; docs/guide/is-it-working.md explains each number. Training with and without probes
 gives the same weights, bit for bit, unless probes choose them (`keep_best`, `patience`).
@@ -25,7 +25,7 @@ from drkit.core.files import CHECKPOINTS, read_log, write_text
 from drkit.core.protocols import MeasuresAccuracy
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
+from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
@@ -67,7 +67,8 @@ class Probes:
         metrics = measure_branches(self.module, self._batches())
         with evaluating(self.module):
             if len(self.held_out) > 1:
-                vectors = self.encoder.encode_tokens([self.collate.store.tokens(index) for index in self.held_out])
+                store = self.collate.texts.store
+                vectors = self.encoder.encode_tokens([store.tokens(index) for index in self.held_out])
                 metrics |= {"anisotropy": anisotropy(vectors), "top_direction": top_direction(vectors)}
             if self.retrieval is not None:
                 metrics[MEASURE] = self.retrieval.measure(self.encoder, self.passages)
@@ -93,11 +94,11 @@ class Probes:
 
 
 def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Return losses and accuracies of encoder and decoder, and the decoder's gain from the bottleneck.
+    """Return losses and accuracies of the encoder and of each decoder, and the gain from the bottleneck.
 
     batches: of at least two texts each. The metrics are `TERM_loss` for each local loss; `encoder_accuracy` and
-    `decoder_accuracy` in [0, 1], by the first loss of the branch that measures one (`MeasuresAccuracy`); and `gain` in
-    nats: how much the decoder's losses rise if every text gets the vector of another text of the batch, all else equal.
+    `DECODER_accuracy` in [0, 1], by the side's first loss that measures one (`MeasuresAccuracy`); and `gain` in nats:
+    how much the decoders' losses rise if every text gets the vector of another text of the batch, all else equal.
 
     The module's mode and weights and torch's random state do not change.
     """
@@ -106,16 +107,17 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
         device = next(module.parameters()).device
         for batch in batches:
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
-            encoder_pass = module.encode(tensors)
-            outputs = module.outputs(encoder_pass, tensors)
+            views, _ = module.filled_views(tensors)
+            encoder_pass = module.encode(views, tensors)
+            outputs = module.outputs(encoder_pass, views, tensors)
             rows = len(encoder_pass.view.ids)
             right = _local_losses(module, outputs, rows)
             _add_accuracies(means, module, outputs)
             swapped = replace_bottleneck(encoder_pass, encoder_pass.encoded.bottleneck.roll(1, 0))
-            wrong = _local_losses(module, {"decoder": module.decode(swapped, tensors)}, rows)
+            wrong = _local_losses(module, module.decode(swapped, views, tensors), rows)
             for name, (loss, items) in right.items():
                 means.add(f"{name}_loss", loss * items, items)
-                if module.terms[name].on == "decoder":
+                if module.terms[name].on != ENCODER:
                     means.add(f"{name}_gain", (wrong[name][0] - loss) * items, items)
     found = means.result()
     gains = [found.pop(name) for name in list(found) if name.endswith("_gain")]
@@ -151,7 +153,7 @@ def _add_accuracies(means: _Means, module: AutoEncoder, outputs: Mapping[str, Ou
     for branch, provided in outputs.items():
         for term in (term for term in module.terms.values() if term.on == branch):
             if isinstance(term.loss, MeasuresAccuracy):
-                means.add(f"{branch}_accuracy", *term.loss.accuracy(**term.inputs(provided)))
+                means.add(f"{branch}{ACCURACY}", *term.loss.accuracy(**term.inputs(provided)))
                 break
 
 
@@ -256,10 +258,9 @@ class ProbeLog:
             write_text(path, lines)
 
 
-# (metric, label, unit) of each metric that `probe_line` shows.
+ACCURACY = "_accuracy"
+# (metric, label, unit) of each metric that `probe_line` shows after the accuracies.
 _LINE: Sequence[tuple[str, str, str]] = (
-    ("encoder_accuracy", "encoder", "%"),
-    ("decoder_accuracy", "decoder", "%"),
     ("gain", "gain", "nats"),
     ("anisotropy", "anisotropy", ""),
     (MEASURE, MEASURE, ""),
@@ -272,7 +273,8 @@ def probe_line(record: Record) -> str:
     >>> probe_line({"step": 500, "encoder_accuracy": 0.3121, "gain": 0.42, "RR@10": 0.2124})
     'probe @ 500: encoder 31.2 % · gain 0.42 nats · RR@10 0.212'
     """
-    shown = [f"{label} {_format_value(record[name], unit)}" for name, label, unit in _LINE if name in record]
+    sides = [(name, name.removesuffix(ACCURACY), "%") for name in record if name.endswith(ACCURACY)]
+    shown = [f"{label} {_format_value(record[name], unit)}" for name, label, unit in (*sides, *_LINE) if name in record]
     return f"probe @ {record['step']:,}: {' · '.join(shown) or 'nothing to measure'}"
 
 

@@ -54,8 +54,7 @@ class CondenserDecoder(nn.Module):
 def _encoder_view(inputs: DecoderInput, layers: tuple[int, ...]) -> MaskedView:
     if inputs.encoder_view is None:
         raise DrkitError(
-            "the decoder 'condenser' rebuilds the tokens masked for the encoder; pass DecoderInput(.., "
-            "encoder_view=views.encoder)"
+            "the decoder 'condenser' rebuilds the tokens masked for the encoder; pass DecoderInput(.., encoder_view=..)"
         )
     if len(inputs.encoded.layers) != len(layers):
         raise DrkitError(

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from drkit.charts import Line, Panel
 from drkit.commands.records import RunRecord
+from drkit.recipe.schema import MAIN
 from drkit.recipe.toml import json_text, plain
 from drkit.runs.stage import lasting_settings
 from drkit_report.charts import Chart
@@ -80,10 +81,11 @@ def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Compa
 def _shortened(name: str) -> str:
     """Return a setting as a heading: the slot of a part, or the path without the table that most settings are in.
 
-    >>> _shortened("pretrain.masker.use"), _shortened("finetune.learning_rate")
+    >>> _shortened("pretrain.decoders.main.masker.use"), _shortened("finetune.learning_rate")
     ('masker', 'finetune.learning_rate')
     """
-    return name.removesuffix(".use").removeprefix("pretrain.") if name.endswith(".use") else name
+    slot = name.removesuffix(".use")
+    return name if slot == name else slot.removeprefix(f"pretrain.decoders.{MAIN}.").removeprefix("pretrain.")
 
 
 def _settings(run: RunRecord) -> dict[str, Any]:

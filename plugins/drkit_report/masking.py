@@ -13,11 +13,11 @@ from drkit.commands.records import RunRecord
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice
+from drkit.recipe.schema import ITSELF, Choice
 from drkit_report.charts import Chart
 from drkit_report.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
-from drkit_report.inspect.words import InspectedWords, inspect_words
+from drkit_report.inspect.words import InspectedWords, decoder_of_words, inspect_words
 
 _TEXTS = 1000
 _TOP = 10
@@ -72,11 +72,11 @@ def describe_masking(run: RunRecord, parts: Installed) -> Masking | None:
         return None
     source = run_source(run.folder, parts)
     sample = TextSample.of(source, _TEXTS)
-    chosen = run.recipe.pretrain.masker
-    spec = parts.registry.get(Kind.MASKER, chosen.use)
+    task = source.decoder()
+    chosen = task.masker if task and task.masker else run.recipe.pretrain.encoder.masker
     samples = tuple(_word_samples(run, source, sample, parts))
-    if "context" in spec.provides_of(chosen.config):
-        note = f"The masker {chosen.use} rebuilds another text than the encoder reads, so it is not compared here."
+    if task and task.context != ITSELF:
+        note = "The decoder rebuilds another text than the encoder reads, so its masker is not compared here."
         return Masking(samples=samples, texts=len(sample.indices), notes=(note,))
     maskers = {
         label: parts.registry.build(Kind.MASKER, choice.use, choice.config, source.context())
@@ -92,7 +92,7 @@ def describe_masking(run: RunRecord, parts: Installed) -> Masking | None:
 
 
 def _compared(chosen: Choice, parts: Installed, *, has_counts: bool) -> dict[str, Choice]:
-    """Return the maskers to show: the run's own, and uniform masking at the same rates, or `pmi` beside uniform.
+    """Return the maskers to show: the run's own, and uniform masking at the same rate, or `pmi` beside uniform.
 
     has_counts: whether the run counted the n-grams that `pmi` needs.
     """
@@ -100,12 +100,8 @@ def _compared(chosen: Choice, parts: Installed, *, has_counts: bool) -> dict[str
     maskers = {chosen.use: chosen}
     if other == UNIFORM or has_counts:
         config = parts.registry.get(Kind.MASKER, other).config
-        rates = {
-            name: getattr(chosen.config, name)
-            for name in ("encoder_ratio", "decoder_ratio")
-            if hasattr(chosen.config, name)
-        }
-        maskers[other] = Choice(other, config(**rates))
+        rate = {"ratio": chosen.config.ratio} if hasattr(chosen.config, "ratio") else {}
+        maskers[other] = Choice(other, config(**rate))
     return maskers
 
 
@@ -164,10 +160,8 @@ def _word_samples(run: RunRecord, source: TextSource, sample: TextSample, parts:
 
 def _predicts_words(run: RunRecord, parts: Installed) -> bool:
     assert run.recipe.pretrain is not None
-    chosen = run.recipe.pretrain.decoder
-    provided = parts.registry.get(Kind.DECODER, chosen.use).provides_of(chosen.config)
     manifest = run.manifests.get("pretrained")
-    return "vocab_logits" in provided and manifest is not None and not manifest.pruned
+    return bool(decoder_of_words(run.recipe.pretrain, parts)) and manifest is not None and not manifest.pruned
 
 
 def _word_sample(text: str, source: TextSource, words: InspectedWords | None) -> WordSample:

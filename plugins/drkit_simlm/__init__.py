@@ -7,11 +7,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from attrs import frozen
-from attrs.validators import and_, gt, in_, lt
+from attrs.validators import in_
 
 from drkit.core.citations import SIMLM
 from drkit.decoders import MlmDecoderConfig
 from drkit.losses import MlmLossConfig
+from drkit.maskers import ratio_setting, unit_setting
 from drkit.plugin import Citation, ComponentSpec, GeneratorSettings, Kind, NoSettings, at_least, hookimpl, setting
 
 if TYPE_CHECKING:
@@ -30,10 +31,8 @@ GENERATOR = GeneratorSettings()
 class GeneratorConfig:
     """Settings of `GeneratorMasker` (SimLM sections 3.1 and C)."""
 
-    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens replaced for the encoder")
-    decoder_ratio: float = setting(
-        0.5, and_(gt(0), lt(1)), "share of tokens replaced for the decoder, the encoder's too"
-    )
+    ratio: float = ratio_setting()
+    unit: str = unit_setting()
     variant: str = setting(
         "frozen",
         in_(("frozen", "joint", "joint-random")),
@@ -65,6 +64,7 @@ class GeneratorConfig:
             "generator": GeneratorSettings(
                 model=self.model,
                 random=self.variant == "joint-random",
+                weight=None if self.variant == "frozen" else self.generator_weight,
                 layers=self.generator_layers,
                 hidden=self.generator_hidden,
                 heads=self.generator_heads,
@@ -80,7 +80,7 @@ PARTS = (
         name="generator",
         target="drkit_simlm.masker:GeneratorMasker",
         config=GeneratorConfig,
-        summary="Whole words, nested views, replaced by samples of a masked LM",
+        summary="Whole words, replaced by samples of a masked LM",
         cite=SIMLM,
         provides=("view", "rows", "replaced"),
     ),

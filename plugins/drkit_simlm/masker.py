@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drkit.encoders import check_same_vocabulary
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.plugin import BuildContext, DrkitError, MaskedView, StepOutput, TokenBatch, Views
+from drkit.plugin import BuildContext, DrkitError, MaskedView, StepOutput, TokenBatch
 from drkit_simlm import GeneratorConfig
 
 if TYPE_CHECKING:
@@ -22,44 +22,27 @@ AT_ONCE = 2**22
 
 
 class GeneratorMasker:
-    """Masks whole words, for the decoder those of the encoder and more; a `GeneratorReplacer` fills them later.
+    """Masks whole words, or tokens, at random; a `GeneratorReplacer` fills them later.
 
-    The masker runs no model: the views carry `noise`, a uniform number for each position, from which the generator
-    samples on the device of the training. Every maskable token is a target on both sides. With `rows` the decoder reads
-    the clean text through a nested visibility pattern (see `UniformMasker`), and only the encoder's view is replaced.
+    The masker runs no model: the view carries `noise`, a uniform number for each hidden position, from which the
+    generator samples on the device of the training. Every maskable token is a target. With `rows` the decoder reads the
+    clean text through the visibility pattern of `UniformMasker`, and nothing is replaced.
 
     Source: SimLM (Wang et al. 2023), section 3.1, equation 1.
     """
 
     def __init__(self, config: GeneratorConfig, context: BuildContext) -> None:
         self.config = config
-        words = UniformConfig(
-            encoder_ratio=config.encoder_ratio,
-            decoder_ratio=config.decoder_ratio,
-            nested=True,
-            mask_token_share=(1.0, 0.0, 0.0),
-        )
-        self._words = UniformMasker(words, context)
+        masked = UniformConfig(ratio=config.ratio, unit=config.unit, mask_token_share=(1.0, 0.0, 0.0))
+        self._masker = UniformMasker(masked, context)
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Return two views to be filled; `rows` > 0: the decoder's is a visibility pattern bool[B,rows,L]."""
-        views = self._words(tokens, rng, rows=rows)
-        encoder = with_sampling_noise(views.encoder, tokens, rng)
-        return evolve(
-            views, encoder=encoder, decoder=views.decoder if rows else with_sampling_noise(views.decoder, tokens, rng)
-        )
-
-    def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
-        """Return the encoder's view alone, to be filled."""
-        return with_sampling_noise(self._words.encoder_view(tokens, rng), tokens, rng)
-
-    def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
-        """Return the decoder's view alone, of any text: to be filled, or with `rows` a visibility pattern."""
-        view = self._words.decoder_view(tokens, rng, rows)
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
+        """Return a view of a batch, to be filled; `rows` > 0: a visibility pattern bool[B,rows,L]."""
+        view = self._masker(tokens, rng, rows, nested)
         return view if rows else with_sampling_noise(view, tokens, rng)
 
     def replacer(self, context: BuildContext) -> GeneratorReplacer:
-        """Return the module that fills these views with `context.generator`. Raises DrkitError if that does not fit."""
+        """Return the module that fills its views with `context.generator`. Raises DrkitError if that does not fit."""
         return GeneratorReplacer(self.config, context)
 
 
@@ -77,7 +60,8 @@ class GeneratorReplacer(nn.Module):
     only on the text and its noise, not on the batch, the process or earlier samples.
 
     Frozen: no parameter requires a gradient, and the generator stays in evaluation mode even after `train()`. Joint and
-    joint-random: it learns by its own MLM loss on the encoder's view; no gradient passes through the samples.
+    joint-random: it learns by its own MLM loss on the encoder's view (on the first one that it fills); no gradient
+    passes through the samples.
 
     Raises DrkitError without a generator, or if its vocabulary differs from the encoder's.
     """

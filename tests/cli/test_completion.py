@@ -52,8 +52,8 @@ def test_names(line, found):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("drkit compose --masker pmi --set pretrain.masker.s", ["pretrain.masker.sigma="]),
-        ("drkit compose --masker uniform --set pretrain.masker.s", []),
+        ("drkit compose --masker pmi --set pretrain.decoders.main.masker.s", ["pretrain.decoders.main.masker.sigma="]),
+        ("drkit compose --masker uniform --set pretrain.decoders.main.masker.s", []),
         ("drkit compose --pipeline three-stage --set reranker.logg", ["reranker.logging_steps="]),
         ("drkit compose --set finetune.rounds.0.na", ["finetune.rounds.0.name="]),
         ("drkit encode --collection jsonl:x --set collection.t", ["collection.text_field=", "collection.title_field="]),

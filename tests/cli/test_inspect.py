@@ -164,7 +164,7 @@ def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
 
 
 def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
-    query = run_source(source.folder, installed(), masker="query-as-context")
+    query = run_source(source.folder, installed(), settings=["pretrain.decoders.main.context=query"])
     found = inspect_mask(TEXT, query, installed().registry, Draw(seed=1), context="what is the root logger")
     passage, context = found.texts
     assert [view.name for view in passage.views] == ["encoder"]
@@ -180,7 +180,8 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     from drkit.train.checkpoints import save_masked_lm
 
     registry = installed().registry
-    without = inspect_mask(TEXT, run_source(counted, installed(), masker="generator"), registry, Draw(seed=1))
+    both = {"masker": "generator", "settings": ["pretrain.encoder.masker=generator"]}
+    without = inspect_mask(TEXT, run_source(counted, installed(), **both), registry, Draw(seed=1))
     states = {cell.state for view in without.texts[0].views for cell in view.cells}
     assert states == {"seen", "masked"}
     assert any("generator" in note for note in without.notes)
@@ -188,7 +189,7 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=16)
     made = MaskedLmEncoder.from_scratch(sizes, source.tokenizer)
     save_masked_lm(made, source.tokenizer, run / "generator")
-    found = inspect_mask(TEXT, run_source(run, installed(), masker="generator"), registry, Draw(seed=1))
+    found = inspect_mask(TEXT, run_source(run, installed(), **both), registry, Draw(seed=1))
     for view, unfilled in zip(found.texts[0].views, without.texts[0].views, strict=True):
         places = [place for place, cell in enumerate(unfilled.cells) if cell.state == "masked"]
         assert [place for place, cell in enumerate(view.cells) if cell.state != "seen"] == places
@@ -215,7 +216,7 @@ def test_rows_of_a_masker_without_them_are_refused(source):
     changed = run_source(source.folder, parts, masker="no-rows")
     with pytest.raises(DrkitError, match="no pattern per row"):
         inspect_mask(TEXT, changed, parts.registry, Draw(seed=1, rows=2))
-    assert inspect_mask(TEXT, changed, parts.registry, Draw(seed=1)).masker == "no-rows"
+    assert inspect_mask(TEXT, changed, parts.registry, Draw(seed=1)).maskers["decoder"] == "no-rows"
 
 
 # ------------------------------------------------------------------ inspect mask, on the command line
@@ -281,7 +282,7 @@ def test_a_collection_is_counted_once(drkit, cache, monkeypatch, counted):
         (["text", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
         (["text", "--run", "UNCOUNTED", "--masker", "pmi"], "--collection pydocs"),
         (["\u4f60\u597d", "--run", "RUN"], "no words"),
-        (["text", "--run", "RUN", "--masker", "query-as-context", "--set", "masker.context=span"], "--context TEXT"),
+        (["text", "--run", "RUN", "--set", "pretrain.decoders.main.context=span"], "--context TEXT"),
     ],
 )
 def test_a_mistake_ends_with_two_and_says_what_to_do(drkit, counted, without_counts, arguments, said):
@@ -304,14 +305,14 @@ def test_words_are_the_decoders_distribution(bag_of_words):
     import torch
 
     from drkit.encoders import context_from
-    from drkit.train.checkpoints import load_decoder, load_encoder
+    from drkit.train.checkpoints import DECODER, load_encoder, load_part, part_file
 
     found = inspect_words(TEXT, bag_of_words, installed(), top=10)
     source = run_source(bag_of_words, installed())
     tokenizer = source.tokenizer
     encoder = load_encoder(bag_of_words / "pretrained", pooling=source.recipe.encoder.pooling).eval()
     decoder = installed().registry.build("decoder", "bow", None, context_from(encoder, tokenizer))
-    load_decoder(decoder, bag_of_words / "pretrained")
+    load_part(decoder, part_file(bag_of_words / "pretrained", DECODER, "main"))
     ids = tokenizer([TEXT], return_tensors="pt")
     with torch.no_grad():
         vector = encoder.encode(ids["input_ids"], ids["attention_mask"].bool()).bottleneck
@@ -352,7 +353,7 @@ def test_words_are_printed_and_written_as_a_page(drkit, bag_of_words, tmp_path):
 def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
     code, _, err = drkit("inspect", "words", TEXT, "--run", counted)
     assert code == 2
-    assert "'enhanced', which does not predict words" in err
+    assert "predicts words (decoders: 'enhanced')" in err
     assert "cpdae" in err
     code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
     assert code == 2

@@ -159,7 +159,7 @@ def test_differences_of_recipes(drkit):
     _, out, _ = drkit("show", "recipe", "retromae", "--diff", "cdmae")
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert rows["setting"] == ["retromae", "cdmae"]
-    assert rows["pretrain.masker.use"] == ["uniform", "pmi"]
+    assert rows["pretrain.decoders.main.masker.use"] == ["uniform", "pmi"]
     assert rows["reranker"][0] == "-"
     assert "encoder.pooling" not in rows
     assert "the same settings" in drkit("show", "recipe", "retromae", "--diff", "retromae")[1]

@@ -41,7 +41,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
     (trained,) = (output for command, output in outputs.items() if command.endswith("--quick"))
     assert "retriever-1" in trained
     (made,) = (tmp_path / "runs").iterdir()
-    assert (made / "pretrained" / "decoder.safetensors").is_file()
+    assert (made / "pretrained" / "decoder-main.safetensors").is_file()
     assert (made / "signal-entities-signal").is_dir()
     _check_types(tmp_path / "entities")
 

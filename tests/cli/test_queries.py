@@ -29,7 +29,7 @@ def drkit(*given, **environment):
 def test_one_process_or_two_make_the_same_file(arguments, tmp_path):
     done = drkit(*arguments, "-o", tmp_path / "one.jsonl")
     assert done.returncode == 0, done.stderr
-    for setting in ("pretrain.masker.queries", "pseudo_queries.sources"):
+    for setting in ("pretrain.decoders.main.context.queries", "pseudo_queries.sources"):
         assert f"{setting}=file:{tmp_path / 'one.jsonl'}" in done.stdout
     lines = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
     assert [line["doc_id"] for line in lines] == ["1", "2", "3", "4", "5"]

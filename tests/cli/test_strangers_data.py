@@ -53,7 +53,7 @@ TINY = (
     "encoder.init_embeddings=random",
     "finetune=none",
 )
-APART = 'pretrain.losses.apart={use="apart", on="encoder", weight=0.1}'
+APART = 'pretrain.encoder.losses.apart={use="apart", weight=0.1}'
 
 
 def test_it_composes_and_trains(site, texts, tmp_path):
@@ -66,7 +66,7 @@ def test_it_composes_and_trains(site, texts, tmp_path):
     )
     assert code == 0, err + out
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
-    assert all(np.isfinite([line["decoder_loss"], line["apart_loss"]]).all() for line in log)
+    assert all(np.isfinite([line["main_flag-count_loss"], line["encoder_apart_loss"]]).all() for line in log)
     from drkit.data.arrays import SignalValues
     from drkit.data.store import TokenStore
 

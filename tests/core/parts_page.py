@@ -14,6 +14,7 @@ from drkit.recipe import schema
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
 KINDS = {
     Kind.MASKER: "Maskers",
+    Kind.CONTEXT: "Contexts",
     Kind.DECODER: "Decoders",
     Kind.LOSS: "Losses",
     Kind.MINER: "Sources and filters of negatives",
@@ -24,6 +25,8 @@ KINDS = {
 TABLES = {
     "encoder": schema.EncoderSettings,
     "pretrain": schema.Pretrain,
+    "pretrain.encoder": schema.EncoderTask,
+    "pretrain.decoders.NAME": schema.DecoderTask,
     "pretrain.probe": schema.Probe,
     "pseudo_queries": schema.PseudoQueries,
     "finetune": schema.Finetune,
@@ -35,8 +38,8 @@ TABLES = {
 HEAD = """# Parts and settings
 
 Every part that drkit has, with its settings, as `drkit show KIND NAME` prints them; then the tables of a recipe. A
-setting is chosen on the command line (`--set pretrain.masker.sigma=0.5`) or in a recipe. Defaults are those of the
-code; recipes and scales choose others (`drkit show recipe NAME`).
+setting is chosen on the command line (`--set pretrain.decoders.main.masker.sigma=0.5`) or in a recipe. Defaults are
+those of the code; recipes and scales choose others (`drkit show recipe NAME`).
 """
 
 

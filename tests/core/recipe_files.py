@@ -73,18 +73,22 @@ def render(table: Mapping[str, Any], comments: Mapping[str, list[str]]) -> str:
 
 def _lines(table: Mapping[str, Any], name: str, path: str, comments: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield a table's settings, then the tables in it; name: in a header, path: with the index of a list's table."""
-    inner = {key: value for key, value in table.items() if isinstance(value, dict) and key != "arguments"}
+    inner = {key: value for key, value in table.items() if _is_table(value) and key != "arguments"}
     for key, value in table.items():
         if key not in (*inner, "rounds"):
             yield from comments.get(f"{path}{key}", ())
             yield _setting(key, value)
     for key, value in inner.items():
-        if any(not isinstance(setting, dict) for setting in value.values()):
+        if not all(map(_is_table, value.values())):
             yield from ("", *comments.get(f"{path}{key}", ()), f"[{name}{key}]")
         yield from _lines(value, f"{name}{key}.", f"{path}{key}.", comments)
     for index, value in enumerate(table.get("rounds", ())):
         yield from ("", *comments.get(f"{path}rounds.{index}", ()), f"[[{name}rounds]]")
         yield from _lines(value, f"{name}rounds.", f"{path}rounds.{index}.", comments)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value)
 
 
 def _setting(key: str, value: Any) -> str:

@@ -196,6 +196,7 @@ def test_no_code_comes_from_data():
     # of objects that the contract tests have just made, to see that workers can have them
     assert importers("pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code") <= {
         "drkit/testing/collections.py",
+        "drkit/testing/contexts.py",
         "drkit/testing/decoders.py",
         "drkit/testing/losses.py",
         "drkit/testing/maskers.py",

@@ -68,21 +68,22 @@ SIMLM: list[Row] = [
     ("reranker", "loss.use", "listwise", "equation 4"),
 ]
 GENERATED: list[Row] = [
-    ("pretrain", "masker.encoder_ratio", 0.3, "table 11"),
-    ("pretrain", "masker.decoder_ratio", 0.5, "table 11"),
-    ("pretrain", "masker.variant", "frozen", "section 4.1"),
-    ("pretrain", "masker.model", "google/electra-base-generator", "section 4.1"),
+    ("pretrain", "encoder.masker.ratio", 0.3, "table 11"),
+    ("pretrain", "decoders.main.masker.ratio", 0.5, "table 11"),
+    ("pretrain", "encoder.masker.variant", "frozen", "section 4.1"),
+    ("pretrain", "encoder.masker.model", "google/electra-base-generator", "section 4.1"),
 ]
 TWO_LAYERS: list[Row] = [
-    ("pretrain", "decoder.layers", 2, "section 4.1"),
-    ("pretrain", "decoder.init", "encoder-tail", "section 4.1"),
+    ("pretrain", "decoders.main.decoder.layers", 2, "section 4.1"),
+    ("pretrain", "decoders.main.decoder.init", "encoder-tail", "section 4.1"),
 ]
 
 
 def both(loss: str, source: str) -> list[Row]:
     """The same loss on both sides, on every one of its targets."""
-    return [("pretrain", f"losses.{side}.{key}", value, source) for side in ("encoder", "decoder") for key, value in
-            (("use", loss), ("weight", 1.0), ("targets", 1.0))]  # fmt: skip
+    values = (("use", loss), ("weight", 1.0), ("targets", 1.0))
+    sides = ("encoder", "decoders.main")
+    return [("pretrain", f"{side}.losses.{loss}.{key}", value, source) for side in sides for key, value in values]
 
 
 CDMAE: list[Row] = [
@@ -94,10 +95,10 @@ CDMAE: list[Row] = [
     ("pretrain", "learning_rate", 3e-4, "appendix A"),
     ("pretrain", "warmup_steps", 0.1, "appendix A"),
     ("pretrain", "weight_decay", 0.01, "appendix A"),
-    ("pretrain", "masker.encoder_ratio", 0.3, "section 4.1"),
-    ("pretrain", "masker.decoder_ratio", 0.5, "section 4.1"),
-    ("pretrain", "decoder.layers", 2, "section 4.1"),
-    ("pretrain", "decoder.projection", True, "table 4"),
+    ("pretrain", "encoder.masker.ratio", 0.3, "section 4.1"),
+    ("pretrain", "decoders.main.masker.ratio", 0.5, "section 4.1"),
+    ("pretrain", "decoders.main.decoder.layers", 2, "section 4.1"),
+    ("pretrain", "decoders.main.decoder.projection", True, "table 4"),
     *both("mlm", "equation 9"),
     ("rounds", "num_train_epochs", 3, "appendix A"),
     ("rounds", "batch", 64, "appendix A"),
@@ -142,10 +143,10 @@ COCONDENSER: list[Row] = [
     ("pretrain", "batch", 2048, f"{QAC} 4.1"),
     ("pretrain", "learning_rate", 1e-4, f"{QAC} 4.1"),
     ("pretrain", "weight_decay", 0.01, f"{QAC} 4.1"),
-    ("pretrain", "masker.encoder_ratio", 0.15, "coCondenser"),
-    ("pretrain", "decoder.layers", 2, "Condenser"),
+    ("pretrain", "encoder.masker.ratio", 0.15, "coCondenser"),
+    ("pretrain", "decoders.main.decoder.layers", 2, "Condenser"),
     *both("mlm", "coCondenser"),
-    ("pretrain", "losses.contrast.weight", 1.0, f"{QAC} 2.1"),
+    ("pretrain", "encoder.losses.contrast.weight", 1.0, f"{QAC} 2.1"),
 ]
 COTMAE: list[Row] = [
     *TWO_STAGE,
@@ -153,8 +154,8 @@ COTMAE: list[Row] = [
     ("pretrain", "batch", 16384, f"{QAC} 4.1"),
     ("pretrain", "learning_rate", 4e-4, f"{QAC} 4.1"),
     ("pretrain", "warmup_steps", 0.1, f"{QAC} 4.1"),
-    ("pretrain", "masker.encoder_ratio", 0.3, "CoT-MAE"),
-    ("pretrain", "masker.decoder_ratio", 0.45, "CoT-MAE"),
+    ("pretrain", "encoder.masker.ratio", 0.3, "CoT-MAE"),
+    ("pretrain", "decoders.main.masker.ratio", 0.45, "CoT-MAE"),
     *both("mlm", f"{QAC} 2.2"),
 ]
 CPDAE: list[Row] = [
@@ -163,10 +164,10 @@ CPDAE: list[Row] = [
     ("pretrain", "batch", 64, "section 4.1.3"),
     ("pretrain", "learning_rate", 5e-5, "section 4.1.3"),
     ("pretrain", "warmup_steps", 0.1, "section 4.1.3"),
-    ("pretrain", "masker.encoder_ratio", 0.15, "section 3.1.1: as BERT"),
-    ("pretrain", "losses.encoder.weight", 1.0, "equation 6"),
-    ("pretrain", "losses.encoder.targets", 1.0, "equation 6"),
-    ("pretrain", "losses.decoder.weight", 1.0, "equation 6"),
+    ("pretrain", "encoder.masker.ratio", 0.15, "section 3.1.1: as BERT"),
+    ("pretrain", "encoder.losses.mlm.weight", 1.0, "equation 6"),
+    ("pretrain", "encoder.losses.mlm.targets", 1.0, "equation 6"),
+    ("pretrain", "decoders.main.losses.bow-reconstruction.weight", 1.0, "equation 6"),
     ("rounds", "num_train_epochs", 1, "section 4.1.3"),
     ("rounds", "batch", 64, "section 4.1.3"),
     ("rounds", "learning_rate", 5e-6, "section 4.1.3"),
@@ -176,7 +177,14 @@ CPDAE: list[Row] = [
     ("rounds", "loss.temperature", 1.0, "section 4.1.3"),
     ("retriever-1", "num_train_epochs", 3, "transformers"),
 ]
-CONTRASTED: list[Row] = [("pretrain", "losses.contrast.weight", 0.1, "section 4.1.3: lambda")]
+
+
+def contrasted(side: str, loss: str, source: str) -> list[Row]:
+    """A contrast of two maskings of a text."""
+    path = f"{side}.losses.contrast"
+    return [("pretrain", f"{path}.weight", 0.1, "section 4.1.3: lambda"), ("pretrain", f"{path}.use", loss, source)]
+
+
 # Their papers say how they are scored, and not how long they are fine-tuned.
 SHARED: list[Row] = [
     ("encoder", "pooling", "cls", "every paper"),
@@ -193,17 +201,17 @@ SHARED: list[Row] = [
 ]
 RETROMAE: list[Row] = [
     *SHARED,
-    ("pretrain", "masker.encoder_ratio", 0.3, "section 4.1"),
+    ("pretrain", "encoder.masker.ratio", 0.3, "section 4.1"),
     *both("mlm", "equation 8")[:2],
-    ("pretrain", "losses.encoder.targets", 1.0, "equation 2"),
-    ("pretrain", "losses.decoder.weight", 1.0, "equation 8"),
+    ("pretrain", "encoder.losses.mlm.targets", 1.0, "equation 2"),
+    ("pretrain", "decoders.main.losses.mlm.weight", 1.0, "equation 8"),
 ]
 CONDENSER: list[Row] = [
     *SHARED,
     ("pretrain", "warmup_steps", 0.1, "the authors' command"),
     ("pretrain", "weight_decay", 0.01, "the authors' command"),
-    ("pretrain", "masker.encoder_ratio", 0.15, "as BERT"),
-    ("pretrain", "decoder.layers", 2, "Condenser"),
+    ("pretrain", "encoder.masker.ratio", 0.15, "as BERT"),
+    ("pretrain", "decoders.main.decoder.layers", 2, "Condenser"),
     *both("mlm", "Condenser"),
 ]
 
@@ -211,40 +219,40 @@ TABLE: dict[str, list[Row]] = {
     "simlm": [*SIMLM, *GENERATED, *TWO_LAYERS, *both("replaced-lm", "equation 2")],
     "simlm-mlm": [*SIMLM, *TWO_LAYERS, *both("mlm", "table 7")],
     "simlm-rtd": [*SIMLM, *GENERATED, *TWO_LAYERS],
-    "simlm-autoencoder": [*SIMLM, *TWO_LAYERS, ("pretrain", "losses.decoder.targets", 1.0, "table 7")],
+    "simlm-autoencoder": [*SIMLM, *TWO_LAYERS, ("pretrain", "decoders.main.losses.mlm.targets", 1.0, "table 7")],
     "mlm-only": [*SIMLM, *(row for row in both("mlm", "table 7") if "encoder" in row[1])],
     "cdmae": CDMAE,
     "cocondenser": COCONDENSER,
     "cocondenser-qac": COCONDENSER,
-    "cotmae": [*COTMAE, ("pretrain", "decoder.layers", 2, "CoT-MAE")],
-    "cotmae-qac": [*COTMAE, ("pretrain", "decoder.layers", 2, "CoT-MAE")],
-    "cotmae-qac-ar": [*COTMAE, ("pretrain", "decoder.window", 3, "the authors' code")],
-    "cpdae": [*CPDAE, *CONTRASTED, ("pretrain", "losses.contrast.use", "js-contrastive", "equation 5")],
-    "cpdae-r": [*CPDAE, *CONTRASTED, ("pretrain", "losses.contrast.use", "info-nce", "section 3.2.2")],
+    "cotmae": [*COTMAE, ("pretrain", "decoders.main.decoder.layers", 2, "CoT-MAE")],
+    "cotmae-qac": [*COTMAE, ("pretrain", "decoders.main.decoder.layers", 2, "CoT-MAE")],
+    "cotmae-qac-ar": [*COTMAE, ("pretrain", "decoders.main.decoder.window", 3, "the authors' code")],
+    "cpdae": [*CPDAE, *contrasted("decoders.main", "js-contrastive", "equation 5")],
+    "cpdae-r": [*CPDAE, *contrasted("encoder", "info-nce", "section 3.2.2")],
     "cpdae-no-cl": CPDAE,
-    "cpdae-idf": [*CPDAE, ("pretrain", "losses.decoder.idf", True, "table 2")],
+    "cpdae-idf": [*CPDAE, ("pretrain", "decoders.main.losses.bow-reconstruction.idf", True, "table 2")],
     "retromae": [
         *RETROMAE,
-        ("pretrain", "masker.decoder_ratio", 0.5, "section 4.1"),
-        ("pretrain", "decoder.targets", 1.0, "section 3.3"),
+        ("pretrain", "decoders.main.masker.ratio", 0.5, "section 4.1"),
+        ("pretrain", "decoders.main.decoder.targets", 1.0, "section 3.3"),
     ],
     "retromae-basic": [
         *RETROMAE,
-        ("pretrain", "masker.decoder_ratio", 0.7, "table 6"),
-        ("pretrain", "decoder.layers", 1, "section 3.2"),
+        ("pretrain", "decoders.main.masker.ratio", 0.7, "table 6"),
+        ("pretrain", "decoders.main.decoder.layers", 1, "section 3.2"),
     ],
     "dupmae": [
         *RETROMAE,
-        ("pretrain", "masker.decoder_ratio", 0.5, "RetroMAE"),
-        ("pretrain", "decoder.targets", 1.0, "RetroMAE"),
-        ("pretrain", "losses.words.weight", 0.1, "DupMAE"),
+        ("pretrain", "decoders.main.masker.ratio", 0.5, "RetroMAE"),
+        ("pretrain", "decoders.main.decoder.targets", 1.0, "RetroMAE"),
+        ("pretrain", "encoder.losses.words.weight", 0.1, "DupMAE"),
     ],
     "condenser": CONDENSER,
     "seed": [
         *SHARED,
-        ("pretrain", "masker.encoder_ratio", 0.15, "as BERT"),
-        ("pretrain", "decoder.layers", 3, "SEED"),
-        ("pretrain", "decoder.window", 2, "SEED"),
+        ("pretrain", "encoder.masker.ratio", 0.15, "as BERT"),
+        ("pretrain", "decoders.main.decoder.layers", 3, "SEED"),
+        ("pretrain", "decoders.main.decoder.window", 2, "SEED"),
         *both("mlm", "SEED"),
     ],
 }  # fmt: skip
@@ -414,8 +422,8 @@ def test_a_scale_is_chosen_and_the_old_behaviour_is_the_default():
 def test_a_smoke_run_downloads_no_model_that_was_not_named():
     quick = compose(ComposeRequest(paper="simlm", encoder="some/encoder", scale="quick"), PARTS)
     assert quick.reranker.pretrained is None
-    assert quick.pretrain.masker.config.model == ""
-    assert quick.pretrain.decoder.config.layers == 2, "the paper's, with little data"
+    assert quick.pretrain.encoder.masker.config.model == ""
+    assert quick.pretrain.decoders["main"].decoder.config.layers == 2, "the paper's, with little data"
     assert (quick.pretrain.max_steps, quick.finetune.max_steps, quick.reranker.max_steps) == (20, 10, 10)
     assert {r.max_steps for r in quick.finetune.rounds} == {None}
 

@@ -40,7 +40,10 @@ def stages(recipe):
 )
 def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):
     with pytest.raises(DrkitError, match=said):
-        plan(compose(ComposeRequest(masker="uniform", decoder="mlm", pipeline="two-stage", **changed), PARTS), REGISTRY)
+        plan(
+            compose(ComposeRequest(masker="uniform", decoder="mlm", pipeline="two-stage", **changed), PARTS),
+            REGISTRY,
+        )
 
 
 def test_what_is_there():
@@ -327,12 +330,12 @@ def test_a_recipe_that_leaves_settings_to_another_file_is_refused(text, said, tm
 
 
 def test_a_copy_of_a_recipe_is_a_recipe(tmp_path):
-    shown = PARTS.recipe("retromae").text(small=True).replace("encoder_ratio = 0.3", "encoder_ratio = 0.2")
+    shown = PARTS.recipe("retromae").text(small=True).replace("ratio = 0.3", "ratio = 0.2")
     own, retromae = (
         compose(ComposeRequest(paper=name), installed_with(tmp_path, mine=shown)) for name in ("mine", "retromae")
     )
     assert evolve(own, name="x", pretrain=None) == evolve(retromae, name="x", pretrain=None)
-    assert own.pretrain.masker.config.encoder_ratio == 0.2
+    assert own.pretrain.encoder.masker.config.ratio == 0.2
     assert read_recipe(tmp_path / "mine.toml", REGISTRY).pretrain == own.pretrain
 
 

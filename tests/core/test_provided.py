@@ -66,14 +66,14 @@ def test_the_page_names_methods_that_exist():
         assert not named - known - {"cosine", "dot", "refuse", "drop", "depth"}, protocols_named
 
 
-def with_loss(config=Plain, on="encoder", **rest):
+def with_loss(config=Plain, **rest):
     """A recipe whose masker is `pmi`, with one more loss, and the registry that has it."""
     spec = ComponentSpec(kind="loss", name="mine", target="no:Where", config=config, summary="a loss", **rest)
     registry = Registry([*installed().registry, spec])
     recipe = compose(ComposeRequest(masker="pmi", decoder="mlm"), installed())
-    term = WeightedLoss("mine", config(), on)
-    pretrain = attrs.evolve(recipe.pretrain, losses={**recipe.pretrain.losses, "mine": term})
-    return attrs.evolve(recipe, pretrain=pretrain), registry
+    task = recipe.pretrain.encoder
+    encoder = attrs.evolve(task, losses={**task.losses, "mine": WeightedLoss("mine", config())})
+    return attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, encoder=encoder)), registry
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def with_loss(config=Plain, on="encoder", **rest):
         ({"receives": ("bottelneck",)}, "No installed part provides 'bottelneck'; did you mean 'bottleneck'"),
         ({"receives": ("bottleneck",), "signals": ("importanse",)}, "did you mean 'importance'"),
         ({"receives": ("token_states",), "scope": "batch"}, "cannot be gathered"),
-        ({"receives": ("bottleneck",), "config": WantsWindow}, "needs it with 4, and a run computes each signal once"),
+        ({"receives": ("bottleneck",), "config": WantsWindow}, "needs it with 3, and a run computes each signal once"),
         ({"receives": ("bottleneck",), "requires": ("retriever",)}, "no stage of pre-training provides"),
     ],
 )
@@ -102,4 +102,4 @@ def test_a_signal_is_wanted_with_the_settings_that_parts_name():
     recipe, registry = with_loss(receives=("bottleneck",), signals=("importance", "idf"))
     wanted = required_signals(recipe.pretrain, registry)
     assert list(wanted) == ["idf", "importance"]
-    assert wanted["importance"].config.window == recipe.pretrain.masker.config.window
+    assert wanted["importance"].config.window == recipe.pretrain.decoders["main"].masker.config.window

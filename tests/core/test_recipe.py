@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
@@ -32,7 +32,6 @@ def names(kind):
     encoder=st.sampled_from([None, "/a/path", "owner/name"]),
 )
 def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, pooling, scale, encoder):
-    assume((paper, decoder) != ("simlm-autoencoder", "none"))  # it has no encoder loss: nothing would be trained
     wanted = ComposeRequest(
         masker=masker,
         decoder=decoder,
@@ -50,7 +49,7 @@ def test_a_written_recipe_holds_every_setting(tmp_path):
     recipe = compose(ComposeRequest(), PARTS)
     write_recipe(recipe, tmp_path / "r.toml")
     text = (tmp_path / "r.toml").read_text()
-    for attribute in attrs.fields(type(recipe.pretrain.masker.config)):
+    for attribute in attrs.fields(type(recipe.pretrain.decoders["main"].masker.config)):
         assert attribute.name in text
     assert read_recipe(tmp_path / "r.toml", REGISTRY) == recipe
 
@@ -58,14 +57,14 @@ def test_a_written_recipe_holds_every_setting(tmp_path):
 def test_all_mistakes_are_told_at_once_with_their_paths():
     wrong = (
         "pretrain.max_steps=lots",
-        "pretrain.decoder.layrs=2",
+        "pretrain.decoders.main.decoder.layrs=2",
         "finetune.loss.use=contrastiv",
         "encoder.pooling=sum",
         "encoder.layers=-1",
         "finetune.rounds.1.miners.0.depth=0",
-        "pretrain.losses.decoder.on=x",
+        "pretrain.decoders.main.losses.mlm.on=x",
         "seed=true",
-        "pretrain.masker.mask_token_share=[0.5, 0.5, 0.5]",
+        "pretrain.decoders.main.masker.mask_token_share=[0.5, 0.5, 0.5]",
         "evaluation.measures=[1]",
         "evaluation.depht=10",
     )
@@ -75,13 +74,13 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
     assert len(caught.value.problems) == len(wrong)
     for path in (
         "@ pretrain.max_steps",
-        "@ pretrain.decoder",
+        "@ pretrain.decoders.main.decoder",
         "@ finetune.loss",
         "@ encoder.pooling",
         "@ encoder.layers",
         "@ finetune.rounds[1].miners[0].depth",
         "@ seed",
-        "@ pretrain.masker.mask_token_share",
+        "@ pretrain.decoders.main.masker.mask_token_share",
         "@ evaluation.measures[0]",
     ):
         assert path in problems, problems
@@ -105,21 +104,72 @@ def test_settings_that_lead_nowhere(setting, said):
 
 def test_a_replaced_part_brings_its_own_settings():
     recipe = compose(ComposeRequest(paper="cdmae", decoder="enhanced"), PARTS)
-    assert recipe.pretrain.decoder.use == "enhanced"
-    assert recipe.pretrain.masker.use == "pmi"
+    assert recipe.pretrain.decoders["main"].decoder.use == "enhanced"
+    assert recipe.pretrain.decoders["main"].masker.use == "pmi"
     assert merge({"a": {"use": "x", "n": 1}}, {"a": {"m": 2}}) == {"a": {"use": "x", "n": 1, "m": 2}}
 
 
 def test_the_papers_schedule_comes_with_an_existing_encoder():
     assert compose(ComposeRequest(paper="retromae", encoder="some/encoder"), PARTS).pretrain.num_train_epochs == 8
-    assert (
-        compose(ComposeRequest(paper="retromae", encoder="some/encoder"), PARTS).pretrain.decoder.config.targets == 1.0
-    )
-    assert compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS).pretrain.decoder.config.layers == 2
-    assert compose(ComposeRequest(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
+    retromae = compose(ComposeRequest(paper="retromae", encoder="some/encoder"), PARTS).pretrain
+    assert retromae.decoders["main"].decoder.config.targets == 1.0
+    cdmae = compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS).pretrain
+    assert cdmae.decoders["main"].decoder.config.layers == 2
+    small = compose(ComposeRequest(paper="retromae"), PARTS).pretrain
+    assert (small.encoder.masker.config.ratio, small.decoders["main"].masker.config.ratio) == (0.3, 0.5)
 
 
-NEEDS = {"generator": ("generator",), "pmi": ("importance",), "query-as-context": ("generated-queries", "importance")}
+def test_a_replaced_masker_hides_as_many_tokens_from_its_own_side():
+    pretrain = compose(ComposeRequest(paper="retromae-basic", masker="pmi"), PARTS).pretrain
+    assert (pretrain.encoder.masker.use, pretrain.encoder.masker.config.ratio) == ("uniform", 0.3)
+    masker = pretrain.decoders["main"].masker
+    assert (masker.use, masker.config.ratio, masker.config.unit) == ("pmi", 0.7, "token")
+    swapped = compose(ComposeRequest(paper="retromae-basic", encoder_masker="pmi"), PARTS).pretrain
+    assert (swapped.encoder.masker.use, swapped.encoder.masker.config.ratio) == ("pmi", 0.3)
+    assert swapped.decoders["main"] == compose(ComposeRequest(paper="retromae-basic"), PARTS).pretrain.decoders["main"]
+
+
+def test_every_further_decoder_rebuilds_the_same_text_with_its_own_loss():
+    chosen = ComposeRequest(decoder=("enhanced", "bow", "bow"), context="span", masker="uniform")
+    recipe = compose(chosen, PARTS)
+    check(recipe, REGISTRY)
+    main, *others = recipe.pretrain.decoders.values()
+    assert [*recipe.pretrain.decoders] == ["main", "bow", "bow-2"]
+    assert {task.context.use for task in (main, *others)} == {"span"}
+    assert {task.masker for task in (main, *others)} == {main.masker}
+    assert [*recipe.pretrain.losses()] == [
+        "encoder_mlm",
+        "main_mlm",
+        "bow_bow-reconstruction",
+        "bow-2_bow-reconstruction",
+    ]
+    assert recipe.name == "pydocs-uniform-span-enhanced-bow-bow-2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("pretrain.decoders.main=none", "pretrain.encoder.losses.mlm=none"), "pre-training has no loss"),
+        (("pretrain.decoders.main.context=span", "pretrain.decoders.main.nested=true"), "rebuilds another text"),
+        (("pretrain.encoder.context=span",), "no loss compares two texts"),
+        (('pretrain.decoders.words={decoder="mlm"}',), "'mlm' needs view; it has no masker"),
+        (('pretrain.decoders.encoder={decoder="bow"}',), "is not 'encoder'"),
+        (('pretrain.decoders."a b"={decoder="bow"}',), "small letters"),
+        (
+            (
+                *('pretrain.encoder.masker={use="generator", model="a"}',),
+                *('pretrain.decoders.main.masker={use="generator", model="b"}',),
+            ),
+            "requires generator with other settings",
+        ),
+    ],
+)
+def test_sides_that_cannot_work_are_refused(settings, said):
+    with pytest.raises(ProblemsError, match=said):
+        check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
+
+
+NEEDS = {"generator": ("generator",), "pmi": ("importance",)}
 
 
 @pytest.mark.parametrize("masker", REGISTRY.names("masker"))
@@ -141,7 +191,7 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
         (ComposeRequest(miners=("dense",)), "this is the first round"),
         (ComposeRequest(loss="mlm"), "losses that fit: contrastive"),
         (
-            ComposeRequest(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")),
+            ComposeRequest(settings=("pretrain.decoders.main.losses.mlm.use=contrastive",)),
             "pairs",
         ),
         (ComposeRequest(collection="beir"), "beir:VALUE"),

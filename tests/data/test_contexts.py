@@ -9,21 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.core.registry import installed
 from drkit.core.types import map_tensors
-from drkit.data.contexts import (
-    KINDS,
-    MixedContexts,
-    QueryContexts,
-    SpanContexts,
-    open_contexts,
-    open_signals,
-    open_texts,
-    stacked,
-)
+from drkit.data.contexts import PretrainingTexts, open_signals, open_texts, stacked
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
-from drkit.errors import DrkitError
+from drkit.data.specs import MixedContextConfig, QueryContextConfig
+from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.signals.importance import count, importance, score
 
 SEED = 7
@@ -60,14 +54,25 @@ def same(one, two):
     ) and torch.equal(one.signal("importance"), two.signal("importance"))
 
 
+class Opened:
+    """A context with the texts that it chooses from."""
+
+    def __init__(self, inputs, name, config=None):
+        self.texts, self.context = PretrainingTexts.open(inputs), installed().registry.build("context", name, config)
+
+    def batch(self, indices, epoch, seed):
+        return self.context(self.texts.batch(indices), self.texts, seed=seed, epoch=epoch)
+
+
 @pytest.fixture(scope="module", params=["span", "query", "mixed"])
 def contexts(request, inputs):
-    return open_contexts(inputs, request.param)
+    return Opened(inputs, request.param)
 
 
-def test_the_kinds_are_what_they_say(inputs):
-    kinds = {kind: type(open_contexts(inputs, kind)) for kind in KINDS}
-    assert kinds == {"self": type(None), "span": SpanContexts, "query": QueryContexts, "mixed": MixedContexts}
+def test_the_text_itself_is_the_batch_itself(inputs):
+    opened = Opened(inputs, "self")
+    tokens = opened.texts.batch(np.arange(3))
+    assert opened.context(tokens, opened.texts, seed=SEED, epoch=0) is tokens
 
 
 def test_a_context_depends_on_seed_epoch_and_text_alone(contexts, inputs):
@@ -85,12 +90,12 @@ def test_a_context_depends_on_seed_epoch_and_text_alone(contexts, inputs):
     assert same(pickle.loads(pickle.dumps(contexts)).batch(indices, 3, SEED), whole)
     for other in (contexts.batch(indices, 4, SEED), contexts.batch(indices, 3, SEED + 1)):
         assert sum(row(other, p) != row(whole, p) for p in indices.tolist()) > len(indices) // 10
-    probed = contexts.batch(some, -1, SEED, pad_to=8)  # the epoch of probes
-    assert probed.ids.shape[1] % 8 == 0 or probed.ids.shape[1] == 30
+    probed = contexts.batch(some, -1, SEED)  # the epoch of probes
+    assert probed.ids.shape[1] % 16 == 0 or probed.ids.shape[1] == 30
 
 
 def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
-    contexts, spans = open_contexts(inputs, "span"), Spans.open(inputs["spans"])
+    contexts, spans = Opened(inputs, "span"), Spans.open(inputs["spans"])
     store = open_texts(inputs)
     first, number = (int(v) for v in np.array(spans.of(np.bincount(spans.documents).argmax())).ravel())
     assert number > 3
@@ -106,7 +111,7 @@ def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
 
 
 def test_a_text_gets_each_of_its_candidates(inputs):
-    contexts, queries = open_contexts(inputs, "query"), Queries.open(inputs["queries"])
+    contexts, queries = Opened(inputs, "query"), Queries.open(inputs["queries"])
     index = int(np.diff(queries.offsets).argmax())
     candidates = [content(queries.store, q) for q in range(queries.offsets[index], queries.offsets[index + 1])]
     assert len(candidates) >= 3
@@ -116,7 +121,7 @@ def test_a_text_gets_each_of_its_candidates(inputs):
 
 
 def test_mixed_takes_either_half_of_the_time_as_they_would_have_been(inputs):
-    mixed, query, span = (open_contexts(inputs, kind) for kind in ("mixed", "query", "span"))
+    mixed, query, span = (Opened(inputs, kind) for kind in ("mixed", "query", "span"))
     indices = np.arange(len(open_texts(inputs)))
     queries = 0
     for epoch in range(4):
@@ -131,23 +136,22 @@ def test_mixed_takes_either_half_of_the_time_as_they_would_have_been(inputs):
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_mixed_may_be_all_of_one_kind(inputs, share):
-    mixed = open_contexts(inputs, "mixed")
-    one = MixedContexts(mixed.queries, mixed.spans, share)
+    one = Opened(inputs, "mixed", MixedContextConfig(share=share))
     indices = np.arange(5)
-    only = (mixed.queries if share else mixed.spans).batch(indices, 0, SEED)
+    only = Opened(inputs, "query" if share else "span").batch(indices, 0, SEED)
     made = one.batch(indices, 0, SEED)
     assert [row(made, i) for i in range(5)] == [row(only, i) for i in range(5)]
 
 
 def test_importance_is_that_of_the_contexts_own_tokens(inputs):
-    contexts, counts = open_contexts(inputs, "query"), NgramCounts(inputs["spans"].parent / "counts")
+    contexts, counts = Opened(inputs, "query"), NgramCounts(inputs["spans"].parent / "counts")
     batch = contexts.batch(np.arange(12), 0, SEED)
     expected = score([row(batch, i) for i in range(12)], counts)
     for i, values in enumerate(expected):
         np.testing.assert_allclose(batch.signal("importance")[i, 1 : len(values) + 1], values, rtol=1e-6)
     assert open_signals({"tokens": inputs["spans"]}) == {}
     bare = {name: inputs[name] for name in ("spans", "queries")}
-    assert open_contexts(bare, "mixed").batch(np.arange(4), 0, SEED).signals == {}
+    assert Opened(bare, "mixed").batch(np.arange(4), 0, SEED).signals == {}
 
 
 def test_two_batches_are_stacked(inputs):
@@ -165,13 +169,37 @@ def test_two_batches_are_stacked(inputs):
 
 
 def test_what_is_missing_is_named(inputs, store, tmp_path):
-    with pytest.raises(DrkitError, match="need the stage spans and queries"):
-        open_contexts({}, "mixed")
-    with pytest.raises(DrkitError, match="need the stage queries"):
-        open_contexts({"spans": inputs["spans"]}, "query")
-    with pytest.raises(DrkitError, match="choose from self, span, query, mixed"):
-        open_contexts(inputs, "neighbour")
+    (tmp_path / "tokens").symlink_to(store.path.parent)
+    for kind, stage in (("span", "spans"), ("query", "queries"), ("mixed", "queries")):
+        with pytest.raises(DrkitError, match=f"need the stage '{stage}', which is missing from the run"):
+            Opened({"tokens": tmp_path / "tokens"}, kind).batch(np.arange(2), 0, SEED)
     with pytest.raises(DrkitError, match="pre-training needs the stage 'tokens' or 'spans', got no stages"):
         open_texts({})
-    (tmp_path / "tokens").symlink_to(store.path.parent)
     assert len(open_texts({"tokens": tmp_path / "tokens"})) == len(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("self", set()),
+        ("span", {"spans"}),
+        ("query", {"generated-queries", "importance"}),
+        ("mixed", {"spans", "generated-queries", "importance"}),
+    ],
+)
+def test_a_run_makes_what_a_context_needs(name, needed):
+    spec = installed().registry.get("context", name)
+    config = spec.config()
+    assert {*spec.signals_of(config), *spec.requires_of(config)} == needed
+
+
+@pytest.mark.parametrize("source", ["extractive", "file:q.jsonl", "model:doc2query/all-with-prefix-t5-base-v1"])
+def test_sources_of_queries(source):
+    assert QueryContextConfig(queries=source).queries == source
+
+
+@pytest.mark.parametrize("source", ["", "generated", "file:", "model", "http:x"])
+def test_other_sources_are_refused_in_a_recipe(source):
+    wanted = ComposeRequest(context="query", settings=(f"pretrain.decoders.main.context.queries={source}",))
+    with pytest.raises(ProblemsError, match="must be extractive, file:PATH or model:PATH_OR_ID"):
+        compose(wanted, installed())

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from drkit.core.types import TokenBatch, map_tensors
 from drkit.data.arrays import SignalValues, write_signal
-from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, stacked
+from drkit.data.contexts import MixedContext, PretrainingTexts, QueryContext, SpanContext, stacked
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
+from drkit.data.specs import MixedContextConfig
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.testing.toys import rows_of, toy_tokens
@@ -110,14 +111,10 @@ def test_contexts_carry_their_own(real_texts, tokenizer, tmp_path):
     write_candidates(store, signals["ids"], tokenizer, tmp_path / "queries", count=3, max_length=16)
     queries = Queries.open(tmp_path / "queries")
     of_queries = every_kind(queries.store, tmp_path / "of-queries")
-    contexts = {
-        "span": SpanContexts(store, spans, signals),
-        "query": QueryContexts(queries, of_queries),
-    }
-    contexts["mixed"] = MixedContexts(contexts["query"], contexts["span"])
-    places = np.arange(len(store))[:24]
-    for epoch, made in enumerate(contexts.values()):
-        batch = made.batch(places, epoch, SEED, pad_to=16)
+    texts = PretrainingTexts(store, spans, queries, signals, of_queries)
+    tokens = texts.batch(np.arange(len(store))[:24])
+    for epoch, made in enumerate((SpanContext(), QueryContext(), MixedContext(MixedContextConfig()))):
+        batch = made(tokens, texts, seed=SEED, epoch=epoch)
         assert batch.signals["ids"].shape == batch.ids.shape
         inner = batch.ids * batch.attention
         inner[:, 0] = 0

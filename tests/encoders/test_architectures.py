@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
+from drkit.data.contexts import PretrainingTexts
 from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
@@ -27,10 +28,10 @@ from drkit.encoders.masked_lm import group_by_length
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.steps.pretrain import auto_encoder
+from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.search import TextEncoder
 from drkit.train.gradients import GradientStrategy, backward
-from drkit.train.pretrain import AutoEncoder, MaskingCollator
+from drkit.train.pretrain import AutoEncoder
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
 from tests.parts.toys import texts
 
@@ -91,9 +92,9 @@ def pretraining(name, decoder, store):
         generator=MaskedLmEncoder(tiny(name, seed=2)[0]),
         signals={"idf": torch.linspace(0.5, 2.0, len(tokenizer))},
     )
-    masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
-    module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker)
-    collate = MaskingCollator(store=store, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired())
+    maskers = build_maskers(settings, PARTS.registry, context)
+    module = auto_encoder(settings, PARTS.registry, encoder, context, maskers)
+    collate = masking_collator(settings, PARTS.registry, module, context, maskers, PretrainingTexts(store))
     return module.train(), collate([(0, index) for index in range(len(TEXTS))])
 
 
@@ -134,10 +135,10 @@ def test_pretrains_with_every_decoder_and_is_read_back(name, decoder, stores, tm
 
 def _decoder_teaches_the_encoder(module, tensors):
     """The losses on the decoder's output alone move the encoder's first layer."""
-    terms = {key: term for key, term in module.terms.items() if term.on == "decoder"}
+    terms = {key: term for key, term in module.terms.items() if term.on == "main"}
     if not terms:
         return
-    gradients(AutoEncoder(module.encoder, module.decoder, terms, module.replacer), tensors)
+    gradients(AutoEncoder(module.encoder, dict(module.decoders), terms, module.replacer), tensors)
     assert any(p.grad is not None and p.grad.any() for p in module.encoder.layers[0].parameters())
 
 

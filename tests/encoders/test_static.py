@@ -190,7 +190,7 @@ def test_every_masker_and_decoder_goes_with_it(masker, decoder):
 def test_every_recipe_goes_with_it(paper):
     settings = ["encoder.layers=0", "encoder.pooling=mean", "encoder.lm_head=tied"]
     if paper.startswith("simlm"):  # its decoder starts from the encoder's last layers
-        settings.append("pretrain.decoder.init=random")
+        settings.append("pretrain.decoders.main.decoder.init=random")
     try_parts(compose(ComposeRequest(paper=paper, settings=tuple(settings)), PARTS), PARTS.registry)
 
 

@@ -51,8 +51,8 @@ def masked(tokenizer, tokens, ratio=0.3):
         *(16, 2, 24, 2, len(tokenizer), 512, tokenizer.mask_token_id, tokenizer.pad_token_id),
         special_ids=tokenizer.all_special_ids,
     )
-    masker = UniformMasker(UniformConfig(encoder_ratio=ratio), BuildContext(backbone=info, tokenizer=tokenizer))
-    return (masker(tokens, Draws(1, 0, tokens.keys.numpy())).encoder.labels != -100).numpy()
+    masker = UniformMasker(UniformConfig(ratio=ratio), BuildContext(backbone=info, tokenizer=tokenizer))
+    return (masker(tokens, Draws(1, 0, tokens.keys.numpy())).labels != -100).numpy()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

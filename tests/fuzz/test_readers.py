@@ -202,7 +202,10 @@ def test_recipes(content):
     gives_a_value_or_an_error(lambda path: read_recipe(path, PARTS.registry), "recipe.toml", content)
 
 
-PATHS = ("seed", "name", "encoder.layers", "finetune.rounds.0.miners", "finetune.rounds.0", "pretrain.losses", "use")
+PATHS = (
+    *("seed", "name", "encoder.layers", "finetune.rounds.0.miners", "finetune.rounds.0", "use"),
+    *("pretrain.encoder", "pretrain.encoder.losses", "pretrain.decoders", "pretrain.decoders.main"),
+)
 
 
 @fuzzed

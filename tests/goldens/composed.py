@@ -26,11 +26,13 @@ SCALES: tuple[dict[str, Any], ...] = (
 CHOICES: tuple[dict[str, Any], ...] = (
     {"masker": "uniform"},
     {"masker": "pmi"},
-    {"masker": "query-as-context"},
+    {"encoder_masker": "pmi"},
+    {"context": "query"},
     {"decoder": "enhanced"},
     {"decoder": "bow"},
     {"decoder": "condenser"},
     {"decoder": "none"},
+    {"decoder": ("mlm", "bow")},
     {"masker": "uniform", "decoder": "mlm"},
     {"loss": "contrastive"},
     {"loss": "pairwise"},
@@ -39,7 +41,7 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"pipeline": "two-stage", "loss": "pairwise"},
     {"settings": ("pretrain=none",)},
     {"settings": ("finetune=none",)},
-    {"settings": ("pretrain.masker.use=uniform", "finetune.rounds.0.negatives=2", "encoder.hidden=32")},
+    {"settings": ("pretrain.decoders.main.masker.use=uniform", "finetune.rounds.0.negatives=2", "encoder.hidden=32")},
 )
 
 
@@ -55,10 +57,13 @@ def requests() -> Iterator[ComposeRequest]:
 def command_line(request: ComposeRequest) -> str:
     """Return the options of `drkit compose` that ask for a recipe."""
     options = {
-        **{name: getattr(request, name) for name in ("paper", "pipeline", "scale", "encoder", "masker", "decoder")},
+        **{name: getattr(request, name) for name in ("paper", "pipeline", "scale", "encoder", "masker")},
+        "encoder-masker": request.encoder_masker,
+        "context": request.context,
         "loss": request.loss,
     }
     named = [f"--{name} {value}" for name, value in options.items() if value]
+    named += [f"--decoder {decoder}" for decoder in request.decoder]
     repeated = [*(f"--miner {miner}" for miner in request.miners), *(f"--set {one}" for one in request.settings)]
     return " ".join((*named, *repeated))
 

@@ -222,4 +222,4 @@ def test_links_and_closed_parts_open(show, pages):
     for part in page.locator("summary").all():
         if part.is_visible():
             part.click()
-    assert page.locator("pre", has_text="[pretrain.masker]").first.is_visible()
+    assert page.locator("pre", has_text="[pretrain.decoders.main.masker]").first.is_visible()

@@ -29,9 +29,10 @@ def context(encoder, tokenizer):
 
 def given(encoder, tokenizer, context, decoder):
     tokens = toy_batch(tokenizer, max_length=60)
-    views = UniformMasker(UniformConfig(encoder_ratio=0.15), context)(tokens, Draws(1, 0, tokens.keys.numpy()))
-    encoded = encoder.encode(views.encoder.ids, views.encoder.attention, decoder.needs_layers)
-    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
+    rng = Draws(1, 0, tokens.keys.numpy())
+    read, view = (UniformMasker(UniformConfig(ratio=ratio), context)(tokens, rng) for ratio in (0.15, 0.5))
+    encoded = encoder.encode(read.ids, read.attention, decoder.needs_layers)
+    return DecoderInput(encoded=encoded, tokens=tokens, view=view, encoder_view=read)
 
 
 def test_any_layer_keeps_the_contract():
@@ -78,7 +79,7 @@ def test_nothing_of_the_decoders_text_and_view_reaches_it(encoder, tokenizer, co
     inputs = given(encoder, tokenizer, context, decoder)
     short = toy_batch(tokenizer, ["another text"] * len(inputs.tokens.ids))
     other = UniformMasker(UniformConfig(), context)(short, Draws(2, 0, short.keys.numpy()))
-    moved = attrs.evolve(inputs, tokens=short, view=other.decoder)
+    moved = attrs.evolve(inputs, tokens=short, view=other)
     one, two = (decoder(given, encoder.heads())["token_states"] for given in (inputs, moved))
     assert torch.equal(one.states, two.states)
     assert torch.equal(one.labels, inputs.encoder_view.labels[inputs.encoder_view.labels != -100])
@@ -99,7 +100,7 @@ def test_upper_layers_speak_through_the_vector_alone(encoder, tokenizer, context
 def test_what_is_missing_is_said(encoder, tokenizer, context):
     decoder = CondenserDecoder(CondenserConfig(), context)
     inputs = given(encoder, tokenizer, context, decoder)
-    with pytest.raises(DrkitError, match=r"rebuilds the tokens masked for the encoder.*encoder_view=views.encoder"):
+    with pytest.raises(DrkitError, match=r"rebuilds the tokens masked for the encoder.*encoder_view="):
         decoder(attrs.evolve(inputs, encoder_view=None), encoder.heads())
     with pytest.raises(DrkitError, match=r"reads the encoder's layer 2; call encoder.encode"):
         decoder(attrs.evolve(inputs, encoded=attrs.evolve(inputs.encoded, layers=())), encoder.heads())

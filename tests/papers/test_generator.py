@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -13,7 +14,7 @@ from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
-from drkit.decoders import MlmDecoder, MlmDecoderConfig, NoDecoder
+from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss, MlmLossConfig
 from drkit.plugin import NoSettings
@@ -40,9 +41,12 @@ def own_context(context):
     return attrs.evolve(context, generator=pickle.loads(pickle.dumps(context.generator)))
 
 
-def masked(context, tokens, rows=0, **settings):
-    masker = GeneratorMasker(GeneratorConfig(**settings), context)
-    return masker(tokens, Draws(3, 0, tokens.keys.numpy()), rows=rows)
+def masked(context, tokens, rows=0, encoder_ratio=0.3, decoder_ratio=0.5):
+    """The views of both sides, as SimLM has them: the decoder's hides what the encoder's hides, and more."""
+    outer, inner = (GeneratorMasker(GeneratorConfig(ratio=ratio), context) for ratio in (encoder_ratio, decoder_ratio))
+    rng = Draws(3, 0, tokens.keys.numpy())
+    view = outer(tokens, rng)
+    return SimpleNamespace(encoder=view, decoder=inner(tokens, rng, rows=rows, nested=view))
 
 
 def replacer(context, **settings):
@@ -338,15 +342,6 @@ def test_they_start_from_the_encoders_last_layers_where_asked(context, tokenizer
     mine, theirs = decoder.decoder.layers[0].query.weight, encoder.layers[-1].attention.self.query.weight
     assert torch.equal(mine, theirs)
     assert mine is not theirs
-
-
-def test_no_decoder_has_nothing(context, tokenizer):
-    tokens = toy_batch(tokenizer)
-    encoder, inputs = decoder_input(context, tokenizer, tokens)
-    decoder = NoDecoder()
-    assert decoder(inputs, encoder.heads()) == {}
-    assert decoder.rows(100) == 0
-    assert not list(decoder.parameters())
 
 
 # ------------------------------------------------------------------ losses

@@ -12,15 +12,12 @@ import pytest
 
 import drkit
 import drkit.core.citations
-import drkit_query_as_context.masker
 from drkit.core.registry import GROUP, discover
 from drkit.core.spec import CAPABILITIES
 from drkit.errors import ProblemsError, UnknownNameError
 from drkit.plugin import Kind
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.testing.toys import toy_context
-from drkit_query_as_context import QueryAsContextConfig
 from tests.core.public_api import PACKAGES, exports
 
 ROOT = Path(drkit.__file__).parents[1]
@@ -74,10 +71,9 @@ def test_every_other_recipe_is_composed_as_before(paper):
             assert recipe == composed_with_all(name, scale)
 
 
-def test_a_base_masker_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(drkit_query_as_context.masker, "installed", lambda: without("simlm"))
+def test_a_masker_that_is_not_installed_is_named():
     with pytest.raises(UnknownNameError, match="no masker named 'generator'"):
-        drkit_query_as_context.masker.QueryAsContextMasker(QueryAsContextConfig(base="generator"), toy_context())
+        compose(ComposeRequest(masker="generator", context="query"), without("simlm"))
 
 
 def files(*folders: str):

@@ -8,16 +8,23 @@ import torch
 
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
-from drkit.core.types import Views
+from drkit.core.types import MaskedView
 from drkit.errors import UnknownNameError
 from drkit.maskers import PmiConfig, UniformConfig, UniformMasker
-from drkit.maskers.views import make_views
-from drkit.testing import check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
+from drkit.maskers.views import make_view
+from drkit.testing import check_context, check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
+from drkit.testing.specs import ContractError
 from drkit.testing.toys import ToyCorpus
 from drkit_simlm import GeneratorConfig
 
 REGISTRY = installed().registry
-CHECKS = {Kind.MASKER: check_masker, Kind.DECODER: check_decoder, Kind.LOSS: check_loss, Kind.MINER: check_miner}
+CHECKS = {
+    Kind.MASKER: check_masker,
+    Kind.CONTEXT: check_context,
+    Kind.DECODER: check_decoder,
+    Kind.LOSS: check_loss,
+    Kind.MINER: check_miner,
+}
 # They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")
 
@@ -33,12 +40,15 @@ def test_every_part_keeps_its_contract(spec):
 
 
 VARIANTS = [
-    ("masker", "uniform", UniformConfig(nested=True)),
-    ("masker", "uniform", UniformConfig(encoder_ratio=0.01, decoder_ratio=0.99, mask_token_share=(1.0, 0.0, 0.0))),
-    ("masker", "uniform", UniformConfig(encoder_ratio=0.0)),
-    ("masker", "generator", GeneratorConfig(encoder_ratio=0.5, decoder_ratio=0.51)),
+    ("masker", "uniform", UniformConfig(unit="token")),
+    ("masker", "uniform", UniformConfig(ratio=0.1, mask_token_share=(1.0, 0.0, 0.0))),
+    ("masker", "uniform", UniformConfig(ratio=0.9, mask_token_share=(1.0, 0.0, 0.0))),
+    ("masker", "uniform", UniformConfig(ratio=0.0)),
+    ("masker", "generator", GeneratorConfig(ratio=0.5, unit="token")),
+    ("masker", "generator", GeneratorConfig(ratio=0.0)),
     ("masker", "pmi", PmiConfig(unit="word")),
-    ("masker", "pmi", PmiConfig(sigma=3.0, decoder_ratio=0.9)),
+    ("masker", "pmi", PmiConfig(sigma=3.0, ratio=0.9)),
+    ("masker", "pmi", PmiConfig(ratio=0.0)),
 ]
 
 
@@ -58,29 +68,59 @@ def test_settings_of_decoders_keep_it_too():
 
 def test_the_registry_has_what_it_should():
     assert {"pmi", "uniform", "generator"} <= {*REGISTRY.names("masker")}
-    assert {"enhanced", "mlm", "none", "autoencoder", "replaced-token-detection"} <= {*REGISTRY.names("decoder")}
+    assert {"enhanced", "mlm", "autoencoder", "replaced-token-detection"} <= {*REGISTRY.names("decoder")}
     assert {"contrastive", "mlm", "replaced-lm", "rtd", "encoder-rtd"} <= {*REGISTRY.names("loss")}
     assert {"bm25", "dense", "random", "refresh", "margin", "cross-encoder-filter"} <= {*REGISTRY.names("miner")}
 
 
 class EveryOther:
-    """As a plugin's author writes it: positions alone, the rest by `make_views`."""
+    """As a plugin's author writes it: positions alone, the rest by `make_view`."""
 
     def __init__(self, config, context):
         self.context = context
 
-    def __call__(self, tokens, rng, rows=0):
-        hidden = (tokens.maskable.cumsum(1) % 2 == 0) & tokens.maskable
-        return make_views(tokens, hidden, hidden, rng, self.context, rows=rows)
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        hidden = (tokens.maskable.cumsum(1) % 2 == torch.from_numpy(rng.integers(2))[:, None]) & tokens.maskable
+        return make_view(tokens, hidden, rng, self.context, rows=rows, nested=nested)
 
 
 class EveryOtherWord(EveryOther):
-    def __call__(self, tokens, rng, rows=0):
+    def __call__(self, tokens, rng, rows=0, nested=None):
         hidden = tokens.words % 2 == 0
-        if not rows:
-            return make_views(tokens, hidden, hidden, rng, self.context)
-        each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1]))
-        return make_views(tokens, hidden, each, rng, self.context, rows=rows)
+        each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1])) if rows else hidden
+        return make_view(tokens, each, rng, self.context, rows=rows, nested=nested)
+
+
+class NextText:
+    """As the guide has it."""
+
+    def __init__(self, config, context):
+        pass
+
+    def __call__(self, tokens, texts, *, seed, epoch):
+        indices = (tokens.keys.numpy() + 1) % len(texts.store)
+        return attrs.evolve(texts.batch(indices), keys=tokens.keys)
+
+
+class TextBelow(NextText):
+    def __call__(self, tokens, texts, *, seed, epoch):
+        return attrs.evolve(tokens, ids=tokens.ids.roll(1, 0), attention=tokens.attention.roll(1, 0))
+
+
+class OneText(NextText):
+    def __call__(self, tokens, texts, *, seed, epoch):
+        return texts.batch(tokens.keys.numpy()[:1])
+
+
+def test_a_context_by_someone_else():
+    def spec(part):
+        return attrs.evolve(REGISTRY.get("context", "self"), target=f"{__name__}:{part.__name__}")
+
+    check_context(spec(NextText))
+    with pytest.raises(ContractError, match="depends on the other texts of the batch"):
+        check_context(spec(TextBelow))
+    with pytest.raises(ContractError, match="one per text, got 1"):
+        check_context(spec(OneText))
 
 
 @pytest.mark.parametrize("part", [EveryOther, EveryOtherWord])
@@ -99,7 +139,7 @@ def test_installed_parts_are_found_by_name():
 
 def test_the_toys_are_what_they_say():
     assert len(list(ToyCorpus())) == 40
-    assert isinstance(UniformMasker(UniformConfig(), _context())(*_toy_call()), Views)
+    assert isinstance(UniformMasker(UniformConfig(), _context())(*_toy_call()), MaskedView)
 
 
 def _context():

@@ -34,11 +34,11 @@ def context(encoder, tokenizer):
 def given(encoder, tokenizer, context, decoder, masker=None):
     tokens = toy_batch(tokenizer, max_length=60)
     tokens = attrs.evolve(tokens, signals={"importance": torch.rand(tokens.ids.shape)})
-    masker = masker or UniformMasker(UniformConfig(), context)
+    masker = masker or UniformMasker(UniformConfig(ratio=0.5), context)
     rng = Draws(1, 0, tokens.keys.numpy())
-    views = masker(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
-    encoded = encoder.encode(views.encoder.ids, views.encoder.attention)
-    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder)
+    read = UniformMasker(UniformConfig(ratio=0.3), context)(tokens, rng)
+    view = masker(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
+    return DecoderInput(encoded=encoder.encode(read.ids, read.attention), tokens=tokens, view=view)
 
 
 def test_the_layer_equals_transformers_own(encoder, context):
@@ -193,9 +193,9 @@ def test_a_batch_without_targets_gives_a_zero_loss(encoder, tokenizer, context):
     tokens = toy_batch(tokenizer, ["", ""])
     for decoder in (MlmDecoder(MlmDecoderConfig(), context), EnhancedDecoder(EnhancedConfig(), context)):
         rng = Draws(1, 0, tokens.keys.numpy())
-        views = UniformMasker(UniformConfig(), context)(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
-        encoded = encoder.encode(views.encoder.ids, views.encoder.attention)
-        out = decoder(DecoderInput(encoded=encoded, tokens=tokens, view=views.decoder), encoder.heads())
+        view = UniformMasker(UniformConfig(), context)(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
+        encoded = encoder.encode(tokens.ids, tokens.attention)
+        out = decoder(DecoderInput(encoded=encoded, tokens=tokens, view=view), encoder.heads())
         loss = MlmLoss()(**out).loss
         loss.backward()
         assert loss.item() == 0

@@ -19,8 +19,6 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest
 from drkit.testing.toys import toy_tokenizer
-from drkit_query_as_context import QueryAsContextConfig
-from drkit_query_as_context.masker import QueryAsContextMasker
 from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit_report.inspect.source import TextSource, collection_source
 from drkit_simlm import GeneratorConfig
@@ -51,29 +49,36 @@ class Texts:
             yield keys, self.store.batch(keys, signals={"importance": self.importance})
 
     def views(self, masker, rows=0):
-        """(clean tokens, views) of every batch."""
+        """(clean tokens, view) of every batch."""
         for keys, tokens in self.batches():
             yield tokens, masker(tokens, Draws(7, 0, keys), rows=rows)
 
+    def both(self, outer, inner, nested=False):
+        """(clean tokens, two views) of every batch: the encoder's and a decoder's."""
+        for keys, tokens in self.batches():
+            rng = Draws(7, 0, keys)
+            first = outer(tokens, rng)
+            yield tokens, first, inner(tokens, rng, nested=first if nested else None)
+
     def statistics(self, masker):
-        """Statistics of the encoder's view and of the decoder's."""
+        """Statistics of a masker's views."""
         if repr(masker.config) not in self.known:
             self.known[repr(masker.config)] = self._count(masker)
         return self.known[repr(masker.config)]
 
     def _count(self, masker):
-        mask_id, sides = self.source.tokenizer.mask_token_id, {}
-        for tokens, views in self.views(masker):
-            for side in ("encoder", "decoder"):
-                new = view_statistics(getattr(views, side), tokens, self.source.tokenizer, mask_id=mask_id)
-                sides[side] = sides[side] + new if side in sides else new
-        return sides["encoder"], sides["decoder"]
+        tokenizer = self.source.tokenizer
+        counts = [
+            view_statistics(view, tokens, tokenizer, mask_id=tokenizer.mask_token_id)
+            for tokens, view in self.views(masker)
+        ]
+        return sum(counts[1:], counts[0])
 
     def uniform(self, **settings):
         return UniformMasker(UniformConfig(**settings), self.source.context())
 
-    def pmi(self, **settings):
-        return PmiMasker(PmiConfig(**settings), self.source.context())
+    def pmi(self, ratio=0.5, **settings):
+        return PmiMasker(PmiConfig(ratio=ratio, **settings), self.source.context())
 
 
 @pytest.fixture(scope="module", params=["pydocs", "cranfield", "tldr"])
@@ -90,10 +95,9 @@ def corpus(request, tmp_path_factory):
 
 # ------------------------------------------------------------------ how much is hidden
 def test_uniform_hides_its_ratios(corpus):
-    encoder, decoder = corpus.statistics(corpus.uniform())
     # A text takes no word that would overshoot, so the ratio is never above, and falls short by part of a word.
-    assert 0.29 < encoder.ratio < 0.303
-    assert 0.49 < decoder.ratio < 0.503
+    assert 0.29 < corpus.statistics(corpus.uniform(ratio=0.3)).ratio < 0.303
+    assert 0.49 < corpus.statistics(corpus.uniform(ratio=0.5)).ratio < 0.503
 
 
 def test_the_count_is_rounded_on_maskable_tokens_alone(corpus):
@@ -103,50 +107,46 @@ def test_the_count_is_rounded_on_maskable_tokens_alone(corpus):
     """
     lengths = np.diff(corpus.store.offsets)[corpus.keys]
     theirs = np.rint(0.3 * (lengths + 2)).sum() / lengths.sum()
-    encoder, _ = corpus.statistics(corpus.uniform())
+    encoder = corpus.statistics(corpus.uniform(ratio=0.3))
     ours = np.rint(0.3 * lengths).sum() / lengths.sum()
     assert abs(theirs - 0.3 - 0.6 / lengths.mean()) < 0.003
     assert ours - 0.003 < encoder.ratio <= ours <= theirs, "less only where a word would overshoot"
 
 
 def test_pmi_hides_the_floor_of_its_ratio_in_every_text(corpus):
-    for tokens, views in corpus.views(corpus.pmi(decoder_ratio=0.45)):
+    for tokens, view in corpus.views(corpus.pmi(ratio=0.45)):
         counts = tokens.maskable.sum(1)
         wanted = torch.clamp((counts * 0.45 + 1e-9).floor().long(), min=1).minimum(counts)
-        assert torch.equal((views.decoder.labels != -100).sum(1), wanted)
+        assert torch.equal((view.labels != -100).sum(1), wanted)
 
 
 def test_corruption_is_80_10_10(corpus):
-    for masker in (corpus.uniform(), corpus.pmi()):
-        for view in corpus.statistics(masker):
-            # Five standard deviations of the share of 10%; a random token may be the token itself.
-            allowed = 5 * (0.8 * 0.2 / view.hidden) ** 0.5 + 0.002
-            assert np.allclose(view.shares, (0.8, 0.1, 0.1), atol=allowed)
+    for masker in (corpus.uniform(ratio=0.3), corpus.uniform(ratio=0.5), corpus.pmi()):
+        view = corpus.statistics(masker)
+        # Five standard deviations of the share of 10%; a random token may be the token itself.
+        allowed = 5 * (0.8 * 0.2 / view.hidden) ** 0.5 + 0.002
+        assert np.allclose(view.shares, (0.8, 0.1, 0.1), atol=allowed)
 
 
 def test_all_masked_is_all_masked(corpus):
-    encoder, decoder = corpus.statistics(corpus.uniform(mask_token_share=(1.0, 0.0, 0.0)))
-    assert encoder.shares == decoder.shares == (1.0, 0.0, 0.0)
+    for masker in (corpus.uniform, corpus.pmi):
+        assert corpus.statistics(masker(mask_token_share=(1.0, 0.0, 0.0))).shares == (1.0, 0.0, 0.0)
 
 
 # ------------------------------------------------------------------ which are hidden
 def test_whole_words_are_whole(corpus):
-    encoder, decoder = corpus.statistics(corpus.uniform())
-    assert encoder.torn == decoder.torn == 0
-    encoder, decoder = corpus.statistics(corpus.pmi(unit="word"))
-    assert encoder.torn == decoder.torn == 0
-    encoder, decoder = corpus.statistics(corpus.pmi(unit="token"))
-    assert encoder.torn == 0
-    assert decoder.torn > 0, "by token, words are torn: the paper's own way"
+    for masker in (corpus.uniform, corpus.pmi):
+        assert corpus.statistics(masker(unit="word")).torn == 0
+        assert corpus.statistics(masker(unit="token")).torn > 0, "by token, words are torn: CDMAE's own way"
 
 
 def test_long_words_are_hidden_less_often(corpus):
     """Goldens of the authors' collators: .32 of words of one piece, .22 of five; a word that overshoots is skipped."""
     lengths = np.diff(corpus.store.offsets)
     short = np.argsort(np.where(lengths < 10, 10**6, lengths), kind="stable")[:200]  # what overshoots shows there
-    tokens, masker = corpus.store.batch(short), corpus.uniform()
+    tokens, masker = corpus.store.batch(short), corpus.uniform(ratio=0.3)
     sizes = sizes_of_words(tokens)
-    hidden = [masker(tokens, Draws(7, epoch, short)).encoder.labels != -100 for epoch in range(5)]
+    hidden = [masker(tokens, Draws(7, epoch, short)).labels != -100 for epoch in range(5)]
     rate = {size: float(np.mean([view.numpy()[sizes == size].mean() for view in hidden])) for size in (1, 3)}
     assert abs(rate[1] - 0.3) < 0.02
     assert rate[3] < rate[1] - 0.01
@@ -162,70 +162,57 @@ def sizes_of_words(tokens):
 
 
 def test_views_are_independent_or_nested(corpus):
-    both, encoder, total = 0, 0, 0
-    for _, views in corpus.views(corpus.uniform(nested=True)):
-        of_encoder, of_decoder = (view.labels != -100 for view in (views.encoder, views.decoder))
+    both, encoder, total, nested = 0, 0, 0, 0
+    outer, inner = corpus.uniform(ratio=0.3), corpus.uniform(ratio=0.5)
+    for _, read, view in corpus.both(outer, inner, nested=True):
+        of_encoder, of_decoder = (one.labels != -100 for one in (read, view))
         assert bool((of_decoder | ~of_encoder).all()), "the decoder's hides all of the encoder's"
-    for tokens, views in corpus.views(corpus.uniform()):
-        of_encoder, of_decoder = (view.labels != -100 for view in (views.encoder, views.decoder))
+        nested += int(of_decoder.sum())
+    for tokens, read, view in corpus.both(outer, inner):
+        of_encoder, of_decoder = (one.labels != -100 for one in (read, view))
         both += int((of_encoder & of_decoder).sum())
         encoder += int(of_encoder.sum())
         total += int(tokens.maskable.sum())
     assert abs(both / encoder - 0.5) < 0.02, "half of what the encoder misses, as of anything"
-    _, nested = corpus.statistics(corpus.uniform(nested=True))
-    assert 0.48 < nested.ratio < 0.51
+    assert 0.48 < nested / total < 0.51
 
 
 def test_nested_hides_the_rest_as_the_authors_do(corpus):
     """SimLM: P(hidden from the decoder | seen by the encoder) = (.5 - .3) / (1 - .3), .30 in the authors' code."""
     extra = seen = 0
-    for tokens, views in corpus.views(corpus.uniform(nested=True)):
-        free = tokens.maskable & (views.encoder.labels == -100)
-        extra += int((free & (views.decoder.labels != -100)).sum())
+    for tokens, read, view in corpus.both(corpus.uniform(ratio=0.3), corpus.uniform(ratio=0.5), nested=True):
+        free = tokens.maskable & (read.labels == -100)
+        extra += int((free & (view.labels != -100)).sum())
         seen += int(free.sum())
     assert abs(extra / seen - 0.2 / 0.7) < 0.02
 
 
 def test_a_generators_views_wait_for_its_samples(corpus):
     """SimLM: 0 of the encoder's masked tokens are not masked for the decoder; all [MASK], every token a target."""
-    masker = GeneratorMasker(GeneratorConfig(), corpus.source.context())
-    encoder, decoder = corpus.statistics(masker)
+    outer, inner = (GeneratorMasker(GeneratorConfig(ratio=ratio), corpus.source.context()) for ratio in (0.3, 0.5))
+    encoder, decoder = corpus.statistics(outer), corpus.statistics(inner)
     assert encoder.shares == decoder.shares == (1.0, 0.0, 0.0)
     assert encoder.torn == decoder.torn == 0
     assert 0.29 < encoder.ratio < 0.303
-    assert 0.48 < decoder.ratio < 0.503
+    assert 0.49 < decoder.ratio < 0.503
     mask_id, extra, seen = corpus.source.tokenizer.mask_token_id, 0, 0
-    for tokens, views in corpus.views(masker):
-        of_encoder, of_decoder = (view.ids == mask_id for view in (views.encoder, views.decoder))
+    for tokens, read, view in corpus.both(outer, inner, nested=True):
+        of_encoder, of_decoder = (one.ids == mask_id for one in (read, view))
         assert bool((of_decoder | ~of_encoder).all())
-        for view in (views.encoder, views.decoder):
-            assert torch.equal(view.labels != -100, tokens.maskable)
-            assert bool((view.ids == mask_id).logical_or(view.ids == tokens.ids).all())
+        for one in (read, view):
+            assert torch.equal(one.labels != -100, tokens.maskable)
+            assert bool((one.ids == mask_id).logical_or(one.ids == tokens.ids).all())
         extra += int((of_decoder & ~of_encoder).sum())
         seen += int((tokens.maskable & ~of_encoder).sum())
     assert abs(extra / seen - 0.2 / 0.7) < 0.02
 
 
-def test_a_context_is_masked_as_its_base_masks(corpus):
-    """The context's tokens are hidden at the decoder's ratio, whatever the encoder's text; rows are the context's."""
-    masker = QueryAsContextMasker(QueryAsContextConfig(base="pmi", decoder_ratio=0.4), corpus.source.context())
-    hidden = total = 0
-    for keys, tokens in corpus.batches():
-        context = corpus.store.batch(np.roll(keys, 1), signals={"importance": corpus.importance})
-        views = masker(attrs.evolve(tokens, context=context), Draws(7, 0, keys))
-        assert torch.equal(views.context.ids, context.ids)
-        assert torch.equal(views.encoder.attention, tokens.attention)
-        hidden += int((views.decoder.labels != -100).sum())
-        total += int(context.maskable.sum())
-    assert 0.38 < hidden / total <= 0.4
-
-
 # ------------------------------------------------------------------ rows
 def test_rows_see_their_share_and_every_special_token(corpus):
-    for masker in (corpus.uniform(decoder_ratio=0.5), corpus.pmi(decoder_ratio=0.5)):
+    for masker in (corpus.uniform(ratio=0.5), corpus.pmi(ratio=0.5)):
         seen = total = 0
-        for tokens, views in corpus.views(masker, rows=8):
-            visible = views.decoder.visible
+        for tokens, view in corpus.views(masker, rows=8):
+            visible = view.visible
             assert visible.shape == (len(tokens.ids), 8, tokens.ids.shape[1])
             special = tokens.attention & ~tokens.maskable
             assert bool(visible.transpose(1, 2)[special].all()), "[CLS] and [SEP] are seen by every row"
@@ -239,9 +226,9 @@ def test_rows_see_their_share_and_every_special_token(corpus):
 def test_rows_of_a_text_differ(corpus):
     """In the authors' code 64% of a text's rows are distinct; here each row is a draw of its own."""
     distinct = rows = 0
-    for tokens, views in corpus.views(corpus.uniform(), rows=16):
+    for tokens, view in corpus.views(corpus.uniform(ratio=0.5), rows=16):
         long = tokens.maskable.sum(1) >= 20
-        for text in views.decoder.visible[long]:
+        for text in view.visible[long]:
             distinct += len(torch.unique(text, dim=0))
             rows += 16
     assert distinct / rows > 0.98
@@ -249,8 +236,8 @@ def test_rows_of_a_text_differ(corpus):
 
 def test_pmi_rows_hide_exactly_their_count_and_the_important_more_often(corpus):
     lower = higher = 0.0
-    for tokens, views in corpus.views(corpus.pmi(), rows=8):
-        hidden = tokens.maskable[:, None] & ~views.decoder.visible
+    for tokens, view in corpus.views(corpus.pmi(), rows=8):
+        hidden = tokens.maskable[:, None] & ~view.visible
         wanted = (tokens.maskable.sum(1) * 0.5 + 1e-9).floor()
         enough = wanted >= 1
         assert bool((hidden.sum(2)[enough] == wanted[enough, None]).all())
@@ -268,7 +255,7 @@ def test_uniform_hides_as_many_stop_words_as_there_are(corpus):
     for _, tokens in corpus.batches():
         have += int(common_tokens(tokens, corpus.source.tokenizer).sum())
         total += int(tokens.maskable.sum())
-    encoder, decoder = corpus.statistics(corpus.uniform())
+    encoder, decoder = (corpus.statistics(corpus.uniform(ratio=ratio)) for ratio in (0.3, 0.5))
     assert 0.35 < have / total < 0.65
     # Short words fit where long ones overshoot, and stop-words are short.
     assert -0.01 < encoder.common_share - have / total < 0.02
@@ -276,25 +263,19 @@ def test_uniform_hides_as_many_stop_words_as_there_are(corpus):
 
 
 def test_pmi_hides_far_fewer(corpus):
-    _, uniform = corpus.statistics(corpus.uniform())
-    shares = [corpus.statistics(corpus.pmi(sigma=sigma))[1].common_share for sigma in (0.0, 1.0, 8.0)]
+    uniform = corpus.statistics(corpus.uniform(ratio=0.5))
+    shares = [corpus.statistics(corpus.pmi(sigma=sigma)).common_share for sigma in (0.0, 1.0, 8.0)]
     assert shares[1] < 0.65 * uniform.common_share
     assert shares[0] < shares[1] < shares[2] < uniform.common_share, "more noise, more like uniform"
-    few = corpus.statistics(corpus.pmi(decoder_ratio=0.15))[1]
+    few = corpus.statistics(corpus.pmi(ratio=0.15))
     assert few.common_share < 0.25 * uniform.common_share, "at BERT's ratio hardly any are left"
-
-
-def test_pmi_leaves_the_encoders_view_alone(corpus):
-    encoder, _ = corpus.statistics(corpus.pmi())
-    uniform, _ = corpus.statistics(corpus.uniform())
-    assert encoder == uniform
 
 
 # ------------------------------------------------------------------ the counting itself
 def test_counts_equal_the_naive_ones(corpus):
     keys, tokens = next(corpus.batches())
     tokenizer = corpus.source.tokenizer
-    view = corpus.pmi()(tokens, Draws(3, 1, keys)).decoder
+    view = corpus.pmi()(tokens, Draws(3, 1, keys))
     found = view_statistics(view, tokens, tokenizer, mask_id=tokenizer.mask_token_id)
     made, common, torn, maskable = {"mask": 0, "random": 0, "kept": 0}, 0, 0, 0
     for row in range(len(keys)):

@@ -13,7 +13,7 @@ from drkit.encoders import context_from
 from drkit.errors import DrkitError
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.pmi import largest, mean_over_words
-from drkit.maskers.views import choose_words, find_words, rounded_budget
+from drkit.maskers.views import choose_words, find_words, make_view, rounded_budget
 from tests.parts.toys import texts, toy_batch, toy_encoder
 
 
@@ -101,25 +101,32 @@ def test_the_real_texts_are_worth_testing_on(real):
     assert (sizes > 2).sum() > 500
 
 
-def test_uniform_hides_the_share_it_should(real, context):
-    views = UniformMasker(UniformConfig(), context)(real, draws(real))
-    n = real.maskable.sum(1)
-    for view, ratio in ((views.encoder, 0.3), (views.decoder, 0.5)):
-        count = hidden(view).sum(1)
-        wanted = torch.round(n * ratio).clamp(min=1)
-        assert (count <= wanted).all()
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_uniform_hides_the_share_it_should(real, context, ratio, unit):
+    view = UniformMasker(UniformConfig(ratio=ratio, unit=unit), context)(real, draws(real))
+    count = hidden(view).sum(1)
+    wanted = torch.round(real.maskable.sum(1) * ratio).clamp(min=1 if ratio else 0)
+    assert (count <= wanted).all()
+    if unit == "token" or ratio in (0, 1):
+        assert torch.equal(count, wanted.long())
+    else:
         assert count.sum() / wanted.sum() > 0.98  # only a word that would overshoot is skipped
-        assert not (hidden(view) & ~real.maskable).any()
-    # drawn independently: no more overlap than chance
-    both = (hidden(views.encoder) & hidden(views.decoder)).sum() / n.sum()
-    assert both.item() == pytest.approx(0.15, abs=0.01)
+    assert not (hidden(view) & ~real.maskable).any()
 
 
-def test_words_are_hidden_whole(real, context):
-    views = UniformMasker(UniformConfig(), context)(real, draws(real))
-    index = find_words(real)
-    for view in (views.encoder, views.decoder):
-        assert_whole(index, hidden(view).numpy())
+def test_two_views_are_drawn_independently(real, context):
+    masker, rng = UniformMasker(UniformConfig(ratio=0.4), context), draws(real)
+    both = hidden(masker(real, rng)) & hidden(masker(real, rng))
+    assert (both.sum() / real.maskable.sum()).item() == pytest.approx(0.16, abs=0.01)
+
+
+def test_words_are_hidden_whole_and_tokens_are_not(real, context):
+    views = [UniformMasker(UniformConfig(unit=unit), context)(real, draws(real)) for unit in ("word", "token")]
+    words = find_words(real)
+    assert_whole(words, hidden(views[0]).numpy())
+    with pytest.raises(AssertionError):
+        assert_whole(words, hidden(views[1]).numpy())
 
 
 def assert_whole(words, taken):
@@ -130,10 +137,10 @@ def assert_whole(words, taken):
 
 
 def test_eighty_ten_ten(real, context, tokenizer):
-    masker = UniformMasker(UniformConfig(encoder_ratio=0.5), context)
+    masker = UniformMasker(UniformConfig(ratio=0.5), context)
     made = []
     for epoch in range(4):
-        view = masker(real, draws(real, epoch)).encoder
+        view = masker(real, draws(real, epoch))
         ids, clean = view.ids[hidden(view)], view.labels[hidden(view)]
         made.append(torch.stack([(ids == tokenizer.mask_token_id), ids == clean]).float().mean(1))
         drawn = ids[(ids != tokenizer.mask_token_id) & (ids != clean)]
@@ -145,45 +152,80 @@ def test_eighty_ten_ten(real, context, tokenizer):
 
 
 def test_random_tokens_cover_the_vocabulary_and_shares_are_obeyed(real, context, tokenizer):
-    config = UniformConfig(encoder_ratio=0.9, mask_token_share=(0.0, 1.0, 0.0))
-    view = UniformMasker(config, context)(real, draws(real)).encoder
+    config = UniformConfig(ratio=0.9, mask_token_share=(0.0, 1.0, 0.0))
+    view = UniformMasker(config, context)(real, draws(real))
     drawn = view.ids[hidden(view)]
     assert len(drawn.unique()) > 0.95 * (len(tokenizer) - 5)
     config = UniformConfig(mask_token_share=(1.0, 0.0, 0.0))
-    view = UniformMasker(config, context)(real, draws(real)).encoder
+    view = UniformMasker(config, context)(real, draws(real))
     assert (view.ids[hidden(view)] == tokenizer.mask_token_id).all()
 
 
-def test_nested_views_are_supersets_of_the_same_ratio(real, context):
-    views = UniformMasker(UniformConfig(nested=True), context)(real, draws(real))
-    assert not (hidden(views.encoder) & ~hidden(views.decoder)).any()
-    n = real.maskable.sum()
-    assert (hidden(views.decoder).sum() / n).item() == pytest.approx(0.5, abs=0.015)
-    assert_whole(find_words(real), hidden(views.decoder).numpy())
-    smaller = UniformConfig(encoder_ratio=0.5, decoder_ratio=0.2, nested=True)
-    views = UniformMasker(smaller, context)(real, draws(real))
-    assert torch.equal(hidden(views.encoder), hidden(views.decoder))
+NESTED = {
+    "uniform": (UniformMasker, UniformConfig),
+    "pmi": (PmiMasker, PmiConfig),
+}
+
+
+@pytest.mark.parametrize("masker", NESTED)
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_nested_views_are_supersets_of_the_same_ratio(real, context, masker, unit):
+    tokens, (make, config) = important(real), NESTED[masker]
+    outer = UniformMasker(UniformConfig(ratio=0.3, unit=unit), context)(tokens, draws(tokens))
+    inner = make(config(ratio=0.5, unit=unit), context)(tokens, draws(tokens, 1), nested=outer)
+    assert not (hidden(outer) & ~hidden(inner)).any()
+    assert (hidden(inner).sum() / tokens.maskable.sum()).item() == pytest.approx(0.5, abs=0.015)
+    if unit == "word":
+        assert_whole(find_words(tokens), hidden(inner).numpy())
+    for ratio in (0.0, 0.2):
+        smaller = make(config(ratio=ratio, unit=unit), context)(tokens, draws(tokens, 1), nested=outer)
+        assert torch.equal(hidden(outer), hidden(smaller))
+
+
+@pytest.mark.parametrize("masker", NESTED)
+def test_nothing_is_hidden_at_0_and_everything_at_1(real, context, masker):
+    tokens, (make, config) = important(real), NESTED[masker]
+    for unit in ("word", "token"):
+        none, every = (make(config(ratio=ratio, unit=unit), context) for ratio in (0, 1))
+        assert not hidden(none(tokens, draws(tokens))).any()
+        assert torch.equal(hidden(every(tokens, draws(tokens))), tokens.maskable)
+        assert (none(tokens, draws(tokens), rows=3).visible | ~tokens.attention[:, None]).all()
+        assert not (every(tokens, draws(tokens), rows=3).visible & tokens.maskable[:, None]).any()
+
+
+def test_a_plugins_view_hides_what_it_is_told_and_what_an_earlier_view_hides(real, context):
+    rng = np.random.default_rng(0)
+    chosen, earlier = (torch.from_numpy(rng.random(real.ids.shape) < 0.2) for _ in range(2))
+    outer = make_view(real, earlier, draws(real), context)
+    assert torch.equal(hidden(outer), earlier & real.maskable)
+    both = (chosen | earlier) & real.maskable
+    assert torch.equal(hidden(make_view(real, chosen, draws(real), context, nested=outer)), both)
+    by_row = torch.stack([chosen, torch.zeros_like(chosen)], 1)
+    visible = make_view(real, by_row, draws(real), context, rows=2, nested=outer).visible
+    assert torch.equal(visible[:, 0], real.attention & ~both)
+    assert torch.equal(visible[:, 1], real.attention & ~hidden(outer))
 
 
 def test_something_is_hidden_in_every_text_and_an_empty_one_is_no_error(tokenizer, context):
     tokens = toy_batch(tokenizer, ["", "a", "supercalifragilisticexpialidocious", "of the a"])
-    views = UniformMasker(UniformConfig(encoder_ratio=0.01, decoder_ratio=0.01), context)(tokens, draws(tokens))
-    assert hidden(views.encoder).any(1).tolist() == [False, True, True, True]
-    assert hidden(views.encoder)[2].sum() == tokens.maskable[2].sum() > 1  # its one word, longer than the budget
+    view = UniformMasker(UniformConfig(ratio=0.01), context)(tokens, draws(tokens))
+    assert hidden(view).any(1).tolist() == [False, True, True, True]
+    assert hidden(view)[2].sum() == tokens.maskable[2].sum() > 1  # its one word, longer than the budget
     only_empty = toy_batch(tokenizer, ["", ""])
     for rows in (0, 2):
-        views = UniformMasker(UniformConfig(), context)(only_empty, draws(only_empty), rows=rows)
-        assert not hidden(views.decoder).any()
-        views = PmiMasker(PmiConfig(), context)(important(only_empty), draws(only_empty), rows=rows)
-        assert not hidden(views.decoder).any()
+        view = UniformMasker(UniformConfig(), context)(only_empty, draws(only_empty), rows=rows)
+        assert not hidden(view).any()
+        view = PmiMasker(PmiConfig(), context)(important(only_empty), draws(only_empty), rows=rows)
+        assert not hidden(view).any()
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_rows_see_each_word_with_the_decoders_share(real, context, nested):
     length = real.ids.shape[1]
-    views = UniformMasker(UniformConfig(nested=nested), context)(real, draws(real), rows=length)
-    visible = views.decoder.visible
-    words = find_words(real)
+    outer = UniformMasker(UniformConfig(ratio=0.3), context)(real, draws(real))
+    masker = UniformMasker(UniformConfig(ratio=0.5), context)
+    view = masker(real, draws(real), rows=length, nested=outer if nested else None)
+    visible, words = view.visible, find_words(real)
     maskable = real.maskable[:, None].expand_as(visible)
     assert visible[maskable].float().mean().item() == pytest.approx(0.5, abs=0.02)
     for row in (0, 1, length - 1):
@@ -191,41 +233,39 @@ def test_rows_see_each_word_with_the_decoders_share(real, context, nested):
     special = real.attention & ~real.maskable
     assert visible.transpose(1, 2)[special].all()
     assert not visible.transpose(1, 2)[~real.attention].any()
-    assert torch.equal(views.decoder.ids, real.ids)
-    assert torch.equal(hidden(views.decoder), real.maskable)
+    assert torch.equal(view.ids, real.ids)
+    assert torch.equal(hidden(view), real.maskable)
     rows = visible[0][:, real.maskable[0]]
     assert len(rows.unique(dim=0)) == length  # every row its own pattern
     if nested:
-        assert not (visible & hidden(views.encoder)[:, None]).any()
+        assert not (visible & hidden(outer)[:, None]).any()
 
 
 # ------------------------------------------------------------------ pmi
-def test_pmi_hides_exactly_the_share_and_the_encoder_side_is_uniform(real, context):
+def test_pmi_hides_exactly_the_share(real, context):
     tokens = important(real)
-    views = PmiMasker(PmiConfig(), context)(tokens, draws(tokens))
-    n = tokens.maskable.sum(1)
-    assert torch.equal(hidden(views.decoder).sum(1), (n // 2).clamp(min=1))
-    uniform = UniformMasker(UniformConfig(), context)(tokens, draws(tokens)).encoder
-    assert torch.equal(views.encoder.labels, uniform.labels)
-    assert torch.equal(views.encoder.ids, uniform.ids)
+    for ratio in (0.3, 0.5):
+        view = PmiMasker(PmiConfig(ratio=ratio), context)(tokens, draws(tokens))
+        wanted = torch.floor(tokens.maskable.sum(1) * ratio + 1e-9).clamp(min=1)
+        assert torch.equal(hidden(view).sum(1), wanted.long())
 
 
 def test_pmi_without_noise_hides_the_most_important(real, context):
     tokens = important(real)
-    views = PmiMasker(PmiConfig(sigma=0.0), context)(tokens, draws(tokens))
+    view = PmiMasker(PmiConfig(ratio=0.5, sigma=0.0), context)(tokens, draws(tokens))
     for b in range(0, len(tokens.ids), 7):
         scored = sorted(tokens.maskable[b].nonzero()[:, 0].tolist(), key=lambda i: -tokens.signals["importance"][b, i])
         wanted = sorted(scored[: max(1, len(scored) // 2)])
-        assert hidden(views.decoder)[b].nonzero()[:, 0].tolist() == wanted
+        assert hidden(view)[b].nonzero()[:, 0].tolist() == wanted
 
 
 @pytest.mark.parametrize("rows", [0, 40])
 def test_pmi_hides_more_often_what_matters_more(real, context, rows):
     tokens = important(real)
-    masker = PmiMasker(PmiConfig(), context)
+    masker = PmiMasker(PmiConfig(ratio=0.5), context)
     rates = torch.zeros(real.ids.shape)
     for epoch in range(1 if rows else 30):
-        view = masker(tokens, draws(tokens, epoch), rows=rows).decoder
+        view = masker(tokens, draws(tokens, epoch), rows=rows)
         rates += (~view.visible).float().mean(1) if rows else hidden(view).float() / 30
     chosen = tokens.maskable & (tokens.maskable.sum(1) > 20)[:, None]
     importance, rates = tokens.signals["importance"][chosen], rates[chosen]
@@ -237,20 +277,20 @@ def test_pmi_hides_more_often_what_matters_more(real, context, rows):
 
 def test_pmi_rows_hide_k_each_by_their_own_noise(real, context):
     tokens, length = important(real), real.ids.shape[1]
-    view = PmiMasker(PmiConfig(), context)(tokens, draws(tokens), rows=length).decoder
+    view = PmiMasker(PmiConfig(ratio=0.5), context)(tokens, draws(tokens), rows=length)
     k = (tokens.maskable.sum(1) // 2).clamp(min=1)
     concealed = ~view.visible & tokens.maskable[:, None]
     assert (concealed.sum(2) == k[:, None]).all()
     assert len(view.visible[0].unique(dim=0)) == length
-    same = PmiMasker(PmiConfig(sigma=0.0), context)(tokens, draws(tokens), rows=5).decoder
+    same = PmiMasker(PmiConfig(ratio=0.5, sigma=0.0), context)(tokens, draws(tokens), rows=5)
     assert (same.visible == same.visible[:, :1]).all()
 
 
 @pytest.mark.parametrize("rows", [0, 6])
 def test_pmi_by_word_takes_words_whole(real, context, rows):
     tokens = important(real)
-    config = PmiConfig(unit="word")
-    view = PmiMasker(config, context)(tokens, draws(tokens), rows=rows).decoder
+    config = PmiConfig(ratio=0.5, unit="word")
+    view = PmiMasker(config, context)(tokens, draws(tokens), rows=rows)
     taken = [hidden(view)] if not rows else [~view.visible[:, r] & tokens.maskable for r in range(rows)]
     words = find_words(tokens)
     for chosen in taken:
@@ -262,7 +302,7 @@ def test_pmi_by_word_takes_words_whole(real, context, rows):
 
 def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
     tokens = important(real)
-    view = PmiMasker(PmiConfig(unit="word", sigma=0.0), context)(tokens, draws(tokens)).decoder
+    view = PmiMasker(PmiConfig(ratio=0.5, unit="word", sigma=0.0), context)(tokens, draws(tokens))
     words = find_words(tokens)
     means = mean_over_words(words, tokens.signals["importance"].numpy())
     for b in range(0, len(tokens.ids), 9):
@@ -274,13 +314,13 @@ def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
 def test_pmi_with_equal_importance_still_hides_k(real, context, constant):
     tokens = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, constant)})
     for sigma in (0.0, 1.0):
-        view = PmiMasker(PmiConfig(sigma=sigma), context)(tokens, draws(tokens)).decoder
+        view = PmiMasker(PmiConfig(ratio=0.5, sigma=sigma), context)(tokens, draws(tokens))
         assert torch.equal(hidden(view).sum(1), (real.maskable.sum(1) // 2).clamp(min=1))
 
 
 # ------------------------------------------------------------------ bad input
 def test_what_cannot_work_says_why(real, context):
-    masker = PmiMasker(PmiConfig(), context)
+    masker = PmiMasker(PmiConfig(ratio=0.5), context)
     with pytest.raises(DrkitError, match=r"needs the importance of every token.*TokenBatch\.signals\['importance'\]"):
         masker(real, draws(real))
     broken = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, float("nan"))})
@@ -309,4 +349,4 @@ def test_byte_level_tokenizers_have_whole_words_too():
     words = find_words(tokens)
     assert (words.sizes > 1).mean() > 0.2
     context = context_from(toy_encoder(made), made)
-    assert_whole(words, hidden(UniformMasker(UniformConfig(), context)(tokens, draws(tokens)).encoder).numpy())
+    assert_whole(words, hidden(UniformMasker(UniformConfig(), context)(tokens, draws(tokens))).numpy())

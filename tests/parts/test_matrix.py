@@ -9,18 +9,16 @@ import torch
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.data.contexts import batch_signals, open_contexts, open_signals, open_texts
+from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.steps.pretrain import auto_encoder, vocabulary_signals
+from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
-from drkit.train.pretrain import MaskingCollator
 from tests.parts.toys import texts
 
 PARTS = installed()
@@ -38,10 +36,10 @@ SETTINGS = (
     "pretrain.max_steps=2",
 )
 SMALL_GENERATOR = tuple(
-    f"pretrain.masker.generator_{size}" for size in ("hidden=8", "heads=2", "intermediate=12", "steps=1")
+    f"pretrain.decoders.main.masker.generator_{size}" for size in ("hidden=8", "heads=2", "intermediate=12", "steps=1")
 )
-SPANS = ("pretrain.masker.context=span",)
-CONTRAST = ("pretrain.losses.contrast={use='span-contrastive',on='encoder'}",)
+CONTRAST = ("pretrain.encoder.losses.contrast={use='span-contrastive'}",)
+SPANS = ("pretrain.encoder.context=span", "pretrain.decoders.main.context=span")
 
 
 @pytest.fixture(scope="module")
@@ -80,18 +78,10 @@ def built(recipe, inputs):
         signals=vocabulary_signals(open_signals(inputs)),
         seed=recipe.seed,
     )
-    masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
-    module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker).train()
-    collate = MaskingCollator(
-        store=open_texts(inputs),
-        signals=batch_signals(open_signals(inputs)),
-        masker=masker,
-        rows=module.decoder.rows,
-        seed=recipe.seed,
-        contexts=open_contexts(inputs, getattr(settings.masker.config, "context", "self")),
-        paired=module.paired(),
-    )
-    return module, collate
+    maskers = build_maskers(settings, PARTS.registry, context)
+    module = auto_encoder(settings, PARTS.registry, encoder, context, maskers).train()
+    texts = PretrainingTexts.open(inputs)
+    return module, masking_collator(settings, PARTS.registry, module, context, maskers, texts)
 
 
 def train_two_steps(recipe, inputs):
@@ -108,7 +98,7 @@ def train_two_steps(recipe, inputs):
         optimizer.step()
     moved = {name.split(".")[0] for name, value in module.named_parameters() if not torch.equal(before[name], value)}
     assert moved == {name.split(".")[0] for name, value in module.named_parameters() if value.requires_grad}
-    assert {"encoder"} <= moved <= {"encoder", "decoder"}  # a generator is frozen
+    assert {"encoder"} <= moved <= {"encoder", "decoders"}  # a generator is frozen
     assert all(value.isfinite().all() for value in module.parameters())
     return tensors
 
@@ -124,7 +114,8 @@ def test_a_masker_without_effect_is_marked(decoder, stages_of):
         recipe, inputs = stages_of(masker, decoder)
         module, collate = built(recipe, inputs)
         batch = collate([(0, example) for example in range(6)])
-        read = ("encoder.", "tokens.", "source.", *(("decoder.",) if module.decoder.rows(8) or not pair.unread else ()))
+        reads_view = module.decoders["main"].rows(8) or not pair.unread
+        read = ("encoder.", *(("main.",) if reads_view else ()))
         batches.append({name: value for name, value in batch.items() if name.startswith(read)})
     same = all(torch.equal(value, batches[1][name]) for name, value in batches[0].items() if "signal" not in name)
     assert same == bool(pair.unread)
@@ -136,13 +127,14 @@ def test_what_goes_together_trains(masker, decoder, stages_of):
     train_two_steps(*stages_of(masker, decoder))
 
 
-@pytest.mark.parametrize("decoder", [decoder for masker, decoder in ALLOWED if masker == "query-as-context"])
+@pytest.mark.parametrize("decoder", [decoder for masker, decoder in ALLOWED if masker == "uniform"])
 def test_spans_of_documents_and_contrast_go_with_every_decoder(decoder, stages_of):
     """As coCondenser has it: both texts of a pair are read, and each is the other's context."""
-    tensors = train_two_steps(*stages_of("query-as-context", decoder, *SPANS, *CONTRAST))
+    tensors = train_two_steps(*stages_of("uniform", decoder, *SPANS, *CONTRAST))
     assert tensors["partners"].tolist() == [*range(6, 12), *range(6)]
-    width = min(tensors["source.ids"].shape[1], tensors["tokens.ids"].shape[1])
-    assert torch.equal(tensors["source.ids"][:, :width], tensors["tokens.ids"][tensors["partners"], :width])
+    read, rebuilt = tensors["encoder.tokens.ids"], tensors["main.tokens.ids"]
+    width = min(read.shape[1], rebuilt.shape[1])
+    assert torch.equal(read[:, :width], rebuilt[tensors["partners"], :width])
 
 
 @pytest.mark.parametrize("masker", sorted({masker for masker, _ in ALLOWED}))

@@ -82,11 +82,11 @@ def visibility(targets):
     batch, length = tokens.ids.shape
     masker = UniformMasker(UniformConfig(), context)
     rng = Draws(1, 0, tokens.keys.numpy())
-    views = masker(tokens, rng, rows=decoder.rows(length))
-    view = views.decoder if targets == 1 else keep_targets(views.decoder, decoder.rows, rng)
+    read, view = masker(tokens, rng), masker(tokens, rng, rows=decoder.rows(length))
+    view = view if targets == 1 else keep_targets(view, decoder.rows, rng)
     encoded = encoder.encode(tokens.ids, tokens.attention)
     with Largest() as largest:
-        states = decoder(DecoderInput(encoded, tokens, view, views.encoder), encoder.heads())["token_states"]
+        states = decoder(DecoderInput(encoded, tokens, view, read), encoder.heads())["token_states"]
         states.states.square().sum().backward()
     return largest.found, batch, length, decoder.rows(length)
 

@@ -12,7 +12,7 @@ from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import seeded, token_states
 from drkit.errors import DrkitError
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.maskers.views import make_views
+from drkit.maskers.views import make_view
 
 # Maskers
 
@@ -22,23 +22,28 @@ class NotCallable:
         self.inner = UniformMasker(UniformConfig(), context)
 
 
-class OneView(NotCallable):
-    def __call__(self, tokens, rng, rows=0):
-        return self.inner(tokens, rng, rows).encoder
+class TwoViews(NotCallable):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        return self.inner(tokens, rng), self.inner(tokens, rng, rows, nested)
 
 
 class HidesSpecials(NotCallable):
-    def __call__(self, tokens, rng, rows=0):
-        views = self.inner(tokens, rng, rows)
-        labels = views.encoder.labels.clone()
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        view = self.inner(tokens, rng, rows, nested)
+        labels = view.labels.clone()
         labels[:, 0] = tokens.ids[:, 0]
-        return attrs.evolve(views, encoder=attrs.evolve(views.encoder, labels=labels))
+        return attrs.evolve(view, labels=labels)
 
 
 class ShortInts(NotCallable):
-    def __call__(self, tokens, rng, rows=0):
-        views = self.inner(tokens, rng, rows)
-        return attrs.evolve(views, encoder=attrs.evolve(views.encoder, labels=views.encoder.labels.int()))
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        view = self.inner(tokens, rng, rows, nested)
+        return attrs.evolve(view, labels=view.labels.int())
+
+
+class IgnoresTheEarlierView(NotCallable):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        return self.inner(tokens, rng, rows)
 
 
 class WrongKeywords(NotCallable):
@@ -55,42 +60,41 @@ class Spoilt(UniformMasker):
     def __init__(self, config, context):
         super().__init__(UniformConfig(), context)
 
-    def __call__(self, tokens, rng, rows=0):
-        return self.spoil(super().__call__(tokens, rng, rows), tokens)
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        return self.spoil(super().__call__(tokens, rng, rows, nested), tokens)
 
 
 class HidesNothing(Spoilt):
-    def spoil(self, views, tokens):
-        none = torch.full_like(tokens.ids, -100)
-        return attrs.evolve(views, decoder=attrs.evolve(views.decoder, ids=tokens.ids, labels=none))
+    def spoil(self, view, tokens):
+        return attrs.evolve(view, ids=tokens.ids, labels=torch.full_like(tokens.ids, -100))
 
 
 class DrawsByItself(Spoilt):
-    def spoil(self, views, tokens):
-        ids = torch.where(views.encoder.labels != -100, torch.randint_like(tokens.ids, 5, 90), tokens.ids)
-        return attrs.evolve(views, encoder=attrs.evolve(views.encoder, ids=ids))
+    def spoil(self, view, tokens):
+        return attrs.evolve(view, ids=torch.where(hidden(view), torch.randint_like(tokens.ids, 5, 90), tokens.ids))
 
 
 class LooksAtItsNeighbours(Spoilt):
-    def spoil(self, views, tokens):
-        ids = torch.where(views.encoder.labels != -100, 5 + tokens.ids.sum() % 80, tokens.ids)
-        return attrs.evolve(views, encoder=attrs.evolve(views.encoder, ids=ids))
+    def spoil(self, view, tokens):
+        return attrs.evolve(view, ids=torch.where(hidden(view), 5 + tokens.ids.sum() % 80, tokens.ids))
+
+
+def hidden(view):
+    return (view.labels != -100) & (view.visible is None)
 
 
 class ShowsPadding(Spoilt):
-    def spoil(self, views, tokens):
-        if views.decoder.visible is None:
-            return views
-        return attrs.evolve(views, decoder=attrs.evolve(views.decoder, visible=torch.ones_like(views.decoder.visible)))
+    def spoil(self, view, tokens):
+        return view if view.visible is None else attrs.evolve(view, visible=torch.ones_like(view.visible))
 
 
 class GoodMasker:
     def __init__(self, config, context):
         self.context = context
 
-    def __call__(self, tokens, rng, rows=0):
+    def __call__(self, tokens, rng, rows=0, nested=None):
         hidden = self.hidden(tokens, rng) & tokens.maskable
-        return make_views(tokens, hidden, hidden, rng, self.context, rows=rows)
+        return make_view(tokens, hidden, rng, self.context, rows=rows, nested=nested)
 
     def hidden(self, tokens, rng):
         return tokens.maskable.cumsum(1) % 2 == torch.from_numpy(rng.integers(2))[:, None]
@@ -150,10 +154,10 @@ class HidesShortestFirst(GoodMasker):
 
 
 class ChangesItsInput(GoodMasker):
-    def __call__(self, tokens, rng, rows=0):
-        views = super().__call__(tokens, rng, rows=rows)
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        view = super().__call__(tokens, rng, rows=rows, nested=nested)
         tokens.ids[tokens.maskable] = 7
-        return views
+        return view
 
 
 class NeedsAnotherSetting(GoodMasker):

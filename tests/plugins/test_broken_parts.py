@@ -26,7 +26,7 @@ from tests.plugins.settings import ImportsTorch, Loose
 
 HERE = "tests.plugins.broken"
 # How the parts of a kind are declared, what checks their contract, and a recipe that uses one.
-OTHER_LOSS = {"settings": ('pretrain.losses.more={use="broken", on="encoder"}',)}
+OTHER_LOSS = {"settings": ('pretrain.encoder.losses.more={use="broken"}',)}
 DECLARED = {
     "masker": ("masker", {"provides": ("view",)}, check_masker, {"masker": "broken", "decoder": "mlm"}),
     "masker with rows": ("masker", {"provides": ("view", "rows")}, check_masker, {"masker": "broken"}),
@@ -49,9 +49,9 @@ DECLARED = {
 # What is said of a part, by the contract and by the trial of a recipe.
 BOTH = {
     "masker": {
-        "OneView": "a masker must return Views, got MaskedView",
-        "HidesSpecials": "encoder's view: a special token or padding is a target",
-        "ShortInts": "encoder's view: labels is torch.int32, expected int64",
+        "TwoViews": "a masker must return a MaskedView, got tuple",
+        "HidesSpecials": "a special token or padding is a target",
+        "ShortInts": "labels is torch.int32, expected int64",
     },
     "decoder": {
         "WrongStates": "token_states has states \\([0-9]+, [0-9]+\\), expected \\([0-9]+, [0-9]+\\)",
@@ -96,7 +96,7 @@ BY_THE_CONTRACT = {
     "masker": {
         "NotCallable": "a masker must be callable, got NotCallable",
         "RaisesWhenBuilt": "building it by .* raises KeyError: 'width'",
-        "FailsOnOneText": "masking 1 text.s. with rows=0 raises IndexError",
+        "FailsOnOneText": "masking 1 text.s. with rows=0.* raises IndexError",
         "FailsOnEmptyTexts": "raises RuntimeError: ZeroDivisionError",
         "UndeclaredSignal": "the batch does not have the signal 'importance'",
         "GlobalDraws": "the same seed gives a different mask",
@@ -104,6 +104,7 @@ BY_THE_CONTRACT = {
         "CannotBePickled": "pickling it, as worker processes need, raises",
         "HidesShortestFirst": "a text's mask depends on its padding",
         "ChangesItsInput": "the masker changed its input",
+        "IgnoresTheEarlierView": "a token that the view `nested` hides is visible; see make_view",
         "NeedsAnotherSetting": "building it by .* raises AttributeError: 'NoSettings' object has no attribute 'ratio'",
     },
     "masker with rows": {
@@ -163,7 +164,7 @@ BY_THE_TRIAL = {
     "masker": {
         "NotCallable": "NotCallable is not callable",
         "RaisesWhenBuilt": "while it was built: KeyError: 'width' \\(.*broken.py:[0-9]+\\)",
-        "WrongKeywords": "called with \\(tokens, rng, rows=..\\): TypeError: .*unexpected keyword argument 'rows'",
+        "WrongKeywords": "called with \\(tokens, rng, rows=.., nested=..\\): TypeError: .*unexpected keyword .*'rows'",
     },
     "decoder": {
         "NoRows": "NoRows has no method rows",
@@ -284,7 +285,7 @@ def test_targets_that_do_not_resolve(target, said):
 
 
 def test_settings_that_are_not_frozen_or_import_torch():
-    loose = declared("masker with rows", "OneView", config=Loose)
+    loose = declared("masker with rows", "TwoViews", config=Loose)
     assert "settings class Loose is not frozen" in refusal(loose, {"masker": "broken"})
     assert "not frozen" in refused(loose, check_spec)
     heavy = declared("masker", "GoodMasker", config=ImportsTorch)
@@ -308,10 +309,10 @@ class FailsLater:
         from drkit.maskers import UniformConfig, UniformMasker
         self.inner = UniformMasker(UniformConfig(), context)
 
-    def __call__(self, tokens, rng, rows=0):
+    def __call__(self, tokens, rng, rows=0, nested=None):
         if len(tokens.ids) > 10:
             raise OverflowError("too many texts")
-        return self.inner(tokens, rng, rows)
+        return self.inner(tokens, rng, rows, nested)
 """
 BROKEN_SPECS = """
 @hookimpl
@@ -358,7 +359,7 @@ def composed(site, texts, *arguments):
 
 
 def test_an_installed_broken_part_ends_with_one_line_before_the_first_stage(site, texts):
-    code, _, err = composed(site, texts, '--set=pretrain.losses.more={use="detached", on="encoder"}')
+    code, _, err = composed(site, texts, '--set=pretrain.encoder.losses.more={use="detached"}')
     assert code == 2
     (line,) = err.splitlines()
     assert line.startswith("error: loss 'detached' (broken-package 0.7): the loss carries no gradient")

@@ -66,11 +66,14 @@ def test_drkits_own_names_mean_drkits_own(greedy):
 
 def test_everyones_part_is_named_by_its_package(greedy):
     found = compose(ComposeRequest(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
-    assert (found.pretrain.masker.use, found.pretrain.masker.config.ratio) == ("greedy:pmi", 0.3)
+    masker = found.pretrain.decoders["main"].masker
+    assert (masker.use, masker.config.ratio) == ("greedy:pmi", 0.5)
     assert (found.collection.use, found.collection.config.path) == ("greedy:beir", "folder")
     assert found.name == "folder-greedy-pmi-enhanced", "after the folder that it is to read"
     assert compose(ComposeRequest(masker="drkit:pmi"), greedy) == compose(ComposeRequest(masker="pmi"), greedy)
-    assert compose(ComposeRequest(masker="my_other:only-mine"), greedy).pretrain.masker.use == "only-mine"
+    assert (
+        compose(ComposeRequest(masker="my_other:only-mine"), greedy).pretrain.decoders["main"].masker.use == "only-mine"
+    )
     chained = compose(ComposeRequest(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
     assert [c.use for c in chained] == ["run-file", "greedy:margin"]
     assert chained[0].config.path == "x.trec"
@@ -83,9 +86,11 @@ def test_everyones_part_is_named_by_its_package(greedy):
 def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
     from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 
-    wanted = ComposeRequest(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
+    wanted = ComposeRequest(
+        settings=('pretrain.decoders.main.masker.use="greedy:pmi"', "pretrain.decoders.main.masker.ratio=0.4")
+    )
     found = compose(wanted, greedy)
-    assert found.pretrain.masker.config.ratio == 0.4
+    assert found.pretrain.decoders["main"].masker.config.ratio == 0.4
     assert recipe_from_table(parse_toml(recipe_toml(found), "recipe"), greedy.registry) == found
 
 

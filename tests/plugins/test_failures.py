@@ -100,7 +100,7 @@ def test_a_missing_recipe_file_takes_nothing_else_away(site):
     report = report_of(here, "lost-recipe")
     assert not report.error
     assert [spec.name for spec in report.specs] == ["sound"]
-    assert compose(ComposeRequest(paper="found", masker="sound"), here).pretrain.masker.use == "sound"
+    assert compose(ComposeRequest(paper="found", masker="sound"), here).pretrain.decoders["main"].masker.use == "sound"
     with pytest.raises(DrkitError, match=r"the recipe 'lost' of lost-recipe 1.0 is broken: .*lost.toml does not exist"):
         compose(ComposeRequest(paper="lost"), here)
     with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 is broken: 3 is not a path"):

@@ -71,11 +71,11 @@ def cdmae(w: Weights, config: dict, batch: dict[str, Tensor]) -> dict[str, Tenso
                 encoder.append(token_loss(w, config, hidden[index], label))
         hs.append(hidden[0])
         h = dense(w, "decoder.projection", hidden[0])
-        states = torch.cat([h[None], embed(w, config, batch["decoder.ids"][b])[1:]])
-        real = batch["decoder.attention"][b].nonzero()[:, 0].tolist()
+        states = torch.cat([h[None], embed(w, config, batch["main.ids"][b])[1:]])
+        real = batch["main.attention"][b].nonzero()[:, 0].tolist()
         for number in (0, 1):
             states = layer(w, f"decoder.{number}", config, states, states, [real] * len(states))
-        for index, label in enumerate(batch["decoder.labels"][b].tolist()):
+        for index, label in enumerate(batch["main.labels"][b].tolist()):
             if label != -100:
                 decoder.append(token_loss(w, config, states[index], label))
     return {"encoder": sum(encoder) / len(encoder), "decoder": sum(decoder) / len(decoder), "h": torch.stack(hs)}

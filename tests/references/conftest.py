@@ -50,30 +50,35 @@ def randomised(module: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
-    """(the AutoEncoder of a paper's recipe with these settings, its masker), in float64."""
+    """(the AutoEncoder of a paper's recipe with these settings, in float64; views of a text as tensors)."""
     from drkit.core.registry import installed
-    from drkit.core.spec import Kind
     from drkit.recipe.compose import ComposeRequest, compose
-    from drkit.runs.steps.pretrain import auto_encoder
+    from drkit.runs.steps.pretrain import auto_encoder, build_maskers
+    from drkit.train.pretrain import side_tensors
 
     parts = installed()
     recipe = compose(ComposeRequest(paper=paper, settings=settings), parts).pretrain
-    masker = parts.registry.build(Kind.MASKER, recipe.masker.use, recipe.masker.config, context)
-    module = auto_encoder(recipe, parts.registry, encoder, context, masker=masker)
-    return randomised(module, seed=11).double(), masker
+    maskers = build_maskers(recipe, parts.registry, context)
+    module = auto_encoder(recipe, parts.registry, encoder, context, maskers)
+
+    def masked(tokens, rng):
+        tensors = side_tensors("encoder", maskers["encoder"](tokens, rng), tokens)
+        return tensors | side_tensors("main", maskers["main"](tokens, rng), None)
+
+    return randomised(module, seed=11).double(), masked
 
 
 def reference_weights(module, decoder_names: dict[str, str]) -> dict[str, torch.Tensor]:
     """The module's weights under the reference's names, as float64 leaves of their own."""
     named = {f"lm.{name}": p for name, p in module.encoder.model.named_parameters()}
-    named |= {decoder_names[name]: p for name, p in module.decoder.named_parameters()}
+    named |= {decoder_names[name]: p for name, p in module.decoders["main"].named_parameters()}
     return {name: p.detach().double().clone().requires_grad_() for name, p in named.items()}
 
 
 def assert_gradients(module, weights, decoder_names: dict[str, str], *, rtol: float) -> None:
     """Every parameter's gradient equals the reference's, relative to its norm."""
     mine = {f"lm.{name}": p.grad for name, p in module.encoder.model.named_parameters()}
-    mine |= {decoder_names[name]: p.grad for name, p in module.decoder.named_parameters()}
+    mine |= {decoder_names[name]: p.grad for name, p in module.decoders["main"].named_parameters()}
     largest = max(w.grad.norm() for w in weights.values() if w.grad is not None)
     for name, weight in weights.items():
         if weight.grad is None:

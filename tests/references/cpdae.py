@@ -76,7 +76,7 @@ def contrast(similarity, partners: list[int]) -> Tensor:
 def cpdae(w: Weights, config: dict, batch: dict[str, Tensor], idf: list[float] | None = None) -> dict[str, Tensor]:
     """rec, mlm, words (L_cl), and what they are made of; means over rows, over tokens, and a sum over rows.
 
-    batch: encoder.ids, encoder.labels, encoder.attention, tokens.ids, tokens.maskable [R,L], partners [R].
+    batch: encoder.ids, .labels, .attention, encoder.tokens.ids, encoder.tokens.maskable [R,L], partners [R].
     """
     rows = len(batch["encoder.ids"])
     weights = idf or [1.0] * config["vocab_size"]
@@ -88,7 +88,7 @@ def cpdae(w: Weights, config: dict, batch: dict[str, Tensor], idf: list[float] |
                 mlm.append(token_loss(w, config, hidden[index], label))
         hs.append(hidden[0])
         zs.append(scores(w, config, hidden[0]))
-        words = set(batch["tokens.ids"][b][batch["tokens.maskable"][b]].tolist())
+        words = set(batch["encoder.tokens.ids"][b][batch["encoder.tokens.maskable"][b]].tolist())
         recs.append(reconstruction(zs[-1], words, weights))
     return {
         "mlm": sum(mlm) / len(mlm),

@@ -16,11 +16,10 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
 from drkit.signals.importance import count, importance
 from drkit.train import gradients
-from drkit.train.pretrain import batch_tensors
 from tests.references.cdmae import Counts, cdmae, masked_places
 from tests.references.conftest import CONFIG, PIECES, assert_gradients, composed, reference_weights, small_encoder
 
-PLAIN = ("pretrain.losses.encoder.weight=1.0", "pretrain.losses.encoder.targets=1.0")
+PLAIN = ("pretrain.encoder.losses.mlm.weight=1.0", "pretrain.encoder.losses.mlm.targets=1.0")
 SOME = (3, 11, 20, 42)
 NAMES = {f"bottleneck.projection.{p}": f"decoder.projection.{p}" for p in ("weight", "bias")} | {
     f"layers.{n}.{mine}.{p}": f"decoder.{n}.{theirs}.{p}"
@@ -69,11 +68,10 @@ def amis(corpus) -> list[list[float]]:
 
 def prepared(corpus, dtype=torch.float64):
     encoder = small_encoder(corpus.tokenizer)
-    module, masker = composed("cdmae", encoder, context_from(encoder, corpus.tokenizer), settings=PLAIN)
+    module, masked = composed("cdmae", encoder, context_from(encoder, corpus.tokenizer), settings=PLAIN)
     tokens = corpus.store.batch(np.array(SOME), signals={"importance": corpus.importance})
     rng = Remembered(5, 0, tokens.keys.numpy())
-    views = masker(tokens, rng)
-    return module.to(dtype), tokens, batch_tensors(tokens, views), rng.noise
+    return module.to(dtype), tokens, masked(tokens, rng), rng.noise
 
 
 def step(module, batch):
@@ -93,7 +91,7 @@ def test_the_decoder_loses_the_most_important_tokens_after_the_same_noise(corpus
         content = tokens.maskable[row].nonzero()[:, 0].tolist()
         aligned = [amis[text][index - 1] for index in content]
         wanted = masked_places(aligned, [float(noise[row, 0, index]) for index in content], 0.5, 1.0)
-        hidden = (batch["decoder.labels"][row] != -100).nonzero()[:, 0].tolist()
+        hidden = (batch["main.labels"][row] != -100).nonzero()[:, 0].tolist()
         assert set(hidden) == {content[i] for i in wanted}
 
 
@@ -102,12 +100,12 @@ def test_losses_and_gradients(corpus):
     loss, metrics = step(module, batch)
     weights = reference_weights(module, NAMES)
     found = cdmae(weights, {**CONFIG, "vocab_size": len(corpus.tokenizer)}, batch)
-    encoder_pass = module.encode(batch)
+    encoder_pass = module.encode(module.filled_views(batch)[0], batch)
     torch.testing.assert_close(encoder_pass.encoded.bottleneck, found["h"], rtol=1e-10, atol=1e-12)
     total = found["encoder"] + found["decoder"]
     assert loss.item() == pytest.approx(total.item(), rel=1e-6)
-    for branch in ("encoder", "decoder"):
-        assert metrics[f"{branch}_loss"].item() == pytest.approx(found[branch].item(), rel=1e-6)
+    for name, branch in (("encoder_mlm", "encoder"), ("main_mlm", "decoder")):
+        assert metrics[f"{name}_loss"].item() == pytest.approx(found[branch].item(), rel=1e-6)
     total.backward()
     assert_gradients(module, weights, NAMES, rtol=1e-6)
 

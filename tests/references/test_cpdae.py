@@ -9,12 +9,12 @@ import torch
 from drkit.core.draws import Draws
 from drkit.testing.toys import VOCAB, toy_context, toy_tokenizer, toy_tokens
 from drkit.train import gradients
-from drkit.train.pretrain import PARTNER, batch_tensors, stacked
+from drkit.train.pretrain import PARTNER, stacked
 from tests.references.conftest import CONFIG, assert_gradients, composed, reference_weights, small_encoder
 from tests.references.cpdae import cpdae, vectors_contrast
 
 SIZES = {**CONFIG, "vocab_size": VOCAB}
-PLAIN = ("pretrain.losses.encoder.weight=1.0", "pretrain.losses.encoder.targets=1.0")
+PLAIN = ("pretrain.encoder.losses.mlm.weight=1.0", "pretrain.encoder.losses.mlm.targets=1.0")
 NAMES = {
     f"{mine}.{piece}": f"mlp.{mine}.{piece}" for mine in ("hidden", "norm", "words") for piece in ("weight", "bias")
 }
@@ -23,12 +23,11 @@ LENGTHS = (14, 9, 12, 5)
 
 def prepared(paper: str, dtype=torch.float64, settings=()):
     encoder = small_encoder(toy_tokenizer())
-    module, masker = composed(paper, encoder, toy_context(), settings=(*PLAIN, *settings))
+    module, masked = composed(paper, encoder, toy_context(), settings=(*PLAIN, *settings))
     tokens = toy_tokens(LENGTHS)
     both = stacked(tokens, attrs.evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
-    views = masker(both, Draws(1, 0, both.keys.numpy()))
     rows = len(LENGTHS)
-    batch = {**batch_tensors(both, views), "partners": torch.arange(2 * rows).roll(rows)}
+    batch = {**masked(both, Draws(1, 0, both.keys.numpy())), "partners": torch.arange(2 * rows).roll(rows)}
     return module.to(dtype), batch
 
 
@@ -62,11 +61,12 @@ def test_total_and_gradients(paper, chunk):
     total = totals(paper, found)
     # Sums of losses are kept in float32 by the run.
     assert loss.item() == pytest.approx(total.item(), rel=1e-6)
-    assert metrics["decoder_loss"].item() == pytest.approx(found["rec"].item(), rel=1e-6)
-    assert metrics["encoder_loss"].item() == pytest.approx(found["mlm"].item(), rel=1e-6)
+    assert metrics["main_bow-reconstruction_loss"].item() == pytest.approx(found["rec"].item(), rel=1e-6)
+    assert metrics["encoder_mlm_loss"].item() == pytest.approx(found["mlm"].item(), rel=1e-6)
     if paper in ("cpdae", "cpdae-r"):
         wanted = found["words" if paper == "cpdae" else "vectors"].item()
-        assert metrics["contrast_loss"].item() == pytest.approx(wanted, rel=1e-9)
+        name = "main_contrast_loss" if paper == "cpdae" else "encoder_contrast_loss"
+        assert metrics[name].item() == pytest.approx(wanted, rel=1e-9)
     total.backward()
     assert_gradients(module, weights, NAMES, rtol=1e-6)
 
@@ -74,11 +74,12 @@ def test_total_and_gradients(paper, chunk):
 def test_parts_in_float64_agree_to_the_last_digits():
     module, batch = prepared("cpdae")
     found = cpdae(reference_weights(module, NAMES), SIZES, batch)
-    outputs = module.outputs(module.encode(batch), batch)
+    views, _ = module.filled_views(batch)
+    outputs = module.outputs(module.encode(views, batch), views, batch)
     torch.testing.assert_close(outputs["encoder"]["bottleneck"], found["h"], rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(outputs["decoder"]["vocab_logits"], found["z"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(outputs["main"]["vocab_logits"], found["z"], rtol=1e-10, atol=1e-12)
     terms = {name: term.loss(**term.inputs(outputs[term.on])).loss for name, term in module.terms.items()}
-    for name, wanted in (("decoder", "rec"), ("encoder", "mlm"), ("contrast", "words")):
+    for name, wanted in (("main_bow-reconstruction", "rec"), ("encoder_mlm", "mlm"), ("main_contrast", "words")):
         assert terms[name].item() == pytest.approx(found[wanted].item(), rel=1e-11)
 
 
@@ -89,7 +90,7 @@ def test_in_float32_to_1e_5(paper):
     wanted, expected_metrics = step(exact, batch)
     got, metrics = step(module, batch)
     assert got.item() == pytest.approx(wanted.item(), rel=1e-5)
-    for name in ("decoder_loss", "encoder_loss", "contrast_loss"):
+    for name in ("main_bow-reconstruction_loss", "encoder_mlm_loss", "main_contrast_loss", "encoder_contrast_loss"):
         if name in metrics:
             assert metrics[name].item() == pytest.approx(expected_metrics[name].item(), rel=1e-5)
     for mine, theirs in zip(module.parameters(), exact.parameters(), strict=True):
@@ -100,6 +101,6 @@ def test_in_float32_to_1e_5(paper):
 def test_two_maskings_of_each_text_are_its_two_rows():
     _, batch = prepared("cpdae")
     rows = len(LENGTHS)
-    assert torch.equal(batch["tokens.ids"][:rows], batch["tokens.ids"][rows:])
+    assert torch.equal(batch["encoder.tokens.ids"][:rows], batch["encoder.tokens.ids"][rows:])
     assert not torch.equal(batch["encoder.ids"][:rows], batch["encoder.ids"][rows:])
     assert (batch["encoder.labels"] != -100).any(1).all()

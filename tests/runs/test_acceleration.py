@@ -20,17 +20,16 @@ from drkit.core.spec import Kind
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import ARCHITECTURES
 from drkit.errors import DrkitError
-from drkit.maskers import UniformConfig, UniformMasker
 from drkit.recipe.schema import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 from drkit.train.acceleration import attending, compile_layers, compile_options, transformer_layers
 from drkit.train.arguments import problems
 from drkit.train.batches import Schedule
-from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
+from drkit.train.pretrain import AutoEncoder, Term
 from drkit.train.trainer import train, training_arguments
 from tests.encoders.toys import NAMES, tiny
 from tests.runs.every_loss import batch_of, module_of
-from tests.runs.test_gradients import auto_encoder, paired_batch, taken
+from tests.runs.test_gradients import auto_encoder, masked, paired_batch, taken
 
 SPLIT, TRACED = {"torch_compile_backend": "eager"}, {"torch_compile_backend": "aot_eager"}
 COMPILED = {"torch_compile": True}
@@ -52,7 +51,7 @@ def rebuilding(encoder=None, decoder="enhanced"):
     mlm = registry.build(Kind.LOSS, "mlm", None, context)
     made = registry.build(Kind.DECODER, decoder, None, context)
     terms = {side: Term(mlm, ("token_states",), side) for side in ("encoder", "decoder")}
-    return AutoEncoder(encoder, made, terms)
+    return AutoEncoder(encoder, {"decoder": made}, terms)
 
 
 class MaskedTexts:
@@ -60,7 +59,6 @@ class MaskedTexts:
 
     def __init__(self, module, cut_off=None):
         self.module, self.cut_off, self.calls = module, cut_off, 0
-        self.masker = UniformMasker(UniformConfig(), toy_context())
 
     def __call__(self, examples):
         self.calls += 1
@@ -68,8 +66,8 @@ class MaskedTexts:
             raise KeyboardInterrupt
         (epoch, first), *_ = examples
         tokens = toy_tokens((30, 22, 9, 14, 17, 30)) if first % 2 else toy_tokens((20, 12, 9, 4, 17, 11))
-        rows = self.module.decoder.rows(tokens.ids.shape[1])
-        return batch_tensors(tokens, self.masker(tokens, Draws(epoch, first, tokens.keys.numpy()), rows=rows))
+        rows = self.module.decoders["decoder"].rows(tokens.ids.shape[1])
+        return masked(tokens, Draws(epoch, first, tokens.keys.numpy()), rows)
 
 
 def go(module, folder, collate=None, **settings):

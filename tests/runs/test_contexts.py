@@ -57,13 +57,19 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def run(texts, folder, *settings, decoder="mlm"):
-    """(manifests by stage, what was said) of a run with these settings of the masker."""
+def run(texts, folder, *settings, context="query", masker="uniform", decoder="mlm"):
+    """(manifests by stage, what was said) of a run whose decoder has this context, with these settings of it."""
     wanted = ComposeRequest(
-        masker="query-as-context",
+        masker=masker,
+        context=context,
         decoder=decoder,
         collection=f"jsonl:{texts}",
-        settings=(*SETTINGS, "finetune=none", "collection.id_field=id", *(f"pretrain.masker.{s}" for s in settings)),
+        settings=(
+            *SETTINGS,
+            "finetune=none",
+            "collection.id_field=id",
+            *(f"pretrain.decoders.main.context.{s}" for s in settings),
+        ),
     )
     recipe = compose(wanted, PARTS)
     check(recipe, PARTS.registry)
@@ -78,13 +84,13 @@ def run(texts, folder, *settings, decoder="mlm"):
     [("span", "uniform"), ("query", "pmi"), ("mixed", "pmi"), ("self", "pmi"), ("mixed", "generator")],
 )
 def test_every_context_trains(context, base, decoder, texts, tmp_path):
-    done, said = run(texts, tmp_path / "run", f"context={context}", f"base={base}", decoder=decoder)
+    done, said = run(texts, tmp_path / "run", context=context, masker=base, decoder=decoder)
     wanted = {"span": {"spans"}, "query": {"queries"}, "mixed": {"spans", "queries"}, "self": set()}[context]
     assert done.keys() & {"spans", "queries"} == wanted
     assert ("signal-importance" in done) == (base == "pmi" or "queries" in wanted)
     assert done["pretrained"].metrics["steps"] == 3
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(entry["loss"]) and entry["decoder_loss"] > 0 for entry in log)
+    assert all(np.isfinite(entry["loss"]) and entry["main_mlm_loss"] > 0 for entry in log)
     if "spans" in done:
         metrics = done["spans"].metrics
         assert metrics["documents"] == 41
@@ -99,8 +105,8 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
 
 
 def test_stages_follow_the_settings(texts, tmp_path):
-    done, _ = run(texts, tmp_path / "run", "context=mixed")
-    again, _ = run(texts, tmp_path / "run", "context=mixed", "candidates=2")
+    done, _ = run(texts, tmp_path / "run", context="mixed")
+    again, _ = run(texts, tmp_path / "run", "candidates=2", context="mixed")
     same = {name for name in done if again[name].fingerprint == done[name].fingerprint}
     assert {"spans", "signal-importance", "initial"} <= same
     assert not {"queries", "pretrained"} & same
@@ -131,7 +137,7 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
 def test_a_documents_queries_serve_all_its_spans(texts, tmp_path):
     path = tmp_path / "queries.jsonl"
     path.write_text("\n".join(json.dumps({"doc_id": f"d{n}", "query": f"who {DEEDS[n % 5]}"}) for n in range(40)))
-    done, _ = run(texts, tmp_path / "run", "context=mixed", f"queries=file:{path}")
+    done, _ = run(texts, tmp_path / "run", f"queries=file:{path}", context="mixed")
     metrics = done["queries"].metrics
     assert metrics["extractive"] == 0
     assert metrics["given"] == 40
@@ -139,7 +145,9 @@ def test_a_documents_queries_serve_all_its_spans(texts, tmp_path):
 
 
 def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
-    with pytest.raises(DrkitError, match=r"the file of queries .*absent.tsv does not exist @ pretrain.masker.queries"):
+    with pytest.raises(
+        DrkitError, match=r"the file of queries .*absent.tsv, which a context names, does not exist @ pretrain"
+    ):
         run(texts, tmp_path / "run", f"queries=file:{tmp_path / 'absent.tsv'}")
     path = tmp_path / "queries.tsv"
     path.write_text("p7\twhat\n")
@@ -153,8 +161,8 @@ def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
 # ------------------------------------------------------------------------------------------------ a model
 def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
     model = write_t5(tmp_path / "t5", texts.read_text().splitlines())
-    settings = ("context=mixed", f"queries=model:{model}", "candidates=2", "query_prefix='ask: '")
-    done, _ = run(texts, tmp_path / "whole", *settings)
+    settings = (f"queries=model:{model}", "candidates=2", "prefix='ask: '")
+    done, _ = run(texts, tmp_path / "whole", *settings, context="mixed")
     written = (tmp_path / "whole/queries/queries.jsonl").read_text()
     assert len(written.splitlines()) == done["spans"].metrics["spans"]
     lines = [json.loads(line) for line in written.splitlines()]
@@ -171,8 +179,8 @@ def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
 
     monkeypatch.setattr(QueryModel, "__call__", dies)
     with pytest.raises(KeyboardInterrupt):
-        run(texts, tmp_path / "cut", *settings)
-    again, _ = run(texts, tmp_path / "cut", *settings)
+        run(texts, tmp_path / "cut", *settings, context="mixed")
+    again, _ = run(texts, tmp_path / "cut", *settings, context="mixed")
     assert len(calls) == 1 + -(-len(lines) // 32)  # the batch that was lost, and no other, was made twice
     assert again["queries"].content() == done["queries"].content()
     assert again["pretrained"].content() == done["pretrained"].content()
@@ -186,7 +194,7 @@ def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
     ]
     # What was generated is a file like any other.
     path = tmp_path / "whole/queries/queries.jsonl"
-    read, _ = run(texts, tmp_path / "read", "context=mixed", f"queries=file:{path}", "candidates=2")
+    read, _ = run(texts, tmp_path / "read", f"queries=file:{path}", "candidates=2", context="mixed")
     ours, theirs = (Queries.open(tmp_path / name / "queries") for name in ("whole", "read"))
     assert np.array_equal(ours.store.flat_ids, theirs.store.flat_ids)
     assert np.array_equal(ours.offsets, theirs.offsets)

@@ -75,10 +75,10 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
         decoder="enhanced",
         encoder=str(first),
     )
-    assert "continuing with the decoder 'enhanced' of the checkpoint" in said
+    assert "continuing with the decoder 'main' (enhanced) of the checkpoint" in said
     assert recipe.encoder.pooling == "weighted", "the first run's own, not that of an encoder from elsewhere"
-    assert recipe.pretrain.decoder.config.targets == 0.125, "the small scale's schedule"
-    for name in ("model.safetensors", "decoder.safetensors"):
+    assert recipe.pretrain.decoders["main"].decoder.config.targets == 0.125, "the small scale's schedule"
+    for name in ("model.safetensors", "decoder-main.safetensors"):
         before = load_file(first / "pretrained" / name)
         after = load_file(tmp_path / "second" / "pretrained" / name)
         assert before.keys() == after.keys()
@@ -111,19 +111,21 @@ def lm_bias(run):
 
 def test_another_decoder_starts_anew_and_that_is_said(texts, first, tmp_path):
     _, said = go(texts, tmp_path / "second", masker="uniform", decoder="mlm", encoder=str(first))
-    assert any("the checkpoint's decoder is 'enhanced'" in line and "starts from scratch" in line for line in said)
+    assert any(
+        "the checkpoint's decoder 'main' is 'enhanced'" in line and "starts from scratch" in line for line in said
+    )
 
 
 def test_going_on_twice_keeps_the_small_scale(texts, first, tmp_path):
     go(texts, tmp_path / "second", masker="uniform", decoder="enhanced", encoder=str(first))
     recipe, _ = go(texts, tmp_path / "third", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "second"))
-    assert recipe.pretrain.decoder.config.targets == 0.125
+    assert recipe.pretrain.decoders["main"].decoder.config.targets == 0.125
 
 
 def test_the_exported_encoder_holds_no_head_and_no_decoder(first):
     names = load_file(first / "encoder" / "model.safetensors").keys()
     assert not [name for name in names if "cls." in name or "decoder" in name or "generator" in name]
-    assert not (first / "encoder" / "decoder.safetensors").exists()
+    assert not (first / "encoder" / "decoder-main.safetensors").exists()
 
 
 def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
@@ -150,15 +152,28 @@ def shorter(weights):
 def test_a_decoder_whose_weights_are_damaged_does_not_start_anew(texts, first, tmp_path, change):
     """Nor does one whose file does not say what it is."""
     shutil.copytree(first, tmp_path / "first")
-    path = tmp_path / "first" / "pretrained" / "decoder.safetensors"
+    path = tmp_path / "first" / "pretrained" / "decoder-main.safetensors"
     with safe_open(str(path), framework="pt") as file:
         about = file.metadata()
     weights = load_file(path)
     change(weights)
     path.unlink()  # the copy may be a link
     save_file(weights, path, metadata=about)
-    with pytest.raises(DrkitError, match=r"do not fit the decoder 'enhanced' of these settings \(.*restore the file"):
+    with pytest.raises(DrkitError, match=r"do not fit the decoder 'main' of these settings \(.*restore the file"):
         go(texts, tmp_path / "second", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))
     save_file(weights, path)
-    with pytest.raises(DrkitError, match=r"cannot read the decoder in .*decoder.safetensors"):
+    with pytest.raises(DrkitError, match=r"cannot read the weights in .*decoder-main.safetensors"):
         go(texts, tmp_path / "third", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))
+
+
+def test_losses_with_weights_of_their_own_go_on_too(texts, tmp_path):
+    def run(name, *settings, **more):
+        go(texts, tmp_path / name, "encoder.layers=1", *settings, paper="simlm-rtd", **more)
+        return load_file(tmp_path / name / "pretrained" / "loss-encoder_encoder-rtd.safetensors")
+
+    first = run("first")
+    second = run("second", "pretrain.learning_rate=1e-30", encoder=str(tmp_path / "first"))
+    afresh = run("afresh", "pretrain.learning_rate=1e-30")
+    assert first.keys() == second.keys()
+    assert all(torch.allclose(weight, second[name], atol=1e-6) for name, weight in first.items())
+    assert any(not torch.allclose(weight, afresh[name], atol=1e-6) for name, weight in first.items())

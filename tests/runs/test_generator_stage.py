@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForMaskedLM
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext
+from drkit.data.contexts import PretrainingTexts
 from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder
@@ -22,11 +23,18 @@ from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.checkpoints import load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit_simlm import GeneratorConfig
 from drkit_simlm.masker import GeneratorMasker
 
 PARTS = installed()
+
+
+def of_both(*settings):
+    """The settings for the maskers of both sides: a run has one generator."""
+    return tuple(f"pretrain.{side}.masker.{one}" for side in ("encoder", "decoders.main") for one in settings)
+
+
 SETTINGS = (
     "encoder.vocab_size=100",
     "encoder.hidden=16",
@@ -36,11 +44,8 @@ SETTINGS = (
     "encoder.init_embeddings=random",
     "pretrain.max_steps=6",
     "pretrain.logging_steps=1",
-    "pretrain.masker.model=''",
     "pretrain.per_device_train_batch_size=4",
-    "pretrain.masker.generator_hidden=8",
-    "pretrain.masker.generator_heads=2",
-    "pretrain.masker.generator_intermediate=16",
+    *of_both("model=''", "generator_hidden=8", "generator_heads=2", "generator_intermediate=16"),
 )
 
 
@@ -101,26 +106,26 @@ def test_a_frozen_generator_leaves_nothing_in_the_checkpoint(frozen):
 
 @pytest.mark.parametrize("variant", ["joint", "joint-random"])
 def test_a_joint_generator_is_trained_and_saved_and_gone_on_with(texts, tmp_path, variant):
-    setting = f"pretrain.masker.variant={variant}"
-    done = run(recipe_of(texts, setting), tmp_path / "run")
+    chosen = of_both(f"variant={variant}")
+    done = run(recipe_of(texts, *chosen), tmp_path / "run")
     assert ("steps" in done["generator"].metrics) == (variant == "joint")
     assert not same(tmp_path / "run/generator", tmp_path / "run/pretrained/generator")
     for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines():
         entry = json.loads(line)
         assert entry["generator_loss"] == pytest.approx(0.2 * entry["generator_mlm"], rel=1e-4)
-        total = entry["encoder_loss"] + entry["decoder_loss"] + entry["generator_loss"]
+        total = entry["encoder_replaced-lm_loss"] + entry["main_replaced-lm_loss"] + entry["generator_loss"]
         assert entry["loss"] == pytest.approx(total, rel=1e-3)
-    settings = (setting, "pretrain.learning_rate=1e-30", "pretrain.decoder.layers=1")
+    settings = (*chosen, "pretrain.learning_rate=1e-30", "pretrain.decoders.main.decoder.layers=1")
     run(recipe_of(texts, *settings, encoder=str(tmp_path / "run/pretrained")), tmp_path / "next")
     assert same(tmp_path / "run/pretrained/generator", tmp_path / "next/pretrained/generator")
 
 
 def test_an_existing_masked_lm_is_taken_as_it_is(texts, frozen, tmp_path):
     model = frozen[0] / "generator"
-    done = run(recipe_of(texts, f"pretrain.masker.model={model}"), tmp_path / "run")
+    done = run(recipe_of(texts, *of_both(f"model={model}")), tmp_path / "run")
     assert "steps" not in done["generator"].metrics
     assert same(model, tmp_path / "run/generator")
-    run(recipe_of(texts, f"pretrain.masker.model={model}", "pretrain.masker.variant=joint-random"), tmp_path / "random")
+    run(recipe_of(texts, *of_both(f"model={model}", "variant=joint-random")), tmp_path / "random")
     assert not same(model, tmp_path / "random/generator")
     shapes = [
         {name: value.shape for name, value in weights(folder).items()}
@@ -138,7 +143,7 @@ def test_one_that_does_not_fit_is_refused_by_name(texts, frozen, tmp_path, more,
     model = BertForMaskedLM(BertConfig(vocab_size=vocab, max_position_embeddings=positions, **sizes))
     model.save_pretrained(tmp_path / "strange")
     with pytest.raises(DrkitError, match=said):
-        run(recipe_of(texts, f"pretrain.masker.model={tmp_path / 'strange'}"), tmp_path / "run")
+        run(recipe_of(texts, *of_both(f"model={tmp_path / 'strange'}")), tmp_path / "run")
 
 
 def test_other_settings_of_pretraining_leave_a_finished_generator_alone(texts):
@@ -146,11 +151,11 @@ def test_other_settings_of_pretraining_leave_a_finished_generator_alone(texts):
         stages = {stage.name: stage for stage in plan(recipe_of(texts, *settings), PARTS.registry).stages}
         return stages["generator"].fingerprint({"vocabulary": "v", "tokens": "t"})
 
-    assert mark() == mark("pretrain.masker.encoder_ratio=0.2", "pretrain.masker.generator_weight=0.5")
-    assert mark() == mark("pretrain.masker.variant=joint")
-    assert mark() != mark("pretrain.masker.variant=joint-random")
-    assert mark() != mark("pretrain.masker.generator_steps=9")
-    assert mark("pretrain.masker.model=a/b") == mark("pretrain.masker.model=a/b", "pretrain.learning_rate=1e-5")
+    assert mark() == mark("pretrain.encoder.masker.ratio=0.2", *of_both("generator_weight=0.5"))
+    assert mark() == mark(*of_both("variant=joint"))
+    assert mark() != mark(*of_both("variant=joint-random"))
+    assert mark() != mark(*of_both("generator_steps=9"))
+    assert mark(*of_both("model=a/b")) == mark(*of_both("model=a/b"), "pretrain.learning_rate=1e-5")
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
@@ -171,9 +176,10 @@ def gradients(folder: Path, chunk: int) -> dict[str, torch.Tensor]:
         side: Term(MlmLoss(MlmLossConfig(targets=1.0)), ("token_states",), side) for side in ("encoder", "decoder")
     }
     decoder = MlmDecoder(MlmDecoderConfig(layers=1), context)
-    module = AutoEncoder(encoder, decoder, terms, masker.replacer(context)).train()
+    module = AutoEncoder(encoder, {"decoder": decoder}, terms, masker.replacer(context)).train()
     store = TokenStore.open(folder / "tokens")
-    collate = MaskingCollator(store=store, masker=masker, rows=decoder.rows, seed=1)
+    rebuilt = DecoderText(GeneratorMasker(GeneratorConfig(ratio=0.5), context), decoder.rows, nested=True)
+    collate = MaskingCollator(PretrainingTexts(store), masker, seed=1, decoders={"decoder": rebuilt})
     tensors = collate([(0, example) for example in range(8)])
     backward(module, tensors, GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk))
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}

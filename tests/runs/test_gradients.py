@@ -42,7 +42,18 @@ def auto_encoder(dropout=0.0):
         "decoder": Term(mlm, ("token_states",), "decoder", 1.0),
         "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3, "batch"),
     }
-    return AutoEncoder(encoder, decoder, terms)
+    return AutoEncoder(encoder, {"decoder": decoder}, terms)
+
+
+def masked(tokens, rng, rows=0):
+    """The tensors of a text that the encoder reads and a decoder rebuilds, each with its own view."""
+    from drkit.maskers import UniformConfig, UniformMasker
+    from drkit.testing.toys import toy_context
+    from drkit.train.pretrain import side_tensors
+
+    outer, inner = (UniformMasker(UniformConfig(ratio=ratio), toy_context()) for ratio in (0.3, 0.5))
+    tensors = side_tensors("encoder", outer(tokens, rng), tokens)
+    return tensors | side_tensors("decoder", inner(tokens, rng, rows=rows), None)
 
 
 def paired_batch():
@@ -50,14 +61,12 @@ def paired_batch():
     from attrs import evolve
 
     from drkit.core.draws import Draws
-    from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.testing.toys import toy_context, toy_tokens
-    from drkit.train.pretrain import PARTNER, batch_tensors, stacked
+    from drkit.testing.toys import toy_tokens
+    from drkit.train.pretrain import PARTNER, stacked
 
     tokens = toy_tokens()
     both = stacked(tokens, evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
-    views = UniformMasker(UniformConfig(), toy_context())(both, Draws(1, 0, both.keys.numpy()))
-    return {**batch_tensors(both, views), "partners": torch.arange(16).roll(8)}
+    return {**masked(both, Draws(1, 0, both.keys.numpy())), "partners": torch.arange(16).roll(8)}
 
 
 class Apart:
@@ -75,20 +84,16 @@ def signal_encoder():
     module = auto_encoder()
     apart = Term(Apart(), ("bottleneck",), "encoder", 0.3, "batch", ("importance", "a-mark"))
     terms = {name: term for name, term in module.terms.items() if name != "contrast"}
-    return AutoEncoder(module.encoder, module.decoder, {**terms, "apart": apart})
+    return AutoEncoder(module.encoder, dict(module.decoders), {**terms, "apart": apart})
 
 
 def signal_batch():
     """Eight texts with a signal of their tokens and one of each text."""
     from drkit.core.draws import Draws
-    from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.testing.toys import toy_context, toy_tokens, with_signals
-    from drkit.train.pretrain import batch_tensors
+    from drkit.testing.toys import toy_tokens, with_signals
 
     tokens = with_signals(toy_tokens(), {"a-mark": "text", "importance": "token"})
-    return batch_tensors(
-        tokens, UniformMasker(UniformConfig(), toy_context())(tokens, Draws(1, 0, tokens.keys.numpy()))
-    )
+    return masked(tokens, Draws(1, 0, tokens.keys.numpy()))
 
 
 TRAINED = {

@@ -76,7 +76,7 @@ def trained(runs, texts, pooling, **wanted):
     steps = [entry for entry in log if "loss" in entry]
     assert len(steps) == 3
     for entry in steps:
-        total = sum(term.weight * entry[f"{name}_loss"] for name, term in recipe.pretrain.losses.items())
+        total = sum(term.weight * entry[f"{name}_loss"] for name, (_, term) in recipe.pretrain.losses().items())
         assert entry["loss"] == pytest.approx(total, rel=1e-3)
         assert np.isfinite(entry["grad_norm"])
     return folder

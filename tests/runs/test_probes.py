@@ -18,6 +18,7 @@ from drkit.core.files import read_log
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.data.contexts import PretrainingTexts
 from drkit.data.corpus import open_collection
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
@@ -35,7 +36,7 @@ from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import (
     EPOCH,
     ProbeLog,
@@ -93,11 +94,12 @@ def make(decoder, store, *, dropout=0.0):
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=dropout)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     context = BuildContext(backbone=encoder.info(tokenizer()), tokenizer=tokenizer(), seed=1)
-    masker = UniformMasker(UniformConfig(encoder_ratio=0.3, decoder_ratio=0.9), context)
+    masker, harder = (UniformMasker(UniformConfig(ratio=ratio), context) for ratio in (0.3, 0.9))
     built = decoder(MlmDecoderConfig(layers=1), context)
     terms = {side: Term(MlmLoss(), ("token_states",), side) for side in ("encoder", "decoder")}
-    collate = MaskingCollator(store=store, masker=masker, rows=built.rows, seed=3)
-    return AutoEncoder(encoder, built, terms), collate
+    rebuilt = {"decoder": DecoderText(harder, built.rows)}
+    collate = MaskingCollator(PretrainingTexts(store), masker, seed=3, decoders=rebuilt)
+    return AutoEncoder(encoder, {"decoder": built}, terms), collate
 
 
 def trained(module, collate, indices, steps=150):
@@ -135,8 +137,8 @@ def test_figures_are_means_over_targets_written_out(store):
     batch = collate([(EPOCH, index) for index in range(10)])
     found = measure_branches(module, [batch])
     with torch.no_grad():
-        encoder_pass = module.encode(batch)
-        outputs = module.outputs(encoder_pass, batch)
+        views, _ = module.filled_views(batch)
+        outputs = module.outputs(module.encode(views, batch), views, batch)
         for branch in ("encoder", "decoder"):
             states = outputs[branch]["token_states"]
             logits = states.heads.logits(states.states)
@@ -157,7 +159,7 @@ def test_the_size_of_batches_does_not_matter_but_to_the_exchange(store):
 def test_measuring_leaves_no_trace(store):
     module, collate = make(MlmDecoder, store, dropout=0.2)
     module.train()
-    module.decoder.eval()  # a part whose mode is its own business
+    module.decoders["decoder"].eval()  # a part whose mode is its own business
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -166,7 +168,7 @@ def test_measuring_leaves_no_trace(store):
     assert torch.equal(torch.rand(3), expected)
     assert module.training
     assert module.encoder.training
-    assert not module.decoder.training
+    assert not module.decoders["decoder"].training
     assert all(torch.equal(tensor, weights[name]) for name, tensor in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
 
@@ -381,7 +383,7 @@ def test_a_training_with_probes_and_one_without_end_with_the_same_weights(folder
     records = read_log(with_probes / "probes.jsonl")
     assert [record["step"] for record in records] == [0, 2, 4, 6, 8, 9]
     for record in records:
-        assert {"encoder_accuracy", "decoder_accuracy", "gain", "anisotropy", "RR@10"} <= record.keys()
+        assert {"encoder_accuracy", "main_accuracy", "gain", "anisotropy", "RR@10"} <= record.keys()
         assert all(np.isfinite(value) for value in record.values())
     said = [note for note in heard.notes if note.startswith("probe @ ")]
     assert said == [probe_line(record) for record in records]
@@ -416,7 +418,7 @@ def test_pretraining_ends_with_the_weights_of_the_best_probe_decoder_included(fo
     stage = pretrained(folder, tmp_path / "run", "pretrain.probe.keep_best=true", progress=heard)
     assert read_manifest(stage).metrics["probe"] == {"measure": "RR@10", "best": 0.5, "step": 4, "last": 9}
     assert heard.notes[-1] == "keeping the weights of step 4 of 9"
-    for file, part in (("decoder.safetensors", "decoder"), ("model.safetensors", "encoder.model")):
+    for file, part in (("decoder-main.safetensors", "decoders.main"), ("model.safetensors", "encoder.model")):
         found = load_file(stage / file)
         assert found
         assert all(torch.equal(tensor, seen[2][f"{part}.{name}"]) for name, tensor in found.items())
@@ -497,8 +499,8 @@ def test_a_collection_without_other_queries_than_those_evaluated_on_keeps_the_la
     assert weights_of(last) == weights_of(pretrained(tmp_path, tmp_path / "measured", pipeline=None))
 
 
-@pytest.mark.parametrize("masker", ["uniform", "query-as-context"])
-def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, masker):
+@pytest.mark.parametrize("context", ["self", "span"])
+def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, context):
     seen = set()
     batch = TokenStore.batch
 
@@ -508,10 +510,8 @@ def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, mask
 
     monkeypatch.setattr(TokenStore, "batch", watched)
     settings = ("pretrain.probe.every=0", "pretrain.max_steps=-1", "pretrain.num_train_epochs=6")
-    if masker == "query-as-context":
-        settings = (*settings, "pretrain.masker.context=span")
-    stage = pretrained(folder, tmp_path / "run", *settings, masker=masker)
-    documents = Spans.open(stage.parent / "spans").documents if masker == "query-as-context" else np.arange(60)
+    stage = pretrained(folder, tmp_path / "run", *settings, f"pretrain.decoders.main.context={context}")
+    documents = Spans.open(stage.parent / "spans").documents if context == "span" else np.arange(60)
     indices, kept = held_out(len(documents), 256, seed=42, documents=documents)
     assert 0 < len(kept) == read_manifest(stage).metrics["held_out"] <= len(documents) // 10
     assert seen == set(indices.tolist()), "as a text or as another text's context"

@@ -55,8 +55,11 @@ def launched(run, *settings, processes=1):
     [
         ["--masker=pmi", "--decoder=enhanced"],
         # (A share of the targets is evenly spread over a forward's own, so it would be another one in other chunks.)
-        ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.losses.encoder.targets=1.0"],
-        ["--paper=simlm", *(f"--set=pretrain.losses.{side}.targets=1.0" for side in ("encoder", "decoder"))],
+        ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.encoder.losses.mlm.targets=1.0"],
+        [
+            "--paper=simlm",
+            *(f"--set=pretrain.{side}.losses.replaced-lm.targets=1.0" for side in ("encoder", "decoders.main")),
+        ],
     ],
     ids=["local losses", "contrast in chunks", "a generator"],
 )

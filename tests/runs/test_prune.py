@@ -39,7 +39,11 @@ class Begun(Silent):
 
 def go(beir, run, *settings):
     request = ComposeRequest(
-        masker="uniform", decoder="mlm", pipeline="two-stage", collection=f"beir:{beir}", settings=(*TINY, *settings)
+        masker="uniform",
+        decoder="mlm",
+        pipeline="two-stage",
+        collection=f"beir:{beir}",
+        settings=(*TINY, *settings),
     )
     recipe, begun = compose(request, PARTS), Begun()
     execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=begun, redo=True)

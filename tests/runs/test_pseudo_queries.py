@@ -224,7 +224,7 @@ def test_no_label_and_no_training_query_of_the_collection_is_read(beir, tmp_path
 
 
 def test_spans_of_pre_training_and_queries_of_whole_passages_have_importance_of_their_own(beir):
-    recipe = recipe_of(f"beir:{beir}", "pretrain.masker.context=mixed", masker="query-as-context", decoder="mlm")
+    recipe = recipe_of(f"beir:{beir}", context="mixed", masker="uniform", decoder="mlm")
     stages = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
     read = {name: stages[name].inputs["texts"].stage for name in ("signal-importance", "signal-importance-passages")}
     assert read == {"signal-importance": "spans", "signal-importance-passages": "tokens"}

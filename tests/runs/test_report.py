@@ -36,7 +36,7 @@ def test_loss_panels_show_every_term_and_every_training():
 
 def test_probe_panels_show_what_was_measured_and_no_more():
     accuracy, gain, spread, found = probe_panels([{"step": 0, "encoder_accuracy": 0.25}, {"step": 5, "gain": 0.5}])
-    assert [line.points for line in accuracy.lines] == [[(0, 25.0)], []]
+    assert [line.points for line in accuracy.lines] == [[(0, 25.0)]]
     assert gain.lines[0].points == [(5, 0.5)]
     assert not any(line.points for line in (*spread.lines, *found.lines))
 

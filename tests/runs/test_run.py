@@ -204,7 +204,7 @@ def test_running_again_does_nothing_and_another_recipe_is_refused(tiny_run):
     assert again.stdout.splitlines()[:5] == first.splitlines()[:5]
     other = drkit("compose", "--masker", "uniform", *TINY, "--run-dir", run, check=False)
     assert other.returncode == 2
-    assert "pretrain.masker.use: pmi -> uniform" in other.stderr
+    assert "pretrain.decoders.main.masker.use: pmi -> uniform" in other.stderr
 
 
 def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, tmp_path):

@@ -312,8 +312,8 @@ CHANGES = {
     "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
     "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
     "evaluation.export": (EXPORTED | FUSED, "evaluation.export=last"),
-    "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
-    "a signal's setting": ({"signal-importance"} | FROM_PRETRAINED, "pretrain.masker.window=3"),
+    "a masker's setting": (FROM_PRETRAINED, "pretrain.decoders.main.masker.sigma=0.5"),
+    "a signal's setting": ({"signal-importance"} | FROM_PRETRAINED, "pretrain.decoders.main.masker.window=3"),
     "the rate of fine-tuning": (FINE_TUNED, "finetune.learning_rate=5e-4"),
     "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
     "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
@@ -332,7 +332,7 @@ CHANGES_OF_TEXTS = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
     "the sources": ({"pseudo-queries"} | FROM_PSEUDO_QUERIES, "pseudo_queries.sources=['crops']"),
     "the round trip": ({"pseudo-queries"} | FROM_PSEUDO_QUERIES, "pseudo_queries.round_trip=1"),
-    "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
+    "a masker's setting": (FROM_PRETRAINED, "pretrain.decoders.main.masker.sigma=0.5"),
     "the pipeline's name": (set(), "finetune.pipeline=another"),
 }
 ALL_CHANGES = [("pmi", change) for change in CHANGES] + [("texts", change) for change in CHANGES_OF_TEXTS]

@@ -7,14 +7,22 @@ from typing import Any
 
 import click
 
+from drkit.recipe.compose import NONE
 from drkit_cli.names import InstalledName, LocalPath, PartName, PathOrId
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
 
 
 @click.command(short_help="Compose parts into a recipe, and run it.")
-@click.option("--masker", type=PartName("masker"), help="How tokens are hidden from encoder and decoder.")
-@click.option("--decoder", type=PartName("decoder"), help="How the text is rebuilt from the bottleneck.")
+@click.option("--masker", type=PartName("masker"), help="How tokens are hidden from the decoder.")
+@click.option("--encoder-masker", type=PartName("masker"), help="How tokens are hidden from the encoder.")
+@click.option("--context", type=PartName("context"), help="The text that the decoder rebuilds: self, span, query ...")
+@click.option(
+    "--decoder",
+    type=PartName("decoder", NONE),
+    multiple=True,
+    help="How the text is rebuilt from the bottleneck; repeat for several decoders; none for no decoder.",
+)
 @click.option("--loss", type=PartName("loss"), help="Loss of fine-tuning.")
 @click.option(
     "--miner",
@@ -62,7 +70,7 @@ def compose(
     \b
     drkit compose --masker pmi --decoder enhanced
     drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
-    drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
+    drkit compose --decoder mlm --decoder bow --set pretrain.decoders.bow.losses.bow-reconstruction.weight=0.1
     """
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest

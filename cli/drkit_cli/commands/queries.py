@@ -65,5 +65,5 @@ def queries(
         )
     if done:
         print_result({"file": done}, lambda: echo(f"queries  {done}"))
-        print_next(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
+        print_next(f"use      drkit compose --context query --set pretrain.decoders.main.context.queries=file:{done}")
         print_next(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")

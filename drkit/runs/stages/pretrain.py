@@ -1,4 +1,4 @@
-"""Stage: pre-training. Mask a text twice, encode one view, and rebuild the text from the vector and the other view."""
+"""Stage: pre-training. Mask a text, encode that view, and rebuild texts from the vector and views of their own."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ _ENCODER_TARGETS, _MASKED = 0.3, 2e-6
 
 
 def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
-    """Count the encoder, one decoder layer, the scores of targets, and probes; a generator beside it is left out."""
+    """Count the encoder, a layer per decoder, the scores of targets, and probes; a generator beside it is left out."""
     settings, model, length = stage.settings.pretrain, sizes.encoder, stage.settings.reading.passage_length
     tokens, examples = sizes.collection.passage_tokens(length), count_examples(settings, sizes.passages)
-    scored = [_target_share(term.config) for term in settings.losses.values() if term.on == "encoder"]
-    targets = _target_share(settings.decoder.config) + _ENCODER_TARGETS * max(scored, default=0.0)
+    scored = [_target_share(term.config) for term in settings.encoder.losses.values()]
+    rebuilt = [_target_share(task.decoder.config) for task in settings.decoders.values()]
+    targets = sum(rebuilt) + _ENCODER_TARGETS * max(scored, default=0.0)
     probe, texts = settings.probe, settings.per_device_train_batch_size
     probes = examples / batch_size(settings) // probe.every + 1 if probe.every else 0
     # Held-out texts are read twice, forward only.
     read = tokens * (examples + 2 / 3 * probes * min(probe.texts, sizes.passages / 10))
-    # Keys and values are those of all tokens, the rest of the decoder's layer those of its targets.
-    decoder, rows = evolve(model, layers=1), (1 + 2 * _target_share(settings.decoder.config)) / 3
+    # Keys and values are those of all tokens, the rest of a decoder's layer those of its targets.
+    decoder, rows = evolve(model, layers=1), sum((1 + 2 * share) / 3 for share in rebuilt)
     decoded = Work(
         flops=TRAINED * decoder.layer * read * rows,
-        seconds=_MASKED * read,
-        memory=texts * decoder.text_bytes(length),
+        seconds=_MASKED * read * max(1, len(rebuilt)),
+        memory=texts * decoder.text_bytes(length) * len(rebuilt),
     )
     return (
         training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
@@ -59,7 +60,7 @@ def _target_share(config: Any) -> float:
 
 PRETRAIN = StageSpec(
     name="pretrain",
-    version=3,
+    version=4,
     settings=PretrainSettings,
     run="drkit.runs.steps.pretrain:pretrain",
     inputs={

@@ -1,4 +1,4 @@
-"""Pre-train an encoder: build it with its decoder and losses, probe it, and keep the best step."""
+"""Pre-train an encoder: build it with its decoders and losses, probe it, and keep the best step."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
-from drkit.data.contexts import batch_signals, open_contexts, open_signals, open_texts
+from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.data.corpus import collection_of
 from drkit.data.ppmi import log_frequencies
-from drkit.data.spans import Spans
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
-from drkit.recipe.parts import call_signals, context_kind, signal_scopes
-from drkit.recipe.schema import Pretrain
+from drkit.recipe.parts import call_signals, signal_scopes
+from drkit.recipe.schema import Choice, Pretrain
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
 from drkit.train.trainer import train_in
@@ -55,24 +54,25 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         signals=vocabulary_signals(signals),
         seed=stage.settings.seed,
     )
-    masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
-    module = auto_encoder(settings, registry, encoder, context, masker=masker)
+    maskers = build_maskers(settings, registry, context)
+    module = auto_encoder(settings, registry, encoder, context, maskers)
     for note in restore(module, settings, inputs["start"]):
         stage.progress.note(note)
-    collate = _collator(stage, module, masker, signals)
+    texts = PretrainingTexts.open(inputs)
+    collate = masking_collator(settings, registry, module, context, maskers, texts)
     if encoder.has_untrained_head():
         # Otherwise the encoder would learn the words' frequencies for the head, and all vectors would move together.
-        encoder.set_lm_bias(torch.from_numpy(log_frequencies(collate.store, vocab_size=encoder.config.vocab_size)))
+        encoder.set_lm_bias(torch.from_numpy(log_frequencies(texts.store, vocab_size=encoder.config.vocab_size)))
         stage.progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
-    documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
-    trained, kept = held_out(len(collate.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    documents = texts.spans.documents if texts.spans else None
+    trained, kept = held_out(len(texts.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
     result = train_in(
         stage.folder,
         module,
         SubsetCollator(collate, trained),
         training=settings,
-        lengths=collate.store.lengths[trained],
+        lengths=texts.store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=probes,
@@ -83,20 +83,6 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
-
-
-def _collator(
-    stage: StageRun[PretrainSettings], module: AutoEncoder, masker: Masker, signals: Mapping[str, SignalValues]
-) -> MaskingCollator:
-    return MaskingCollator(
-        store=open_texts(stage.inputs),
-        signals=batch_signals(signals),
-        masker=masker,
-        rows=module.decoder.rows,
-        seed=stage.settings.seed,
-        contexts=open_contexts(stage.inputs, context_kind(stage.settings.pretrain, stage.registry)),
-        paired=module.paired(),
-    )
 
 
 def _probes(
@@ -130,21 +116,60 @@ def _probes(
     return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress)]
 
 
+def build_maskers(settings: Pretrain, registry: Registry, context: BuildContext) -> dict[str, Masker]:
+    """Build the masker of each side that has one, the encoder's first."""
+    chosen = {ENCODER: settings.encoder.masker, **{name: task.masker for name, task in settings.decoders.items()}}
+    return {side: registry.build(Kind.MASKER, one.use, one.config, context) for side, one in chosen.items() if one}
+
+
 def auto_encoder(
-    settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
+    settings: Pretrain,
+    registry: Registry,
+    encoder: MaskedLmEncoder,
+    context: BuildContext,
+    maskers: Mapping[str, Masker],
 ) -> AutoEncoder:
-    """Build decoder, weighted losses and replacer from the recipe, and combine them with the encoder."""
-    decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
-    if isinstance(decoder, StartsFromEncoder):
-        decoder.init_from(encoder)
+    """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder."""
+    decoders = {}
+    for name, task in settings.decoders.items():
+        decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
+        if isinstance(decoders[name], StartsFromEncoder):
+            decoders[name].init_from(encoder)
     terms, scopes = {}, signal_scopes(settings, registry)
-    for name, term in settings.losses.items():
+    for name, (side, term) in settings.losses().items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
         signals = call_signals(spec, term.config, scopes)
-        terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
-    replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
-    return AutoEncoder(encoder, decoder, terms, replacer)
+        terms[name] = Term(loss, receives, side, term.weight, spec.scope_of(term.config), signals)
+    # The maskers of a run have one generator (`drkit.recipe.check`), and so the same replacer.
+    replacing = next((masker for masker in maskers.values() if isinstance(masker, ReplacingMasker)), None)
+    return AutoEncoder(encoder, decoders, terms, replacing.replacer(context) if replacing else None)
+
+
+def masking_collator(
+    settings: Pretrain,
+    registry: Registry,
+    module: AutoEncoder,
+    context: BuildContext,
+    maskers: Mapping[str, Masker],
+    texts: PretrainingTexts,
+) -> MaskingCollator:
+    """Return the collator of the texts, with the masker and context of each side."""
+    decoders: Any = module.decoders
+
+    def built(choice: Choice) -> Any:
+        return registry.build(Kind.CONTEXT, choice.use, choice.config, context)
+
+    return MaskingCollator(
+        texts=texts,
+        masker=maskers[ENCODER],
+        seed=context.seed,
+        decoders={
+            name: DecoderText(maskers.get(name), decoders[name].rows, built(task.context), task.nested)
+            for name, task in settings.decoders.items()
+        },
+        partner=built(settings.encoder.context) if module.paired() else None,
+    )
 
 
 def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:

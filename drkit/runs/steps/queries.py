@@ -105,7 +105,7 @@ def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
     if counts["surplus"]:
         stage.progress.note(
             f"{counts['surplus']:,} queries beyond the first {stage.settings.candidates} of their text were left out "
-            f"(pretrain.masker.candidates)"
+            f"(the setting candidates of the context)"
         )
     if counts["extractive"]:
         stage.progress.note(

@@ -16,10 +16,10 @@ from transformers import AutoModelForMaskedLM
 from drkit.core import processes
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext
+from drkit.data.contexts import PretrainingTexts
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.repeats import unmarked
 from drkit.data.store import TokenStore
-from drkit.decoders import NoDecoder
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.heads import seeded
@@ -41,7 +41,7 @@ from drkit.runs.stages.start import (
 from drkit.signals.idf import document_frequencies, idf
 from drkit.train.batches import SubsetCollator, count_batches
 from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, Term
 from drkit.train.probes import held_out
 from drkit.train.trainer import train_in
 
@@ -78,7 +78,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
 
 
 def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
-    """Write the existing encoder as a masked-LM checkpoint, with its decoder and generator if it has them."""
+    """Write the existing encoder as a masked-LM checkpoint, with its decoders, losses and generator if it has them."""
     source = stage.settings.pretrained
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     with warnings.catch_warnings():
@@ -160,13 +160,12 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     mlm: Any = MlmLoss()
     module = AutoEncoder(
         generator,
-        NoDecoder(),
-        {"mlm": Term(mlm, receives=("token_states",), on="encoder")},
+        {},
+        {"mlm": Term(mlm, receives=("token_states",), on=ENCODER)},
     )
     collate = MaskingCollator(
-        store=store,
-        masker=UniformMasker(UniformConfig(encoder_ratio=MASK_RATIO), context),
-        rows=module.decoder.rows,
+        texts=PretrainingTexts(store),
+        masker=UniformMasker(UniformConfig(ratio=MASK_RATIO), context),
         seed=settings.seed,
     )
     trained, _ = held_out(len(store), settings.held_out, seed=settings.seed)

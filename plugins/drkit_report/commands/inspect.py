@@ -31,7 +31,7 @@ def inspect() -> None:
 
 @inspect.command("mask", short_help="Show what each view hides of a text.")
 @click.argument("text")
-@click.option("--masker", type=PartName("masker"), help="The masker (default: the run's own).")
+@click.option("--masker", type=PartName("masker"), help="The decoder's masker (default: the run's own).")
 @click.option("--run", type=_FOLDER, help="Use the tokenizer, statistics and settings of a run.")
 @click.option(
     "--collection",

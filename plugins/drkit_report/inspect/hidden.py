@@ -19,8 +19,8 @@ from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
-from drkit.maskers.views import find_words
-from drkit_report.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
+from drkit.maskers.views import find_words, hidden_tokens
+from drkit_report.inspect.masks import ViewStatistics, common_tokens, view_statistics
 from drkit_report.inspect.source import COUNTS_STAGE, IMPORTANCE, TextSource
 
 TENTHS = 10
@@ -100,7 +100,7 @@ def measure_hidden(sample: TextSample, masker: Any) -> HiddenTokens:
     tokenizer, borders = sample.source.tokenizer, sample.borders
     total, hits, tenths = ViewStatistics(0, 0, 0, 0, 0, 0, 0), Counter[int](), np.zeros((2, TENTHS))
     for tokens in sample.batches():
-        view = masker(tokens, Draws(_SEED, 0, tokens.keys.numpy())).decoder
+        view = masker(tokens, Draws(_SEED, 0, tokens.keys.numpy()))
         total += view_statistics(view, tokens, tokenizer, mask_id=tokenizer.mask_token_id)
         hidden = hidden_tokens(view) & tokens.maskable
         hits.update(tokens.ids[hidden].tolist())
@@ -127,7 +127,7 @@ def hiding_rates(
     for label, masker in maskers.items():
         hits = torch.zeros(tokens.ids.shape[1])
         for epoch in range(draws):
-            hits += hidden_tokens(masker(tokens, Draws(_SEED, epoch, [index])).decoder)[0]
+            hits += hidden_tokens(masker(tokens, Draws(_SEED, epoch, [index])))[0]
         rates[label] = np.array([float(hits[group].mean()) / draws for group in groups])
     return [sample.source.tokenizer.decode(tokens.ids[0, group]) for group in groups], rates
 

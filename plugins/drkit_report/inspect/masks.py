@@ -1,4 +1,4 @@
-"""Inspect a masker: what it hides of a text from the encoder, the decoder, and each row of a visibility pattern.
+"""Inspect maskers: what they hide of a text from the encoder, the decoder, and each row of a visibility pattern.
 
 `view_statistics` measures it over many texts. CDMAE (section 3.2) counts stop-words and punctuation among masked
 tokens: about 40% under uniform masking of BERT's texts. Stop-words here are the 179 English ones of NLTK's list, as
@@ -8,7 +8,7 @@ piece of a stop-word is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -22,11 +22,11 @@ from drkit.core.draws import Draws
 from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import MaskedView, TokenBatch, Views
+from drkit.core.types import MaskedView, TokenBatch
 from drkit.data.repeats import unmarked
 from drkit.errors import DrkitError, import_extra
-from drkit.maskers.views import NO_TARGET, find_words
-from drkit.recipe.schema import Choice
+from drkit.maskers.views import find_words, hidden_tokens
+from drkit.recipe.schema import ITSELF, Choice
 from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
@@ -76,10 +76,13 @@ class InspectedText:
 
 @frozen
 class InspectedMask:
-    """The result of `drkit inspect mask`: one text, or two if the decoder reconstructs a text of its own."""
+    """The result of `drkit inspect mask`: one text, or two if the decoder reconstructs a text of its own.
 
-    masker: str
-    settings: dict[str, Any]
+    maskers, settings: by side, `encoder` and `decoder`.
+    """
+
+    maskers: dict[str, str]
+    settings: dict[str, dict[str, Any]]
     texts: tuple[InspectedText, ...]
     notes: tuple[str, ...] = ()
 
@@ -96,42 +99,64 @@ class Draw:
 def inspect_mask(
     text: str, source: TextSource, registry: Registry, draw: Draw, *, context: str | None = None
 ) -> InspectedMask:
-    """Draw the masks of the masker of `source.recipe` for a text, as for the first text of a run.
+    """Draw the masks of the encoder and of the first decoder of `source.recipe` for a text, as for a run's first text.
 
-    context: the text that the decoder reconstructs, for a masker that provides another one; if None, a query is
-    extracted from the text as in a run without a query generator.
+    context: the text that the decoder rebuilds, if the recipe's context is another one; if None, a query is extracted
+    from the text as in a run without a query generator.
 
-    Raises DrkitError if the text is empty, the masker needs counts that the source does not have, or the masker draws
-    no rows.
+    Raises DrkitError if the text is empty, a masker needs counts that the source does not have, or the decoder's masker
+    draws no rows.
     """
-    chosen = source.masker()
-    spec = registry.get(Kind.MASKER, chosen.use)
-    if draw.rows and "rows" not in spec.provides_of(chosen.config):
-        raise DrkitError(f"masker {spec.name!r} draws no pattern per row; omit --rows")
-    from_queries = "generated-queries" in spec.requires_of(chosen.config)
-    wanted = spec.signals_of(chosen.config).get(IMPORTANCE)
-    _check_counts(source, chosen, None if context is not None and from_queries else wanted)
-    has_context = "context" in spec.provides_of(chosen.config)
+    pretrain, task = source.pretrain(), source.decoder()
+    chosen = {"encoder": pretrain.encoder.masker, **({"decoder": task.masker} if task and task.masker else {})}
+    kind = task.context if task else ITSELF
+    from_queries = "generated-queries" in registry.get(Kind.CONTEXT, kind.use).requires_of(kind.config)
+    wanted = _wanted(chosen.values(), registry)
+    if draw.rows and not _draws_rows(chosen.get("decoder"), registry):
+        raise DrkitError(
+            f"masker {chosen.get('decoder', chosen['encoder']).use!r} draws no pattern per row; omit --rows"
+        )
+    needs = wanted if wanted is not None or not from_queries or context is not None else {}
+    _check_counts(source, chosen.get("decoder", chosen["encoder"]), needs)
     tokens, pieces = _read(text, source, wanted)
-    other = pieces
-    if has_context:
-        second, other = _read(_context(context, text, source, from_queries), source, wanted)
-        tokens = attrs.evolve(tokens, context=second)
-    masker = registry.build(Kind.MASKER, chosen.use, chosen.config, source.context())
-    views = masker(tokens, _draws(draw))
-    replacer = _replacer(source, masker)
-    decoder_views = [_view("decoder", views.decoder, views.context, source, replacer)]
+    decoded, other = tokens, pieces
+    if kind != ITSELF:
+        decoded, other = _read(_context(context, text, source, from_queries), source, wanted)
+    maskers = {side: registry.build(Kind.MASKER, one.use, one.config, source.context()) for side, one in chosen.items()}
+    replacers = {side: _replacer(source, masker) for side, masker in maskers.items()}
+
+    def drawn(rows: int) -> list[MaskedView]:
+        rng = Draws(draw.seed, draw.epoch, [0])
+        read = maskers["encoder"](tokens, rng)
+        nested = read if task and task.nested else None
+        return [read, *([maskers["decoder"](decoded, rng, rows, nested)] if "decoder" in maskers else [])]
+
+    views = drawn(0)
+    encoder_views = [_view("encoder", views[0], tokens, source, replacers["encoder"])]
+    decoder_views = [_view("decoder", view, decoded, source, replacers["decoder"]) for view in views[1:]]
     if draw.rows:
-        decoder_views += _rows(masker(tokens, _draws(draw), rows=draw.rows).decoder, other)
-    encoder_views = [_view("encoder", views.encoder, tokens, source, replacer)]
+        decoder_views += _rows(drawn(draw.rows)[1], other)
     shown: tuple[InspectedText, ...] = (_inspected("text", tokens, pieces, encoder_views + decoder_views, source),)
-    if has_context:
+    if kind != ITSELF:
         shown = (
             _inspected("the encoder's text", tokens, pieces, encoder_views, source),
-            _inspected("its context", views.context, other, decoder_views, source),
+            _inspected("its context", decoded, other, decoder_views, source),
         )
-    notes = tuple(_notes(text, source, draw, views, replacer))
-    return InspectedMask(chosen.use, attrs.asdict(chosen.config), shown, notes)
+    is_filled = any(view.noise is None or replacers[side] for side, view in zip(maskers, views, strict=True))
+    notes = tuple(_notes(text, source, draw, decoded, is_filled=is_filled))
+    settings = {side: attrs.asdict(one.config) for side, one in chosen.items()}
+    names = {side: one.use for side, one in chosen.items()}
+    return InspectedMask(names, settings, shown, notes)
+
+
+def _wanted(maskers: Iterable[Choice], registry: Registry) -> Mapping[str, Any] | None:
+    """Return the settings that maskers require of the signal `importance`; None if they do not read it."""
+    found = [registry.get(Kind.MASKER, one.use).signals_of(one.config) for one in maskers]
+    return next((signals[IMPORTANCE] for signals in found if IMPORTANCE in signals), None)
+
+
+def _draws_rows(masker: Choice | None, registry: Registry) -> bool:
+    return masker is not None and "rows" in registry.get(Kind.MASKER, masker.use).provides_of(masker.config)
 
 
 def _inspected(
@@ -139,10 +164,6 @@ def _inspected(
 ) -> InspectedText:
     common = _inside(common_tokens(tokens, source.tokenizer)[0])
     return InspectedText(title, pieces, _inside(tokens.maskable[0]), common, tuple(views))
-
-
-def _draws(draw: Draw) -> Draws:
-    return Draws(draw.seed, draw.epoch, [0])
 
 
 def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
@@ -229,17 +250,17 @@ def _inside(row: Tensor) -> tuple[Any, ...]:
     return tuple(row[1:-1].tolist())
 
 
-def _notes(text: str, source: TextSource, draw: Draw, views: Views, replacer: Any) -> Iterator[str]:
+def _notes(text: str, source: TextSource, draw: Draw, decoded: TokenBatch, *, is_filled: bool) -> Iterator[str]:
     """Yield facts that the views do not show."""
     length = source.recipe.encoder.passage_length
     excess = len(source.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) - (length - 2)
     if excess > 0:
         yield f"the text is truncated to {length} tokens, as in the run (encoder.passage_length): {excess} are left out"
-    if unknown := int((views.context.attention & ~views.context.maskable).sum()) - 2:
+    if unknown := int((decoded.attention & ~decoded.maskable).sum()) - 2:
         yield f"{unknown} tokens are unknown or special, and never hidden"
     if source.counts is None:
         yield f"{source.folder} has no n-gram counts, so the importance of tokens is unknown"
-    if views.decoder.noise is not None and replacer is None:
+    if not is_filled:
         yield f"in training, a generator replaces masked tokens; {source.folder} has none, so its samples are not shown"
     if draw.rows:
         yield "in each row, the decoder also hides the token that this row reconstructs"
@@ -295,14 +316,6 @@ def view_statistics(view: MaskedView, tokens: TokenBatch, tokenizer: Any, *, mas
         common=_count(hidden & common_tokens(tokens, tokenizer)),
         torn=torn_words(hidden, tokens),
     )
-
-
-def hidden_tokens(view: MaskedView) -> Tensor:
-    """bool[B,L]: what a view without rows hides: its targets, or what waits for a generator's samples.
-
-    A generator's view has every token as a target; what is hidden has a draw to sample by.
-    """
-    return view.labels != NO_TARGET if view.noise is None else view.noise >= 0
 
 
 def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:

@@ -27,8 +27,8 @@ from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.recipe.compose import ComposeRequest, compose, merge, part_table
-from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
+from drkit.recipe.schema import MAIN, Choice, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.execute import execute
@@ -70,13 +70,17 @@ class TextSource:
         is_finished = read_manifest(self.folder / COUNTS_STAGE) is not None
         return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS) if is_finished else None
 
-    def masker(self) -> Choice:
-        """Return the recipe's masker. Raises DrkitError if the recipe has no pre-training."""
+    def pretrain(self) -> Pretrain:
+        """Return the recipe's pre-training. Raises DrkitError if it has none."""
         if self.recipe.pretrain is None:
             raise DrkitError(
                 f"the recipe of {self.folder} has no pre-training and therefore no masker; choose one: --masker uniform"
             )
-        return self.recipe.pretrain.masker
+        return self.recipe.pretrain
+
+    def decoder(self) -> DecoderTask | None:
+        """Return the first decoder of the recipe's pre-training, `main` on the command line; None without one."""
+        return next(iter(self.pretrain().decoders.values()), None)
 
     def context(self) -> BuildContext:
         """Return the context that a masker is built with."""
@@ -146,6 +150,8 @@ def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -
 def run_source(run: Path, parts: Installed, *, masker: str | None = None, settings: Iterable[str] = ()) -> TextSource:
     """Open a run for inspection; `masker` and `settings` (`masker.sigma=0.5`) change the recipe, but not the run.
 
+    masker: that of the decoder `main`, or of the encoder if there is no such decoder.
+
     Raises DrkitError if the run does not exist or has no tokenizer, or a setting is invalid.
     """
     if not (run / RECIPE).is_file():
@@ -158,7 +164,9 @@ def run_source(run: Path, parts: Installed, *, masker: str | None = None, settin
     if "pretrain" not in table and (masker or settings):
         table["pretrain"] = recipe_table(compose(ComposeRequest(), parts))["pretrain"]
     if masker:
-        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, masker, parts.registry)}})
+        decoders = table["pretrain"]["decoders"]
+        task = decoders[MAIN] if MAIN in decoders else table["pretrain"]["encoder"]
+        task |= merge({"masker": task["masker"]}, {"masker": masker_table(masker, task, parts.registry)})
     for assignment in settings:
         assign(table, full_path(assignment))
     return TextSource(run, recipe_from_table(table, parts.registry))
@@ -199,8 +207,9 @@ def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
     """Return the stages of a run up to its n-gram counts, even if the recipe's masker does not need them."""
     config = parts.registry.get(Kind.MASKER, "pmi").config
     pretrain = recipe.pretrain
-    if pretrain is not None and pretrain.masker.use != "pmi":
-        pretrain = attrs.evolve(pretrain, masker=Choice("pmi", config()))
+    if pretrain is not None and COUNTS_STAGE not in {stage.name for stage in plan(recipe, parts.registry).stages}:
+        encoder = attrs.evolve(pretrain.encoder, masker=Choice("pmi", config()))
+        pretrain = attrs.evolve(pretrain, encoder=encoder)
     planned = {stage.name: stage for stage in plan(attrs.evolve(recipe, pretrain=pretrain), parts.registry).stages}
     pending, kept = [COUNTS_STAGE], set()
     while pending:
@@ -211,12 +220,12 @@ def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
 
 
 def full_path(assignment: str) -> str:
-    """Expand `masker.sigma=1` to `pretrain.masker.sigma=1`; return anything else unchanged.
+    """Expand `masker.sigma=1` to the setting of the decoder's masker; return anything else unchanged.
 
     >>> full_path("masker.sigma=0.5")
-    'pretrain.masker.sigma=0.5'
+    'pretrain.decoders.main.masker.sigma=0.5'
     """
-    return f"pretrain.{assignment}" if assignment.startswith(("masker.", "masker=")) else assignment
+    return f"pretrain.decoders.{MAIN}.{assignment}" if assignment.startswith(("masker.", "masker=")) else assignment
 
 
 def cache_folder() -> Path:

@@ -23,7 +23,7 @@ Line = tuple[str, Sequence[str], Sequence[str]]  # label, a string per token, a 
 
 
 def print_masks(found: InspectedMask, screen: Console) -> None:
-    """Print the masker, each text with its views, how much each view hides, and the notes."""
+    """Print the maskers, each text with its views, how much each view hides, and the notes."""
     screen.print(Text(heading(found)))
     for text in found.texts:
         screen.print(Text(f"\n{text.title}", style="bold"))
@@ -60,9 +60,13 @@ def print_words(found: InspectedWords, screen: Console) -> None:
 
 
 def heading(found: InspectedMask) -> str:
-    """Format the masker and its settings."""
-    settings = ", ".join(f"{name} {value}" for name, value in found.settings.items() if name != "mask_token_share")
-    return f"masker {found.masker}: {settings}" if settings else f"masker {found.masker}"
+    """Format the masker of each side and its settings."""
+    lines = []
+    for side, masker in found.maskers.items():
+        named = found.settings[side].items()
+        settings = ", ".join(f"{name} {value}" for name, value in named if name != "mask_token_share")
+        lines.append(f"{side}: masker {masker}{': ' if settings else ''}{settings}")
+    return "\n".join(lines)
 
 
 def summaries(text: InspectedText) -> list[str]:

@@ -18,9 +18,10 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, TokenBatch
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Pretrain
 from drkit.recipe.toml import parse_toml
 from drkit.runs.manifest import read_manifest
-from drkit.train.checkpoints import load_decoder, load_encoder
+from drkit.train.checkpoints import DECODER, load_encoder, load_part, part_file
 from drkit_report.inspect.source import Piece, TextSource, run_source
 
 PRETRAINED = "pretrained"
@@ -78,11 +79,11 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
     folder, recipe = source.folder / PRETRAINED, source.recipe
     if recipe.pretrain is None:
         raise DrkitError(f"the run {source.folder} has no pre-training; {_advice(parts)}")
-    chosen = recipe.pretrain.decoder
-    if "vocab_logits" not in parts.registry.get(Kind.DECODER, chosen.use).provides_of(chosen.config):
-        raise DrkitError(
-            f"the decoder of {source.folder} is {chosen.use!r}, which does not predict words; {_advice(parts)}"
-        )
+    name = decoder_of_words(recipe.pretrain, parts)
+    if name is None:
+        used = ", ".join(repr(task.decoder.use) for task in recipe.pretrain.decoders.values()) or "none"
+        raise DrkitError(f"no decoder of {source.folder} predicts words (decoders: {used}); {_advice(parts)}")
+    chosen = recipe.pretrain.decoders[name].decoder
     if read_manifest(folder) is None:
         raise DrkitError(f"{source.folder} has not finished pre-training; resume it with `drkit run {source.folder}`")
     encoder = load_encoder(folder, pooling=recipe.encoder.pooling).eval()
@@ -91,10 +92,23 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
     module: Any = decoder
     if not isinstance(decoder, WordDistribution):
         raise DrkitError(f"the decoder {chosen.use!r} lacks the method word_distribution(bottleneck)")
-    load_decoder(module, folder)
+    load_part(module, part_file(folder, DECODER, name))
     with torch.no_grad():
         shares: Tensor = module.eval().word_distribution(encoder.encode(tokens.ids, tokens.attention).bottleneck)
     return shares[0].float()
+
+
+def decoder_of_words(pretrain: Pretrain, parts: Installed) -> str | None:
+    """Return the name of the first decoder that predicts words; None without one."""
+    decoders = {name: task.decoder for name, task in pretrain.decoders.items()}
+    return next(
+        (
+            name
+            for name, one in decoders.items()
+            if "vocab_logits" in parts.registry.get(Kind.DECODER, one.use).provides_of(one.config)
+        ),
+        None,
+    )
 
 
 def _own_words(tokens: TokenBatch, pieces: tuple[Piece, ...], shares: Tensor) -> tuple[Word, ...]:
@@ -125,7 +139,7 @@ def recipes_with_words(parts: Installed) -> list[str]:
             continue
         name = parts.recipes.name_of(recipe)
         table: dict[str, Any] = parse_toml(recipe.text(), f"recipe {name}")
-        decoder = table.get("pretrain", {}).get("decoder", {})
-        if (decoder if isinstance(decoder, str) else decoder.get("use")) in decoders:
+        chosen = [task["decoder"] for task in table.get("pretrain", {}).get("decoders", {}).values()]
+        if decoders & {one if isinstance(one, str) else one["use"] for one in chosen}:
             names.append(name)
     return names
