@@ -57,7 +57,7 @@ WRITERS = {
     "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/steps/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/steps/queries.py": {"rmtree"},
-    "drkit/search/flat.py": {"open", "write_index"},
+    "drkit/search/flat.py": {"open"},
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree", "unlink"},
