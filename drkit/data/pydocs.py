@@ -184,10 +184,9 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
         for folder, inner, files in os.walk(root / package):
             inner[:] = sorted(name for name in inner if name.isidentifier() and name not in _SKIPPED_FOLDERS)
             parts = Path(folder).relative_to(root).parts
-            for file in sorted(files):
-                path = Path(folder, file)
-                if path.suffix == ".py":
-                    yield ".".join(parts if path.stem == "__init__" else (*parts, path.stem)), path
+            for file in sorted(file for file in files if file.endswith(".py")):
+                stem = file.removesuffix(".py")
+                yield ".".join(parts if stem == "__init__" else (*parts, stem)), Path(folder, file)
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
