@@ -1,8 +1,9 @@
 """Which examples make up each batch of a training: decided before it starts, from the seed alone.
 
-Examples of similar length share a batch (little padding, few shapes), except those of a bi-encoder, which are each
-other's negatives (`schedule_lengths`). Every epoch is another permutation. A batch lists (epoch, example) pairs, so the
-collator's random draws depend on nothing else.
+Examples of similar length share a batch (little padding, few shapes), except where a loss compares the examples of a
+batch: those of a bi-encoder, which are each other's negatives, and texts of a contrast (`schedule_lengths`). Every
+epoch is another permutation. A batch lists (epoch, example) pairs, so the collator's random draws depend on nothing
+else.
 """
 
 from __future__ import annotations

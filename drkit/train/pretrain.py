@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
@@ -222,6 +223,14 @@ class AutoEncoder(nn.Module):
         layers = dict(zip(self._layers(), encoder_pass.encoded.layers, strict=True))
         encoded = evolve(encoder_pass.encoded, layers=tuple(layers[layer] for layer in needed))
         return DecoderInput(encoded, _tokens(name, tensors), views[name], encoder_pass.view)
+
+
+def schedule_lengths(module: AutoEncoder, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the lengths i32[n] that batches are sorted by: none if a loss compares the texts of a batch.
+
+    Texts of one length are easier, or harder, to tell apart than texts drawn at random.
+    """
+    return np.zeros_like(lengths) if module.compares() else lengths
 
 
 def trains_generator(replacer: Any) -> bool:

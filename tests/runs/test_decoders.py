@@ -21,7 +21,9 @@ from drkit.runs.plan import plan
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.testing.contexts import toy_pretraining_texts
 from drkit.testing.toys import toy_encoder, toy_texts, toy_tokenizer
+from drkit.train.batches import Schedule
 from drkit.train.gradients import GradientStrategy, backward
+from drkit.train.pretrain import schedule_lengths
 
 PARTS = installed()
 # Three decoders, as MASTER has them: the text with another mask, another span of its document, and a query of it.
@@ -122,6 +124,17 @@ def test_partners_and_contexts_are_chosen_separately(texts):
     assert torch.equal(batch["main.tokens.ids"][:8], both[:8]), "a toy's only query is the text"
     assert torch.equal(batch["main.tokens.ids"][8:], both[:8]), "from its partner the decoder rebuilds the text"
     assert batch["partners"].tolist() == [*range(8, 16), *range(8)]
+
+
+def test_batches_are_drawn_at_random_where_a_loss_compares_texts(texts):
+    lengths = np.arange(90, dtype=np.int32)
+    by_length = schedule_lengths(built(texts)[0], lengths)
+    assert np.array_equal(by_length, lengths)
+    compared = schedule_lengths(built(texts, 'pretrain.encoder.losses.contrast="span-contrastive"')[0], lengths)
+    schedules = [Schedule(one, batch_size=6, batches=15, seed=1) for one in (by_length, compared)]
+    spread = [np.mean([np.ptp(lengths[batch]) for batch in one.epoch(0)]) for one in schedules]
+    assert spread[0] < 8
+    assert spread[1] > 40
 
 
 SETTINGS = (

@@ -29,7 +29,7 @@ from drkit.runs.stages.pretrain import PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
-from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term
+from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term, schedule_lengths
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
 from drkit.train.trainer import train_in
@@ -72,7 +72,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         module,
         SubsetCollator(collate, trained),
         training=settings,
-        lengths=texts.store.lengths[trained],
+        lengths=schedule_lengths(module, texts.store.lengths[trained]),
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=probes,
