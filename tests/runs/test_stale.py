@@ -86,7 +86,7 @@ def leaves(value: Any, declared: Any = None, path: str = "") -> Iterator[tuple[s
     elif attrs.has(type(value)):
         for a in attrs.fields(type(value)):
             yield from leaves(getattr(value, a.name), a, f"{path}.{a.name}" if path else a.name)
-    elif isinstance(value, dict) and value and all(hasattr(item, "use") for item in value.values()):
+    elif isinstance(value, dict) and value and all(attrs.has(type(item)) for item in value.values()):
         for key, item in value.items():
             yield from leaves(item, declared, f"{path}.{key}")
     elif isinstance(value, tuple) and value and all(attrs.has(type(item)) for item in value):
@@ -204,7 +204,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         "start",
         ".pairs",
     )
-    fitting = ("base", "context", "variant", "heads", "generator_heads", "similarity")
+    of_one_generator = tuple(f"generator_{name}" for name in ("layers", "hidden", "heads", "intermediate", "steps"))
+    fitting = ("variant", "heads", "similarity", *of_one_generator)
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
     observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
