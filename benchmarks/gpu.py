@@ -59,7 +59,7 @@ def plain_module():
     from torch import nn
 
     class Plain(nn.Module):
-        numbering, weights, marks = {}, {"mlm": 1.0}, ("attention_mask",)
+        row_indices, weights, marks = {}, {"mlm": 1.0}, ("attention_mask",)
 
         def __init__(self, model) -> None:
             super().__init__()

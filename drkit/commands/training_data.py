@@ -17,7 +17,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_parts import CHUNKS, FilePart, FileParts, items_of, write_chunks
+from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks, items_of, write_chunks
 from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
@@ -124,7 +124,7 @@ def mine_to_file(
         models, encoder = _searching(models, collection, miners, parts)
         identity = [dict(encoder.value.identity())]
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
-    kept = FileParts.beside(output.path)
+    kept = FileChunks.beside(output.path)
     in_parts = kept.are_needed(engine)
     with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         folder, counted = named.store(Path(scratch))
@@ -357,7 +357,7 @@ def distill(
             f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
-    parts = FileParts.beside(output)
+    parts = FileChunks.beside(output)
     lines = items_of(
         _scored_parts(negatives, teacher, texts),
         CHUNKS,
@@ -375,7 +375,7 @@ def distill(
 
 def _scored_parts(
     negatives: Path, teacher: Scorer | Loaded[Reranker], texts: Mapping[str, str]
-) -> Iterator[FilePart[bytes]]:
+) -> Iterator[FileChunk[bytes]]:
     state: list[str] = []
     if isinstance(teacher, Loaded):
         identity = digest(teacher.value.identity())
@@ -386,7 +386,7 @@ def _scored_parts(
         used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
         name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
         content = [*state, [line.values for line in lines], used]
-        yield FilePart(name, len(lines), content, score_lines, (teacher, lines, used), uses="gpu")
+        yield FileChunk(name, len(lines), content, score_lines, (teacher, lines, used), uses="gpu")
 
 
 def score_lines(teacher: Scorer | Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str]) -> Iterator[bytes]:

@@ -348,10 +348,10 @@ class EstimatesSize(Protocol):
 
 
 @runtime_checkable
-class ReadsInParts(Protocol):
+class ReadsInRanges(Protocol):
     """A collection whose passages several processes read at once; it can be pickled."""
 
-    def passage_parts(self) -> Iterable[Any]:
+    def passage_ranges(self) -> Iterable[Any]:
         """Yield the parts in the order of the passages, none if it cannot be cut.
 
         Plain data, whose `repr` differs when what is read has changed.

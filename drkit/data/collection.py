@@ -178,7 +178,7 @@ class FileCollection(ABC):
             id_length=sum(len(one.doc_id) for one in first) / max(len(first), 1),
         )
 
-    def passage_parts(self) -> Iterator[FileRange]:
+    def passage_ranges(self) -> Iterator[FileRange]:
         """Yield ranges of the passages that can be read separately, in order; nothing if a file cannot be cut."""
         parts = [list(file_ranges(path)) for path in self.passage_files]
         return chain.from_iterable(parts if all(parts) else ())

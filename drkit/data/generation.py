@@ -200,7 +200,7 @@ def generate_file(
         _remove_parts(parts, path)  # a kill may have left them
         return path
     generator: QueryModel = loaded_value(model)
-    _claim(parts, generator)
+    _record_model(parts, generator)
     work = _Blocks(texts, generator.sampling.batch_size, parts, _finished(parts), on_progress)
     if engine is None or is_local(engine):
         with _own_part(parts, shard).open("ab") as file:
@@ -263,7 +263,7 @@ def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
     return ((number * size, batch) for number, batch in enumerate(batched(texts, size)))
 
 
-def _claim(parts: Path, model: QueryModel) -> None:
+def _record_model(parts: Path, model: QueryModel) -> None:
     """Make the folder of parts, or check that its parts come from the same model and settings."""
     settings = parts / "settings.json"
     ours = {"model": str(model.model.name_or_path), **attrs.asdict(model.sampling)}

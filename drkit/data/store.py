@@ -19,7 +19,7 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
-from drkit.core.file_parts import FilePart, FileParts
+from drkit.core.file_chunks import FileChunk, FileChunks
 from drkit.core.files import replacing
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
@@ -64,7 +64,7 @@ def tokenise_in_blocks(
     *,
     max_length: int,
     prompt: str = "",
-    parts: FileParts,
+    parts: FileChunks,
     engine: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, int | float]:
@@ -91,11 +91,11 @@ def tokenise_in_blocks(
     return _summary(writer.counts, lengths, max_length)
 
 
-def _parts(corpus: Loaded[StoredCorpus]) -> Iterator[FilePart[str]]:
+def _parts(corpus: Loaded[StoredCorpus]) -> Iterator[FileChunk[str]]:
     total = len(corpus.value)
     for start in range(0, total, TEXTS_PER_BLOCK):
         stop = min(start + TEXTS_PER_BLOCK, total)
-        yield FilePart(
+        yield FileChunk(
             f"tokens of passages {start + 1} to {stop}", stop - start, stop, read_block, (corpus, start, stop)
         )
 

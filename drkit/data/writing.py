@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from drkit.core.engine import Engine
-from drkit.core.file_parts import FilePart, FileParts
+from drkit.core.file_chunks import FileChunk, FileChunks
 from drkit.core.protocols import (
     CarriesNegatives,
     CarriesScores,
     Collection,
     LocatesRows,
-    ReadsInParts,
+    ReadsInRanges,
     UnknownJudgements,
 )
 from drkit.core.types import HIGHEST_GRADE, Passage
@@ -126,7 +126,7 @@ def write_collection(
     collection: Collection,
     folder: Path,
     *,
-    parts: FileParts | None = None,
+    parts: FileChunks | None = None,
     engine: Engine | None = None,
     splits: Sequence[str] | None = None,
     drop_unknown: bool = False,
@@ -134,7 +134,7 @@ def write_collection(
     """Stream a collection to `folder`, check it, and return its counts.
 
     splits: those to write; all if None. drop_unknown: drop judgements with unknown ids, whatever the collection's
-    setting. engine: where passages are read if the collection `ReadsInParts`; in this process if None. parts: where it
+    setting. engine: where passages are read if the collection `ReadsInRanges`; in this process if None. parts: where it
     keeps what finished tasks have read until all is there; of this collection only.
 
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
@@ -164,18 +164,18 @@ def write_collection(
     return {**counts, **judged, **listed, **scored, "content_sha256": content.hexdigest()}
 
 
-def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None) -> list[Path]:
+def _read_parts(collection: Collection, parts: FileChunks, engine: Engine | None) -> list[Path]:
     """Read the passages of a collection in parts, a task each; returns their files, none if it has no parts."""
-    if not isinstance(collection, ReadsInParts):
+    if not isinstance(collection, ReadsInRanges):
         return []
     tasks = (
-        FilePart(f"part {number} of the passages", 1, repr(part), read_part, (collection, part), "core")
-        for number, part in enumerate(collection.passage_parts(), start=1)
+        FileChunk(f"part {number} of the passages", 1, repr(part), read_part, (collection, part), "core")
+        for number, part in enumerate(collection.passage_ranges(), start=1)
     )
     return parts.write(tasks, write_batches, engine)
 
 
-def read_part(collection: ReadsInParts, part: Any) -> Iterator[Any]:
+def read_part(collection: ReadsInRanges, part: Any) -> Iterator[Any]:
     """Yield batches of a part of a collection's passages, with what is computed of each."""
     return _checked(collection.passages_in(part))
 

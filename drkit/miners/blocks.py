@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from drkit.core.engine import Engine, Loaded, Uses
-from drkit.core.file_parts import FilePart, FileParts, PartFormat, items_of
+from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
@@ -111,7 +111,7 @@ def mine_on(
     context: BuildContext,
     open_with: partial[tuple[BuildContext, StoredCorpus]],
     index: Path,
-    parts: FileParts,
+    parts: FileChunks,
     state: Any = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[Mined]:
@@ -122,7 +122,7 @@ def mine_on(
     """
     if not parts.are_needed(engine):
         chain.index(corpus)
-        whole = FilePart("negatives", 0, None, chain.mine, (requests, depth))
+        whole = FileChunk("negatives", 0, None, chain.mine, (requests, depth))
         return items_of([whole], _MINED, kept=None, engine=None, on_progress=on_progress)
     models = model_hashes(context)
     chain.save_index(index, corpus)
@@ -145,7 +145,7 @@ def mine_in_blocks(
     depth: int,
     *,
     size: int,
-    parts: FileParts,
+    parts: FileChunks,
     engine: Engine | None,
     state: Any = None,
     uses: Uses = "core",
@@ -165,13 +165,13 @@ def mine_in_blocks(
 
 def _parts(
     chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, uses: Uses
-) -> Iterator[FilePart[Mined]]:
+) -> Iterator[FileChunk[Mined]]:
     last = 0
     for block in batched(requests, size):
         first, last = last + 1, last + len(block)
         asked = [[one.query_id, one.text, sorted(one.positives), sorted(one.excluded)] for one in block]
         name, content = f"negatives of queries {first} to {last}", [state, depth, asked]
-        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), uses)
+        yield FileChunk(name, len(block), content, mine_block, (chain, block, depth), uses)
 
 
 def mine_block(chain: Loaded[Chain], requests: Sequence[MiningRequest], depth: int) -> Iterator[Mined]:

@@ -129,7 +129,7 @@ def storage_errors(stage: str, run: Path) -> Iterator[None]:
 
 
 # The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
-CLAIMED = ".recipe.toml"
+RECORDED = ".recipe.toml"
 # Held by the process that works in the run.
 LOCK = ".lock"
 
@@ -160,7 +160,7 @@ def execute(
         return _join_stages(stages, run, registry)
     _check_run_folder(run)
     with locked(run), processes.group():
-        claim(run, recipe, registry, redo=redo)
+        record_recipe(run, recipe, registry, redo=redo)
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
         for stage in stages:
             take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse)
@@ -190,7 +190,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
 
 def _check_run_folder(run: Path) -> None:
     """Raise DrkitError if a folder has files and is not a run; nothing is written into it then."""
-    ours = (LOCK, RECIPE, CLAIMED, UNFINISHED)
+    ours = (LOCK, RECIPE, RECORDED, UNFINISHED)
     found = run.iterdir() if run.is_dir() else ()
     # A kill during the first write of the recipe leaves a temporary file.
     others = [path for path in found if path.name not in ours and not is_temporary(path)]
@@ -226,20 +226,20 @@ def locked(run: Path) -> Iterator[None]:
         lock.release()
 
 
-def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
+def record_recipe(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
     """Write the recipe into the run; raises DrkitError if the run was made with a different one, unless `redo`."""
-    path, claimed = run / RECIPE, run / CLAIMED
+    path, recorded = run / RECIPE, run / RECORDED
     if path.exists() and not redo:
-        changed = differences(read_recipe(claimed if claimed.exists() else path, registry), recipe)
+        changed = differences(read_recipe(recorded if recorded.exists() else path, registry), recipe)
         if changed:
             listed = "\n".join(f"  - {line}" for line in changed[:20])
             raise DrkitError(
                 f"{run} contains a run of another recipe:\n{listed}\n"
                 f"choose another --run-dir, or use --redo to run the affected stages again"
             )
-    write_recipe(recipe, claimed)
+    write_recipe(recipe, recorded)
     write_recipe(recipe, path)
-    for name in (RECIPE, CLAIMED):  # of a process that was killed here
+    for name in (RECIPE, RECORDED):  # of a process that was killed here
         for temporary in run.glob(f".{name}.*.tmp"):
             temporary.unlink()
 

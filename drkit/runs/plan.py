@@ -34,8 +34,8 @@ from drkit.runs.plan_encoder import (
     queries_of,
     split_of,
 )
-from drkit.runs.plan_rounds import System, add_index, plan_rounds, plan_start, reading_of, refuse_stage_names
-from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
+from drkit.runs.plan_rounds import PlannedSystem, add_index, plan_rounds, plan_start, reading_of, refuse_stage_names
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput
 from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED, UNTUNED_HYBRID
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -61,7 +61,7 @@ class _Exported:
     """
 
     candidates: tuple[str, ...]
-    choice: Mapping[str, Part]
+    choice: Mapping[str, StageOutput]
     outcome: str
 
 
@@ -75,34 +75,34 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure])
     splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
-    draft = Draft(recipe, registry, splits)
-    plan_texts(draft)
-    last = plan_encoder(draft)
-    draft.notes.extend(_pretraining_notes(recipe, registry))
+    builder = PlanBuilder(recipe, registry, splits)
+    plan_texts(builder)
+    last = plan_encoder(builder)
+    builder.notes.extend(_pretraining_notes(recipe, registry))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
-        retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
-        plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
-    systems = plan_start(draft) if splits and recipe.evaluation.start else []
-    rounds = plan_rounds(draft, start=last) if draft.rounds else []
-    is_new = last != INITIAL or not _is_read_alike(draft, systems)
+        retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
+        plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
+    systems = plan_start(builder) if splits and recipe.evaluation.start else []
+    rounds = plan_rounds(builder, start=last) if builder.rounds else []
+    is_new = last != INITIAL or not _is_read_alike(builder, systems)
     if is_new and (not rounds or (recipe.evaluation.pretrained and last != INITIAL)):
-        systems.append(System(last, (last,)))
+        systems.append(PlannedSystem(last, (last,)))
     systems += rounds
-    if recipe.finetune and len(draft.rounds) < len(recipe.finetune.rounds):
-        draft.notes.insert(0, _no_training_queries(draft))  # what the run will not do comes first
+    if recipe.finetune and len(builder.rounds) < len(recipe.finetune.rounds):
+        builder.notes.insert(0, _no_training_queries(builder))  # what the run will not do comes first
     if recipe.finetune and recipe.finetune.left_out:
-        draft.notes.append(
+        builder.notes.append(
             f"left out: {', '.join(recipe.finetune.left_out)}. A re-ranker made from scratch in minutes ranks below "
             f"its retriever: --pipeline three-stage trains one, with --set reranker.pretrained=PATH_OR_ID a real one"
         )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
-    exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
+    exported = _plan_export(builder, [system.stages[0] for system in systems if not system.reranks])
     if splits:
-        _plan_evaluation(draft, systems, retrievers, exported)
-    elif draft.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
-        _plan_untuned_hybrid(draft, exported)
-    _plan_report(draft, exported.outcome)
-    return Plan(tuple(draft.stages.values()), tuple(draft.notes))
+        _plan_evaluation(builder, systems, retrievers, exported)
+    elif builder.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
+        _plan_untuned_hybrid(builder, exported)
+    _plan_report(builder, exported.outcome)
+    return Plan(tuple(builder.stages.values()), tuple(builder.notes))
 
 
 def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
@@ -118,16 +118,16 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
         )
 
 
-def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
+def _is_read_alike(builder: PlanBuilder, systems: list[PlannedSystem]) -> bool:
     """Return whether a system is the initial encoder with the recipe's pooling and lengths."""
     names = [system.name for system in systems]
-    own = draft.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
-    return INITIAL in names or own == reading_of(draft)
+    own = builder.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
+    return INITIAL in names or own == reading_of(builder)
 
 
-def _no_training_queries(draft: Draft) -> str:
+def _no_training_queries(builder: PlanBuilder) -> str:
     """Return the note that rounds are left out. Raises DrkitError if their pipeline was chosen by name."""
-    recipe, splits = draft.recipe, draft.splits
+    recipe, splits = builder.recipe, builder.splits
     pipeline = recipe.finetune.pipeline if recipe.finetune else ""
     name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
     if pipeline:
@@ -136,9 +136,9 @@ def _no_training_queries(draft: Draft) -> str:
             f"the pipeline {pipeline!r} needs training queries, but collection {name!r} has {found}: {instead}"
             f"{', and --set collection.train_share=0.5 trains on half of the test queries' * ('test' in splits)}"
         )
-    if draft.rounds:
+    if builder.rounds:
         return (
-            f"collection {name!r} has no training queries: the run ends with the round {draft.rounds[-1].name!r}, "
+            f"collection {name!r} has no training queries: the run ends with the round {builder.rounds[-1].name!r}, "
             f"which needs none. {instead} for more rounds."
         )
     if not splits:
@@ -149,47 +149,49 @@ def _no_training_queries(draft: Draft) -> str:
     )
 
 
-def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
+def _plan_export(builder: PlanBuilder, candidates: list[str]) -> _Exported:
     """Add the encoder folder and its index, of the best retriever on dev or of the last one."""
-    evaluation, splits, outcome = draft.recipe.evaluation, draft.splits, ""
+    evaluation, splits, outcome = builder.recipe.evaluation, builder.splits, ""
     by_dev = evaluation.export == "best" and "dev" in splits and len(candidates) > 1
-    if not by_dev and evaluation.export == "best" and _is_unproven(draft):
-        if AS_IT_IS not in draft.stages:
-            plan_start(draft)
-        trained = [name for name, is_on in (("pretrain", draft.recipe.pretrain), ("finetune", draft.rounds)) if is_on]
+    if not by_dev and evaluation.export == "best" and _is_unproven(builder):
+        if AS_IT_IS not in builder.stages:
+            plan_start(builder)
+        trained = [
+            name for name, is_on in (("pretrain", builder.recipe.pretrain), ("finetune", builder.rounds)) if is_on
+        ]
         outcome = (
-            f"exported: {AS_IT_IS}; no dev queries show that {'pseudo-queries' if draft.rounds else 'pre-training'} "
+            f"exported: {AS_IT_IS}; no dev queries show that {'pseudo-queries' if builder.rounds else 'pre-training'} "
             f"improved, and did not harm, an encoder that is trained already. --set evaluation.export=last exports "
             f"{candidates[-1]}; {' '.join(f'--set {name}=none' for name in trained)} leaves the training out"
         )
-        draft.notes.append(outcome)
+        builder.notes.append(outcome)
         candidates = [AS_IT_IS]
     elif not by_dev:
         outcome = f"exported: {candidates[-1]}" + (", the last retriever" if len(candidates) > 1 else "")
         if evaluation.export == "best" and len(candidates) > 1:
             outcome += "; the collection has no dev queries to choose the best one by"
-            draft.notes.append(outcome)
+            builder.notes.append(outcome)
         candidates = candidates[-1:]
-    choice = {"choice": Part(_plan_choice(draft, candidates), CHOSEN)} if by_dev else {}
+    choice = {"choice": StageOutput(_plan_choice(builder, candidates), CHOSEN)} if by_dev else {}
     origin = "the best retriever on dev" if by_dev else candidates[0]
-    checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
-    reading = {"reading": reading_of(draft)}
-    draft.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
-    if splits or draft.rounds:
-        indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
-        draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
+    checkpoints = {f"checkpoint/{name}": StageOutput(name) for name in candidates}
+    reading = {"reading": reading_of(builder)}
+    builder.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
+    if splits or builder.rounds:
+        indexes = {f"index/{name}": StageOutput(add_index(builder, name, "searched")) for name in candidates}
+        builder.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
     return _Exported(tuple(candidates), choice, outcome)
 
 
-def _is_unproven(draft: Draft) -> bool:
+def _is_unproven(builder: PlanBuilder) -> bool:
     """Return whether a sentence encoder is trained without a label, and without queries that measure the gain.
 
     A run that only pre-trains on texts, without any queries, has no other product than what it trained.
     """
-    recipe = draft.recipe
-    is_pretrained = recipe.pretrain is not None and bool(draft.splits)
-    learns_from_texts = all(one.pairs == PSEUDO for one in draft.rounds) and (bool(draft.rounds) or is_pretrained)
-    compared = recipe.evaluation.start and "dev" not in draft.splits
+    recipe = builder.recipe
+    is_pretrained = recipe.pretrain is not None and bool(builder.splits)
+    learns_from_texts = all(one.pairs == PSEUDO for one in builder.rounds) and (bool(builder.rounds) or is_pretrained)
+    compared = recipe.evaluation.start and "dev" not in builder.splits
     return _starts_from_sentence_encoder(recipe) and learns_from_texts and compared
 
 
@@ -198,26 +200,26 @@ def _starts_from_sentence_encoder(recipe: Recipe) -> bool:
     return origin is not None and (local_path(origin) / MODULES).is_file()
 
 
-def _plan_choice(draft: Draft, candidates: list[str]) -> str:
+def _plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
     """Add the stage that chooses the best of the candidates on the dev queries."""
-    evaluation = draft.recipe.evaluation
+    evaluation = builder.recipe.evaluation
     measure = evaluation.measures[0]
-    made_by = {name: (name, add_index(draft, name, "searched")) for name in candidates}
+    made_by = {name: (name, add_index(builder, name, "searched")) for name in candidates}
     # Rounded up, so that another measure of the first hits repeats no search.
     needed = cutoff(measure) or evaluation.depth
     depth = next((depth for depth in (10, 100) if needed <= depth), needed)
-    runs = _plan_search(draft, "choice-runs", "dev", made_by, depth=depth)
-    return draft.add(
+    runs = _plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
+    return builder.add(
         "choice",
         CHOOSE,
         f"the best retriever on the dev queries by {measure}",
-        {"judged": split_of("dev"), "runs": Part(runs)},
+        {"judged": split_of("dev"), "runs": StageOutput(runs)},
         extra={"candidates": tuple(candidates), "measure": measure},
     )
 
 
 def _plan_search(
-    draft: Draft,
+    builder: PlanBuilder,
     name: str,
     split: str,
     retrievers: Mapping[str, tuple[str, str]],
@@ -233,28 +235,28 @@ def _plan_search(
     """
     reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
     for retriever, (encoder, index) in retrievers.items():
-        inputs |= {f"encoder/{retriever}": Part(encoder), f"index/{retriever}": Part(index)}
-    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
+        inputs |= {f"encoder/{retriever}": StageOutput(encoder), f"index/{retriever}": StageOutput(index)}
+    inputs |= {f"reranker/{stage}": StageOutput(stage) for stage in reranked}
     if bm25:
-        inputs["bm25"] = Part(_plan_bm25(draft))
+        inputs["bm25"] = StageOutput(_plan_bm25(builder))
     extra = {
         "retrievers": tuple(retrievers),
         "reranked": reranked,
-        "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
-        "reading": reading_of(draft),
+        "rerank_depth": builder.recipe.reranker.depth if builder.recipe.reranker and reranked else 0,
+        "reading": reading_of(builder),
         "depth": depth,
         "split": split,
     }
-    return draft.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
+    return builder.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
 
 
-def _plan_bm25(draft: Draft) -> str:
+def _plan_bm25(builder: PlanBuilder) -> str:
     """Add the index of BM25, with the k1 and b that are best on dev queries; their first values if it has none."""
-    evaluation, inputs, summary = draft.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
+    evaluation, inputs, summary = builder.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
     values = len(evaluation.bm25_k1) * len(evaluation.bm25_b)
     extra: dict[str, Any] = {"k1": evaluation.bm25_k1, "b": evaluation.bm25_b}
     extra |= {"measure": None, "depth": 0, "exclude_self": False}
-    if "dev" not in draft.splits or evaluation.split == "dev":
+    if "dev" not in builder.splits or evaluation.split == "dev":
         extra |= {"k1": evaluation.bm25_k1[:1], "b": evaluation.bm25_b[:1]}
     elif values > 1:
         measure = evaluation.measures[0]
@@ -262,34 +264,36 @@ def _plan_bm25(draft: Draft) -> str:
         inputs["dev"] = split_of("dev")
         depth = cutoff(measure) or evaluation.depth
         extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}
-    return draft.add("bm25", BM25, summary, inputs, extra=extra)
+    return builder.add("bm25", BM25, summary, inputs, extra=extra)
 
 
-def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str], exported: _Exported) -> None:
-    evaluation, splits = draft.recipe.evaluation, draft.splits
+def _plan_evaluation(
+    builder: PlanBuilder, systems: list[PlannedSystem], retrievers: list[str], exported: _Exported
+) -> None:
+    evaluation, splits = builder.recipe.evaluation, builder.splits
     if evaluation.split not in splits:
         raise DrkitError(
             f"the collection has no {evaluation.split} queries to evaluate on (splits: {', '.join(splits)}); "
             f"choose another split: --set evaluation.split={splits[-1]}"
         )
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
-    made_by = {name: (name, add_index(draft, name, "searched")) for name in retrievers}
+    made_by = {name: (name, add_index(builder, name, "searched")) for name in retrievers}
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
-        draft.notes.append(
+        builder.notes.append(
             f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
-    _plan_search(draft, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked)
+    _plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked)
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:
-        fused[HYBRID_NAME] = Part(_plan_hybrid(draft, exported))
+        fused[HYBRID_NAME] = StageOutput(_plan_hybrid(builder, exported))
     shown = [system for system in systems if not system.reranks or evaluation.rerank]
-    draft.add(
+    builder.add(
         "evaluation",
         EVALUATION,
         ", ".join(evaluation.measures),
-        {"judged": split_of(evaluation.split), "runs": Part("runs"), **fused, **exported.choice},
+        {"judged": split_of(evaluation.split), "runs": StageOutput("runs"), **fused, **exported.choice},
         extra={
             "last": exported.candidates[-1],
             "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
@@ -298,48 +302,48 @@ def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str],
     )
 
 
-def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
+def _plan_hybrid(builder: PlanBuilder, exported: _Exported) -> str:
     """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
-    evaluation, inputs = draft.recipe.evaluation, {"bm25": Part("runs", "bm25.trec"), **exported.choice}
-    inputs |= {f"retriever/{name}": Part("runs", f"{name}.trec") for name in exported.candidates}
-    measure = evaluation.measures[0] if "dev" in draft.splits and evaluation.split != "dev" else None
+    evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.trec"), **exported.choice}
+    inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.trec") for name in exported.candidates}
+    measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
     if measure:
         made_by = {EXPORTED: ("encoder", "index")}
-        runs = _plan_search(draft, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
-        inputs |= {"dev-runs": Part(runs), "dev": split_of("dev")}
+        runs = _plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
+        inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
-    return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
 
 
-def _plan_untuned_hybrid(draft: Draft, exported: _Exported) -> None:
+def _plan_untuned_hybrid(builder: PlanBuilder, exported: _Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
     summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
-    inputs = {"bm25": Part(_plan_bm25(draft)), "index": Part("index")}
-    draft.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
+    inputs = {"bm25": StageOutput(_plan_bm25(builder)), "index": StageOutput("index")}
+    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
 
 
-def _plan_report(draft: Draft, exported: str) -> None:
+def _plan_report(builder: PlanBuilder, exported: str) -> None:
     """Add the report, which reads the logs of the trainings and the results of the evaluation."""
-    trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
-    inputs = {"results": Part("evaluation", "results.json")} if draft.has(EVALUATION) else {}
+    trainings = [name for name, stage in builder.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
+    inputs = {"results": StageOutput("evaluation", "results.json")} if builder.has(EVALUATION) else {}
     for name in trainings:
-        inputs |= {f"log/{name}": Part(name, LOG), f"training/{name}": Part(name, TRAINING)}
-        if "dev" in draft.stages[name].inputs:
-            inputs[f"validation/{name}"] = Part(name, VALIDATION, observed=True)
+        inputs |= {f"log/{name}": StageOutput(name, LOG), f"training/{name}": StageOutput(name, TRAINING)}
+        if "dev" in builder.stages[name].inputs:
+            inputs[f"validation/{name}"] = StageOutput(name, VALIDATION, observed=True)
     inputs |= {
-        f"truncated/{name}": Part(name, TRUNCATED)
-        for name, stage in draft.stages.items()
+        f"truncated/{name}": StageOutput(name, TRUNCATED)
+        for name, stage in builder.stages.items()
         if TRUNCATED in stage.spec.records
     }
-    if draft.has(PRETRAIN):
-        inputs["probes"] = Part("pretrained", PROBES, observed=True)
-    if draft.has(CHOOSE):
-        inputs["choice"] = Part("choice", CHOICE)
-    curve, unlabelled = _learning_curve(draft.recipe)
+    if builder.has(PRETRAIN):
+        inputs["probes"] = StageOutput("pretrained", PROBES, observed=True)
+    if builder.has(CHOOSE):
+        inputs["choice"] = StageOutput("choice", CHOICE)
+    curve, unlabelled = _learning_curve(builder.recipe)
     extra = {"trainings": tuple(trainings), "exported": exported, "curve": curve, "unlabelled": unlabelled}
-    draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)
+    builder.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)
 
 
 def _learning_curve(recipe: Recipe) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -30,7 +30,7 @@ from drkit.recipe.schema import (
     PseudoQueries,
     Recipe,
 )
-from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
+from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
 from drkit.runs.stages.start import (
@@ -55,30 +55,30 @@ from drkit.runs.stages.texts import (
 )
 from drkit.runs.work import describe_schedule
 
-VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
-PASSAGES = Part("collection", "passages")
+VOCABULARY, TOKENS = StageOutput("vocabulary"), StageOutput("tokens")
+PASSAGES = StageOutput("collection", "passages")
 
 
-def split_of(name: str) -> Part:
+def split_of(name: str) -> StageOutput:
     """Return a split of the collection: its queries, judgements and given negatives."""
-    return Part("collection", name)
+    return StageOutput("collection", name)
 
 
-def training_split(pairs: str) -> Part:
+def training_split(pairs: str) -> StageOutput:
     """Return the split that a round learns from: pseudo-queries, or the collection's training queries."""
-    return Part(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
+    return StageOutput(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
 
 
-def queries_of(name: str) -> Part:
+def queries_of(name: str) -> StageOutput:
     """Return the queries of a split, without its judgements."""
-    return Part("collection", f"{name}/queries.arrow")
+    return StageOutput("collection", f"{name}/queries.arrow")
 
 
-def plan_texts(draft: Draft) -> None:
+def plan_texts(builder: PlanBuilder) -> None:
     """Add the stages that read the collection and tokenise its passages."""
-    recipe = draft.recipe
-    source = draft.registry.get(Kind.COLLECTION, recipe.collection.use)
-    draft.add(
+    recipe = builder.recipe
+    source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
+    builder.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
@@ -90,42 +90,42 @@ def plan_texts(draft: Draft) -> None:
             name for name in FROM_SCRATCH if getattr(recipe.encoder, name) != getattr(EncoderSettings(), name)
         ]:
             names = ", ".join(f"encoder.{name}" for name in ignored)
-            draft.notes.append(
+            builder.notes.append(
                 f"only an encoder made from scratch has {names}; {recipe.encoder.pretrained} keeps its own"
             )
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
-        draft.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
+        builder.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
     else:
-        queries = {"queries": queries_of("train")} if draft.learns_from_judgements else {}
+        queries = {"queries": queries_of("train")} if builder.learns_from_judgements else {}
         texts = {"passages": PASSAGES, **queries}
-        draft.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
+        builder.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
-    draft.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
+    builder.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
 
 
-def plan_encoder(draft: Draft) -> str:
+def plan_encoder(builder: PlanBuilder) -> str:
     """Add the stages up to the encoder that fine-tuning starts from; returns the name of the last one."""
-    recipe = draft.recipe
-    signals = required_signals(recipe.pretrain, draft.registry)
-    required = required_capabilities(recipe.pretrain, draft.registry)
-    texts = _plan_contexts(draft, signals, required)
+    recipe = builder.recipe
+    signals = required_signals(recipe.pretrain, builder.registry)
+    required = required_capabilities(recipe.pretrain, builder.registry)
+    texts = _plan_contexts(builder, signals, required)
     if recipe.pseudo_queries and not recipe.pseudo_queries.searches_with_encoder:
-        plan_pseudo_queries(draft, recipe.pseudo_queries)
-    _plan_initial(draft)
-    texts |= _plan_signals(draft, signals, texts)
+        plan_pseudo_queries(builder, recipe.pseudo_queries)
+    _plan_initial(builder)
+    texts |= _plan_signals(builder, signals, texts)
     pretrain = recipe.pretrain
     if pretrain is None:
         return INITIAL
-    inputs = {"start": Part(INITIAL), **texts}
+    inputs = {"start": StageOutput(INITIAL), **texts}
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
-        inputs["generator"] = Part(_plan_generator(draft, pretrain, settings))
-    return draft.add(
+        inputs["generator"] = StageOutput(_plan_generator(builder, pretrain, settings))
+    return builder.add(
         "pretrained",
         PRETRAIN,
         f"pre-train with {_tasks_in_words(pretrain)}, "
-        f"{describe_schedule(pretrain)}{_choice_by_probes(draft, pretrain.probe)}",
-        {**inputs, **_probe_inputs(draft)},
+        f"{describe_schedule(pretrain)}{_choice_by_probes(builder, pretrain.probe)}",
+        {**inputs, **_probe_inputs(builder)},
         extra={"reading": settings_from(TextReading, recipe)},
     )
 
@@ -140,14 +140,16 @@ def _tasks_in_words(pretrain: Pretrain) -> str:
     )
 
 
-def plan_pseudo_queries(draft: Draft, settings: PseudoQueries, retriever: Mapping[str, Part] | None = None) -> str:
+def plan_pseudo_queries(
+    builder: PlanBuilder, settings: PseudoQueries, retriever: Mapping[str, StageOutput] | None = None
+) -> str:
     """Add the stage that makes training queries from the passages, with the inputs that its sources read.
 
     retriever: `encoder` and `index` of the encoder that the round trip searches with, if it does.
 
     Raises DrkitError for a file or model that does not exist.
     """
-    signals = required_signals(draft.recipe.pretrain, draft.registry)
+    signals = required_signals(builder.recipe.pretrain, builder.registry)
     paths = {source: source.partition(":")[2] for source in settings.sources if ":" in source}
     for source, path in paths.items():
         if source.startswith("file:") and not local_path(path).is_file():
@@ -156,58 +158,58 @@ def plan_pseudo_queries(draft: Draft, settings: PseudoQueries, retriever: Mappin
             check_model_path(path)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY, **(retriever or {})}
     if "extractive" in settings.sources:
-        default = Choice(FOR_EXTRACTIVE, draft.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
-        importance = _plan_signal(draft, signals.get(FOR_EXTRACTIVE, default), TOKENS)
-        inputs |= {"tokens": TOKENS, "importance": Part(importance, VALUES)}
-    return draft.add(
+        default = Choice(FOR_EXTRACTIVE, builder.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
+        importance = _plan_signal(builder, signals.get(FOR_EXTRACTIVE, default), TOKENS)
+        inputs |= {"tokens": TOKENS, "importance": StageOutput(importance, VALUES)}
+    return builder.add(
         PSEUDO_QUERIES.name,
         PSEUDO_QUERIES,
         f"training queries from the passages: {', '.join(settings.sources)}",
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
         extra={
-            "reading": settings_from(TextReading, draft.recipe) if retriever else None,
-            "language": draft.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
+            "reading": settings_from(TextReading, builder.recipe) if retriever else None,
+            "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },
     )
 
 
-def _probe_inputs(draft: Draft) -> dict[str, Part]:
+def _probe_inputs(builder: PlanBuilder) -> dict[str, StageOutput]:
     """Return the inputs of probes, observed if probes only measure and so do not affect the result."""
-    pretrain, split = draft.recipe.pretrain, _probed_split(draft)
-    parts: dict[str, Part] = {"tokens": TOKENS, "passages": PASSAGES}
+    pretrain, split = builder.recipe.pretrain, _probed_split(builder)
+    parts: dict[str, StageOutput] = {"tokens": TOKENS, "passages": PASSAGES}
     if split:
         parts[split] = split_of(split)
     is_observed = pretrain is None or not pretrain.probe.chooses
-    return {f"probe/{name}": Part(part.stage, part.path, observed=is_observed) for name, part in parts.items()}
+    return {f"probe/{name}": StageOutput(part.stage, part.path, observed=is_observed) for name, part in parts.items()}
 
 
-def _probed_split(draft: Draft) -> str | None:
+def _probed_split(builder: PlanBuilder) -> str | None:
     """Return the split whose queries probes search for: dev, else train, but never the evaluated split.
 
     If all training queries are made from the passages, nothing reads those of the collection.
     """
-    splits = [*(["dev"] if "dev" in draft.splits else []), *(["train"] if draft.learns_from_judgements else [])]
-    return next((split for split in splits if split != draft.recipe.evaluation.split), None)
+    splits = [*(["dev"] if "dev" in builder.splits else []), *(["train"] if builder.learns_from_judgements else [])]
+    return next((split for split in splits if split != builder.recipe.evaluation.split), None)
 
 
-def _choice_by_probes(draft: Draft, probe: Probe) -> str:
+def _choice_by_probes(builder: PlanBuilder, probe: Probe) -> str:
     """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
 
     Where they cannot choose, because they are off or there are no queries to search for, the plan has a note.
     """
     if not probe.chooses:
         return ""
-    split = _probed_split(draft)
+    split = _probed_split(builder)
     lacking = {
         "pretrain.probe.every > 0 (it is 0)": not probe.every,
         "pretrain.probe.queries > 0 (it is 0)": not probe.queries,
-        f"dev or train queries that the run is not evaluated on (splits: {', '.join(draft.splits) or 'none'}; "
-        f"evaluated on: {draft.recipe.evaluation.split})": not split,
+        f"dev or train queries that the run is not evaluated on (splits: {', '.join(builder.splits) or 'none'}; "
+        f"evaluated on: {builder.recipe.evaluation.split})": not split,
     }
     if any(lacking.values()):
         needed = join_names(need for need, is_lacking in lacking.items() if is_lacking)
-        draft.notes.append(
+        builder.notes.append(
             f"pre-training ends with its last weights: to keep the best ones, or stop early, probes need {needed}"
         )
         return ""
@@ -216,16 +218,16 @@ def _choice_by_probes(draft: Draft, probe: Probe) -> str:
     return f"{kept}{stopped}"
 
 
-def _pretraining_texts(draft: Draft) -> Part:
+def _pretraining_texts(builder: PlanBuilder) -> StageOutput:
     """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
-    return Part("spans") if draft.has(SPANS) else TOKENS
+    return StageOutput("spans") if builder.has(SPANS) else TOKENS
 
 
-def _plan_initial(draft: Draft) -> None:
-    encoder = draft.recipe.encoder
-    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(draft.recipe)}
+def _plan_initial(builder: PlanBuilder) -> None:
+    encoder = builder.recipe.encoder
+    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(builder.recipe)}
     if encoder.pretrained:
-        draft.add(
+        builder.add(
             INITIAL,
             EXISTING_ENCODER,
             "load the encoder to start from",
@@ -234,7 +236,7 @@ def _plan_initial(draft: Draft) -> None:
             extra=pooling,
         )
     else:
-        draft.add(
+        builder.add(
             INITIAL,
             ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
@@ -251,66 +253,72 @@ def _learned_pooling(recipe: Recipe) -> PoolingPart | None:
     return PoolingPart(encoder.pooling, encoder.pooling_settings or {}, recipe.seed)
 
 
-def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mapping[str, Any]) -> dict[str, Part]:
+def _plan_contexts(
+    builder: PlanBuilder, signals: Mapping[str, Choice], required: Mapping[str, Any]
+) -> dict[str, StageOutput]:
     """Add the stages that make spans and candidate queries from the texts; returns the resulting inputs."""
     inputs = {"tokens": TOKENS}
     if "spans" in required:
         documents = {"passages": PASSAGES, "vocabulary": VOCABULARY}
-        inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", documents))}
+        inputs = {
+            "spans": StageOutput(builder.add("spans", SPANS, "cut documents into spans of whole sentences", documents))
+        }
     if "generated-queries" in required:
-        importance = Part(_plan_signal(draft, signals[FOR_EXTRACTIVE], _pretraining_texts(draft)), VALUES)
+        importance = StageOutput(_plan_signal(builder, signals[FOR_EXTRACTIVE], _pretraining_texts(builder)), VALUES)
         settings = required["generated-queries"] or QuerySettings()
-        inputs["queries"] = Part(_plan_queries(draft, settings, {**inputs, "importance": importance}))
+        inputs["queries"] = StageOutput(_plan_queries(builder, settings, {**inputs, "importance": importance}))
     return inputs
 
 
-def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[str, Part]) -> dict[str, Part]:
+def _plan_signals(
+    builder: PlanBuilder, signals: Mapping[str, Choice], texts: Mapping[str, StageOutput]
+) -> dict[str, StageOutput]:
     """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
-    inputs: dict[str, Part] = {}
-    scopes = signal_scopes(draft.recipe.pretrain, draft.registry) if draft.recipe.pretrain else {}
+    inputs: dict[str, StageOutput] = {}
+    scopes = signal_scopes(builder.recipe.pretrain, builder.registry) if builder.recipe.pretrain else {}
     for name, chosen in signals.items():
-        stage = _plan_signal(draft, chosen, _pretraining_texts(draft))
-        inputs[f"signals/{name}"] = Part(stage, VALUES)
+        stage = _plan_signal(builder, chosen, _pretraining_texts(builder))
+        inputs[f"signals/{name}"] = StageOutput(stage, VALUES)
         if "queries" in texts and scopes[name] != "vocabulary":
-            read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_signal_inputs(draft, chosen)}
+            read = {"texts": texts["queries"], "fitted": StageOutput(stage, FITTED), **_signal_inputs(builder, chosen)}
             summary, extra = f"the signal {name} of the candidate queries", {"signal": chosen}
-            query_stage = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, extra=extra)
-            inputs[f"query-signals/{name}"] = Part(query_stage, VALUES)
+            query_stage = builder.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, extra=extra)
+            inputs[f"query-signals/{name}"] = StageOutput(query_stage, VALUES)
     return inputs
 
 
-def _plan_signal(draft: Draft, chosen: Choice, texts: Part) -> str:
+def _plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> str:
     """Add the stage of a signal of the texts, with exactly the inputs that the signal's spec requires."""
-    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": texts}
+    spec, read = builder.registry.get(Kind.SIGNAL, chosen.use), {"texts": texts}
     extra: dict[str, Any] = {"signal": chosen}
-    read |= _signal_inputs(draft, chosen)
+    read |= _signal_inputs(builder, chosen)
     if "characters" in spec.requires_of(chosen.config):
         read["passages"] = PASSAGES
-        read |= {"spans": texts} if texts == Part("spans") else {}
+        read |= {"spans": texts} if texts == StageOutput("spans") else {}
     else:
         extra["prompt"] = ""
     sources = {"signal": files_state(spec, chosen.config)}
-    name = f"signal-{chosen.use}" if texts == _pretraining_texts(draft) else f"signal-{chosen.use}-passages"
-    return draft.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)
+    name = f"signal-{chosen.use}" if texts == _pretraining_texts(builder) else f"signal-{chosen.use}-passages"
+    return builder.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)
 
 
-def _signal_inputs(draft: Draft, chosen: Choice) -> dict[str, Part]:
+def _signal_inputs(builder: PlanBuilder, chosen: Choice) -> dict[str, StageOutput]:
     """Return the inputs of a signal besides the tokens, the same for passages and queries."""
-    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {}
+    spec, read = builder.registry.get(Kind.SIGNAL, chosen.use), {}
     if "characters" in spec.requires_of(chosen.config):
         read["vocabulary"] = VOCABULARY
     if spec.scope_of(chosen.config) == "vocabulary":
-        read["encoder"] = Part(INITIAL, "config.json")
+        read["encoder"] = StageOutput(INITIAL, "config.json")
     return read
 
 
-def _plan_queries(draft: Draft, settings: QuerySettings, texts: dict[str, Part]) -> str:
+def _plan_queries(builder: PlanBuilder, settings: QuerySettings, texts: dict[str, StageOutput]) -> str:
     kind, _, source = settings.origin.partition(":")
     if kind == "file" and not local_path(source).is_file():
         raise DrkitError(f"the file of queries {source}, which a context names, does not exist @ pretrain")
     origin = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's best spans")
-    passages: dict[str, Part] = {} if kind == "extractive" else {"passages": PASSAGES}
-    return draft.add(
+    passages: dict[str, StageOutput] = {} if kind == "extractive" else {"passages": PASSAGES}
+    return builder.add(
         "queries",
         QUERIES,
         f"candidate queries: {origin}",
@@ -320,9 +328,9 @@ def _plan_queries(draft: Draft, settings: QuerySettings, texts: dict[str, Part])
     )
 
 
-def _plan_generator(draft: Draft, pretrain: Pretrain, settings: GeneratorSettings) -> str:
+def _plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: GeneratorSettings) -> str:
     """Add the masked LM that fills masked positions: an existing model, random weights, or one trained first."""
-    encoder = draft.recipe.encoder
+    encoder = builder.recipe.encoder
     sizes = GeneratorSizes(
         positions=max(encoder.passage_length, encoder.query_length),
         layers=settings.layers,
@@ -331,7 +339,7 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, settings: GeneratorSetting
         intermediate=settings.intermediate,
     )
     if settings.is_trained_first:
-        return draft.add(
+        return builder.add(
             "generator",
             TRAINED_GENERATOR,
             "the generator: train a small masked LM",
@@ -341,7 +349,7 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, settings: GeneratorSetting
     if settings.model:
         check_start_model(settings.model)
     action = "random weights" if settings.random else "load"
-    return draft.add(
+    return builder.add(
         "generator",
         EXISTING_GENERATOR,
         f"the generator: {' '.join(filter(None, (action, settings.model)))}",

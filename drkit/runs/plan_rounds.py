@@ -29,7 +29,7 @@ from drkit.recipe.schema import (
     Round,
 )
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
-from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
+from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.finetune import BASELINE, FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
@@ -42,7 +42,7 @@ from drkit.runs.work import describe_schedule
 
 
 @frozen
-class System:
+class PlannedSystem:
     """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker."""
 
     name: str
@@ -74,171 +74,177 @@ def refuse_stage_names(recipe: Recipe) -> None:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
 
 
-def plan_rounds(draft: Draft, *, start: str) -> list[System]:
+def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
     """Add the stages of every round, and of the re-ranker before the first round that needs it; returns the systems."""
-    finetune, systems = draft.recipe.finetune, []
+    finetune, systems = builder.recipe.finetune, []
     assert finetune is not None
-    if finetune.validation.every and "dev" not in draft.splits:
+    if finetune.validation.every and "dev" not in builder.splits:
         raise DrkitError(
-            f"validation needs dev queries, but the collection has none (splits: {', '.join(draft.splits)}); turn it "
+            f"validation needs dev queries, but the collection has none (splits: {', '.join(builder.splits)}); turn it "
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
     previous, starts = "", {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
-    compared = next((one for one in draft.rounds if one.pairs == JUDGED), draft.rounds[0])
-    for current in draft.rounds:
-        if current.teacher == RERANKER and not draft.has(RERANKER_STAGE):
-            systems.append(_plan_reranker(draft, start, previous, current.pairs))
+    compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
+    for current in builder.rounds:
+        if current.teacher == RERANKER and not builder.has(RERANKER_STAGE):
+            systems.append(_plan_reranker(builder, start, previous, current.pairs))
         retriever = _Retriever(current.name, current, finetune.for_round(current), starts[current.start])
         negatives = ""
         if current.miners and retriever.settings.negatives:
-            negatives = _plan_negatives(draft, current.name, current.miners, previous, current.pairs)
-        is_measured = finetune.baseline and bool(draft.splits)  # without judged queries, nobody would see it
+            negatives = _plan_negatives(builder, current.name, current.miners, previous, current.pairs)
+        is_measured = finetune.baseline and bool(builder.splits)  # without judged queries, nobody would see it
         if current is compared and is_measured and retriever.start != INITIAL_ENCODER:
             baseline = evolve(retriever, name=BASELINE, start=INITIAL_ENCODER)
-            systems.append(_plan_retriever(draft, baseline, negatives))
-        systems.append(_plan_retriever(draft, retriever, negatives))
+            systems.append(_plan_retriever(builder, baseline, negatives))
+        systems.append(_plan_retriever(builder, retriever, negatives))
         starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
-    if draft.recipe.reranker and not draft.has(RERANKER_STAGE):
-        draft.notes.append("no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out")
-        systems.append(_plan_reranker(draft, start, previous, draft.rounds[-1].pairs))
+    if builder.recipe.reranker and not builder.has(RERANKER_STAGE):
+        builder.notes.append(
+            "no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out"
+        )
+        systems.append(_plan_reranker(builder, start, previous, builder.rounds[-1].pairs))
     return systems
 
 
-def plan_start(draft: Draft) -> list[System]:
+def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
     """Return the encoder that the run starts from as a system to evaluate; none if its weights are random.
 
     An existing encoder is read with the pooling, lengths and prompts that it declares, not those of the recipe.
     """
-    encoder = draft.recipe.encoder
+    encoder = builder.recipe.encoder
     if encoder.pretrained is None:
-        return [] if encoder.init_embeddings == "random" else [System(INITIAL_ENCODER, (INITIAL_ENCODER,))]
+        return [] if encoder.init_embeddings == "random" else [PlannedSystem(INITIAL_ENCODER, (INITIAL_ENCODER,))]
     try:
-        reading = declared_reading(encoder.pretrained, reading_of(draft))
+        reading = declared_reading(encoder.pretrained, reading_of(builder))
     except DrkitError as error:
-        draft.notes.append(f"the row {AS_IT_IS!r} reads texts as the recipe says, because of this: {error}")
-        reading = reading_of(draft)
-    draft.add(
+        builder.notes.append(f"the row {AS_IT_IS!r} reads texts as the recipe says, because of this: {error}")
+        reading = reading_of(builder)
+    builder.add(
         AS_IT_IS,
         EXPORT,
         "the encoder as it is, with its own lengths and prompts",
-        {f"checkpoint/{INITIAL_ENCODER}": Part(INITIAL_ENCODER)},
+        {f"checkpoint/{INITIAL_ENCODER}": StageOutput(INITIAL_ENCODER)},
         extra={"reading": reading},
     )
-    return [System(AS_IT_IS, (AS_IT_IS,))]
+    return [PlannedSystem(AS_IT_IS, (AS_IT_IS,))]
 
 
-def reading_of(draft: Draft) -> TextReading:
+def reading_of(builder: PlanBuilder) -> TextReading:
     """Return how the recipe's encoders read texts."""
-    return settings_from(TextReading, draft.recipe)
+    return settings_from(TextReading, builder.recipe)
 
 
-def add_index(draft: Draft, encoder: str, purpose: str) -> str:
+def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
     """Add the index of an encoder; purpose: `mined` (always exact) or `searched` (the kind that evaluation uses)."""
-    kind = draft.recipe.evaluation.index if purpose == "searched" else "flat"
+    kind = builder.recipe.evaluation.index if purpose == "searched" else "flat"
     name = f"index-{encoder}"
-    if name in draft.stages and draft.stages[name].settings.kind != kind:
+    if name in builder.stages and builder.stages[name].settings.kind != kind:
         name = f"{name}-{kind}"
-    reading = draft.stages[encoder].settings.reading if encoder == AS_IT_IS else reading_of(draft)
-    return draft.add(
+    reading = builder.stages[encoder].settings.reading if encoder == AS_IT_IS else reading_of(builder)
+    return builder.add(
         name,
         INDEX,
         f"encode all passages with {encoder}",
-        {"encoder": Part(encoder), "tokens": _passage_tokens(draft, encoder, reading), "passages": PASSAGES},
+        {"encoder": StageOutput(encoder), "tokens": _passage_tokens(builder, encoder, reading), "passages": PASSAGES},
         extra={"kind": kind, "reading": reading},
     )
 
 
-def _passage_tokens(draft: Draft, encoder: str, reading: TextReading) -> Part:
+def _passage_tokens(builder: PlanBuilder, encoder: str, reading: TextReading) -> StageOutput:
     """Return the tokens of all passages as an encoder reads them; adds a stage if the recipe reads them otherwise."""
     own = {"length": reading.passage_length, "prompt": reading.passage_prompt}
-    if own == asdict(draft.stages["tokens"].settings):
+    if own == asdict(builder.stages["tokens"].settings):
         return TOKENS
     summary = f"tokenise every passage as {encoder} reads it"
-    return Part(draft.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, draft.stages["tokens"].inputs, extra=own))
+    return StageOutput(
+        builder.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, builder.stages["tokens"].inputs, extra=own)
+    )
 
 
-def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
+def _plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
     inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
-    required = _required_by(draft, chain)
+    required = _required_by(builder, chain)
     if "retriever" in required:
-        index = add_index(draft, previous, "mined")
-        inputs, searches = {**inputs, "encoder": Part(previous), "index": Part(index)}, True
+        index = add_index(builder, previous, "mined")
+        inputs, searches = {**inputs, "encoder": StageOutput(previous), "index": StageOutput(index)}, True
     if RERANKER in required:
-        inputs = {**inputs, "reranker": Part(RERANKER)}
-    for stage in draft.stages.values():
+        inputs = {**inputs, "reranker": StageOutput(RERANKER)}
+    for stage in builder.stages.values():
         if stage.spec is NEGATIVES and stage.settings.miners == chain and stage.inputs == inputs:
             return stage.name
-    return draft.add(
+    return builder.add(
         f"negatives-{owner}",
         NEGATIVES,
         f"hard negatives by {' > '.join(miner.use for miner in chain)}",
         inputs,
-        sources=_sources_of(draft, chain),
-        extra={"miners": chain, "reading": reading_of(draft) if searches else None},
+        sources=_sources_of(builder, chain),
+        extra={"miners": chain, "reading": reading_of(builder) if searches else None},
     )
 
 
-def _sources_of(draft: Draft, chain: tuple[Choice, ...]) -> dict[str, str]:
+def _sources_of(builder: PlanBuilder, chain: tuple[Choice, ...]) -> dict[str, str]:
     """Return the states of the local files that miners read."""
     return {
-        f"miners.{index}": files_state(draft.registry.get(Kind.MINER, miner.use), miner.config)
+        f"miners.{index}": files_state(builder.registry.get(Kind.MINER, miner.use), miner.config)
         for index, miner in enumerate(chain)
     }
 
 
-def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
+def _required_by(builder: PlanBuilder, chain: tuple[Choice, ...]) -> set[str]:
     """Return everything that the miners of a chain require from the run."""
-    return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
+    return {name for miner in chain for name in builder.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
-def _query_tokens(draft: Draft, pairs: str) -> Part:
+def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
     """Return the tokens of the queries that a round learns from."""
     train = training_split(pairs)
-    inputs = {"queries": Part(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
+    inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
     if pairs == PSEUDO:
-        return Part(draft.add("pseudo-query-tokens", PSEUDO_QUERY_TOKENS, "tokenise every pseudo-query once", inputs))
-    return Part(draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs))
+        return StageOutput(
+            builder.add("pseudo-query-tokens", PSEUDO_QUERY_TOKENS, "tokenise every pseudo-query once", inputs)
+        )
+    return StageOutput(builder.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs))
 
 
-def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> System:
+def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str) -> PlannedSystem:
     recipe_round, settings = retriever.recipe_round, retriever.settings
     refreshed = recipe_round.miners if refresh_settings(recipe_round.miners) else ()
     inputs = {
-        "start": Part(retriever.start),
+        "start": StageOutput(retriever.start),
         "passages": PASSAGES,
         "train": training_split(recipe_round.pairs),
         "tokens": TOKENS,
-        "query-tokens": _query_tokens(draft, recipe_round.pairs),
+        "query-tokens": _query_tokens(builder, recipe_round.pairs),
     }
     if settings.validation.every:
         inputs["dev"] = split_of("dev")
     if negatives:
-        inputs["negatives"] = Part(negatives)
+        inputs["negatives"] = StageOutput(negatives)
     if recipe_round.teacher:
-        inputs["teacher"] = Part(_plan_teacher(draft, retriever, negatives))
-    if refreshed and RERANKER in _required_by(draft, refreshed):
-        inputs["reranker"] = Part(RERANKER)
+        inputs["teacher"] = StageOutput(_plan_teacher(builder, retriever, negatives))
+    if refreshed and RERANKER in _required_by(builder, refreshed):
+        inputs["reranker"] = StageOutput(RERANKER)
     origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     # A precision of encoding repeats no training that neither mines again nor is validated.
     encodes = refreshed or settings.validation.every
     stages = [
-        draft.add(
+        builder.add(
             retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
             FINETUNE,
             f"fine-tune{encoders} {origin}, {describe_schedule(settings)}",
             inputs,
-            sources=_sources_of(draft, refreshed),
+            sources=_sources_of(builder, refreshed),
             extra={
                 "miners": refreshed,
                 "queries": recipe_round.queries,
                 "draw": draw,
                 "draws": recipe_round.draws,
-                "reading": reading_of(draft) if encodes else evolve(reading_of(draft), precision="float32"),
+                "reading": reading_of(builder) if encodes else evolve(reading_of(builder), precision="float32"),
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,
@@ -247,20 +253,20 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
         )
         for draw in range(recipe_round.draws)
     ]
-    return System(retriever.name, tuple(stages))
+    return PlannedSystem(retriever.name, tuple(stages))
 
 
-def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
+def _plan_teacher(builder: PlanBuilder, retriever: _Retriever, negatives: str) -> str:
     """Add the stage that scores the positives and negatives that a round draws by its teacher."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
     is_reranker, is_given = (recipe_round.teacher == name for name in (RERANKER, GIVEN))
     made_by = "from the training rows" if is_given else f"by {recipe_round.teacher}"
     inputs = {"passages": PASSAGES, "train": training_split(recipe_round.pairs)}
     if negatives:
-        inputs["negatives"] = Part(negatives)
+        inputs["negatives"] = StageOutput(negatives)
     if is_reranker:
-        inputs["reranker"] = Part(RERANKER)
-    return draft.add(
+        inputs["reranker"] = StageOutput(RERANKER)
+    return builder.add(
         f"teacher-{recipe_round.name}",
         TEACHER,
         f"scores of the positives and negatives that the round draws, {made_by}",
@@ -268,7 +274,7 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
         sources={} if is_reranker or is_given else {"teacher": path_state(recipe_round.teacher)},
         extra={
             "model": "" if is_reranker else recipe_round.teacher,
-            "max_length": draft.recipe.reranker.max_length if draft.recipe.reranker and not is_given else None,
+            "max_length": builder.recipe.reranker.max_length if builder.recipe.reranker and not is_given else None,
             "queries": recipe_round.queries,
             "draws": recipe_round.draws if recipe_round.queries else 1,
             "training": settings.schedule_only(),
@@ -277,8 +283,8 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     )
 
 
-def _plan_reranker(draft: Draft, start: str, previous: str, pairs: str) -> System:
-    reranker = draft.recipe.reranker
+def _plan_reranker(builder: PlanBuilder, start: str, previous: str, pairs: str) -> PlannedSystem:
+    reranker = builder.recipe.reranker
     assert reranker is not None
     if refresh_settings(reranker.miners):
         raise DrkitError(
@@ -286,14 +292,14 @@ def _plan_reranker(draft: Draft, start: str, previous: str, pairs: str) -> Syste
             "@ reranker.miners"
         )
     origin = previous if reranker.start == "previous" else start
-    start_input: dict[str, Any] = {} if reranker.pretrained else {"start": Part(origin)}
-    negatives = _plan_negatives(draft, RERANKER, reranker.miners, previous, pairs)
-    stage = draft.add(
+    start_input: dict[str, Any] = {} if reranker.pretrained else {"start": StageOutput(origin)}
+    negatives = _plan_negatives(builder, RERANKER, reranker.miners, previous, pairs)
+    stage = builder.add(
         RERANKER,
         RERANKER_STAGE,
         f"train the cross-encoder from {reranker.pretrained or origin}, {describe_schedule(reranker)}",
-        {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": Part(negatives)},
+        {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": StageOutput(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
         extra={"training": reranker.training_only()},
     )
-    return System(RERANKER, (stage,), reranks=previous)
+    return PlannedSystem(RERANKER, (stage,), reranks=previous)

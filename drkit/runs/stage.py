@@ -2,8 +2,8 @@
 
 The files in `drkit/runs/stages` declare stages: a frozen class of settings, the inputs by name, the record files
 (logs, probes), and the name of the function, which is in `drkit/runs/steps`. The plan (`drkit.runs.plan`) fills in the
-settings and connects the inputs in a `Draft`. The fingerprint covers exactly what the function can see, so a finished
-stage cannot be stale.
+settings and connects the inputs in a `PlanBuilder`. The fingerprint covers exactly what the function can see, so a
+finished stage cannot be stale.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 @frozen
-class Part:
-    """Output of an earlier stage: its folder, or one file or folder in it.
+class StageOutput:
+    """StageOutput of an earlier stage: its folder, or one file or folder in it.
 
     observed: the part is read only for records, so changed content does not repeat any stage.
 
-    >>> str(Part("collection", "train/queries.arrow"))
+    >>> str(StageOutput("collection", "train/queries.arrow"))
     'collection/train/queries.arrow'
     """
 
@@ -145,7 +145,7 @@ class Stage(Generic[S]):
     spec: StageSpec[S]
     settings: S
     summary: str
-    inputs: Mapping[str, Part] = field(factory=dict)
+    inputs: Mapping[str, StageOutput] = field(factory=dict)
     sources: Mapping[str, str] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -181,7 +181,7 @@ class Stage(Generic[S]):
 
 
 @frozen
-class Draft:
+class PlanBuilder:
     """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
 
     recipe: Recipe
@@ -210,12 +210,12 @@ class Draft:
         name: str,
         spec: StageSpec[Any],
         summary: str,
-        inputs: Mapping[str, Part] | None = None,
+        inputs: Mapping[str, StageOutput] | None = None,
         *,
         sources: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """Add a stage unless the draft has one with this name; returns the name.
+        """Add a stage unless the plan has one with this name; returns the name.
 
         extra: settings that are not at one path of the recipe; the others are read from the recipe. Raises TypeError
         for a name that the spec does not declare.

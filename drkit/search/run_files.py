@@ -14,7 +14,7 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
-from drkit.core.file_parts import CHUNKS, FilePart, FileParts, items_of, write_chunks
+from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks, items_of, write_chunks
 from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.rows import batched
@@ -55,7 +55,7 @@ def write_blocks(
     *,
     tag: str = "drkit",
     engine: Engine | None = None,
-    parts: FileParts | None = None,
+    parts: FileChunks | None = None,
     uses: Uses = "gpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -87,12 +87,12 @@ def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBloc
         raise DrkitError(_NO_QUERIES)
 
 
-def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FilePart[bytes]]:
+def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FileChunk[bytes]]:
     last = 0
     for block in blocks:
         first, last = last + 1, last + len(block.queries)
         name, content = f"queries {first} to {last} for {path.name}", [tag, list(block.queries), block.content]
-        yield FilePart(name, len(block.queries), content, rank_lines, (block.rank, block.arguments, tag), uses)
+        yield FileChunk(name, len(block.queries), content, rank_lines, (block.rank, block.arguments, tag), uses)
 
 
 def rank_lines(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def search_to_run(
         RankedBlock(block.query_ids, [*state, block.state()], search_block, (index, encoder, block, depth))
         for block in _query_blocks(queries)
     )
-    parts = FileParts.beside(Path(path)) if isinstance(index, Loaded) else None
+    parts = FileChunks.beside(Path(path)) if isinstance(index, Loaded) else None
     return write_blocks(ranked, Path(path), engine=engine, parts=parts)
 
 

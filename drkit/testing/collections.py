@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from drkit.core.protocols import EstimatesSize, FittedSignal, ReadsInParts
+from drkit.core.protocols import EstimatesSize, FittedSignal, ReadsInRanges
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
@@ -37,7 +37,7 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
     collection = build(spec, config, toy_context())
     with running(spec.name, "reading it"):
         _check_streams(collection, spec.name)
-    if isinstance(collection, ReadsInParts):
+    if isinstance(collection, ReadsInRanges):
         _check_parts(collection, spec.name)
     if isinstance(collection, EstimatesSize):
         _check_size(collection, spec.name)
@@ -87,7 +87,7 @@ def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> N
 
 def _check_parts(collection: Any, name: str) -> None:
     with running(name, "pickling it and its parts, as worker processes need,"):
-        other, parts = pickle.loads(pickle.dumps((collection, [*collection.passage_parts()])))
+        other, parts = pickle.loads(pickle.dumps((collection, [*collection.passage_ranges()])))
     with running(name, "reading it in parts"):
         read = [passage for part in parts for passage in other.passages_in(part)]
     require(not parts or read == list(collection.passages()), f"{name}: its parts have other passages than it has")

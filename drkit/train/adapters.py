@@ -68,8 +68,8 @@ class CachedGradients(nn.Module):
     torch.Size([10, 4])
     """
 
-    # `numbering`, `compares` and `compare` make this a `drkit.train.gradients.Comparing`.
-    numbering: Mapping[str, str] = {"positives": "passage_indices", "groups": "passage_indices"}
+    # `row_indices`, `compares` and `compare` make this a `drkit.train.gradients.Comparing`.
+    row_indices: Mapping[str, str] = {"positives": "passage_indices", "groups": "passage_indices"}
 
     def __init__(self, model: Callable[[Any], Any], loss: Loss, *, chunk: int = 32) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class CachedGradients(nn.Module):
             with torch.no_grad(), autocast():
                 outputs.append(self._embed(chunk))
         if not torch.is_grad_enabled():
-            loss, metrics = self.compare(gather_rows(join_rows(outputs), self.numbering)[1])
+            loss, metrics = self.compare(gather_rows(join_rows(outputs), self.row_indices)[1])
             self.metrics = _as_floats(metrics)
             return loss
         loss, metrics, gradients = compare_rows(self, outputs)

@@ -47,7 +47,7 @@ class BiEncoder(nn.Module):
     the rows that `drkit.train.gradients` compares.
     """
 
-    numbering: Mapping[str, str] = {"positives": "passage_indices", "groups": "passage_indices"}
+    row_indices: Mapping[str, str] = {"positives": "passage_indices", "groups": "passage_indices"}
     weights: Mapping[str, float] = {}
     marks = ("query.attention", "passage.attention")
 

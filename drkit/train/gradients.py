@@ -46,7 +46,7 @@ class Comparing(Protocol):
     """Compares rows of the whole batch."""
 
     # Rows that hold indices of other rows: name -> the rows they index.
-    numbering: Mapping[str, str]
+    row_indices: Mapping[str, str]
 
     def compares(self) -> bool:
         """Return whether any loss compares rows."""
@@ -169,7 +169,7 @@ def compare_rows(
     if not module.compares():
         return next(iter(outputs[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in outputs]
     padding = module.padding if isinstance(module, PadsRows) else None
-    leaves, gathered = gather_rows(join_rows(outputs), module.numbering, padding)
+    leaves, gathered = gather_rows(join_rows(outputs), module.row_indices, padding)
     loss, metrics = module.compare(gathered)
     names = [name for name, leaf in leaves.items() if leaf.requires_grad]
     gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True)
@@ -194,13 +194,13 @@ def join_rows(outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
 
 
 def gather_rows(
-    rows: Rows, numbering: Mapping[str, str], padding: Mapping[str, float] | None = None
+    rows: Rows, row_indices: Mapping[str, str], padding: Mapping[str, float] | None = None
 ) -> tuple[Rows, Rows]:
     """Return this process' rows as leaves, and the rows of all processes with those leaves among them.
 
     rows: [R, ..] by name. R may differ between processes; other axes are padded to the longest, with -1 for integers,
-    NaN for floats, or the value that `padding` has for a name. Rows named in `numbering` hold indices of other rows and
-    are shifted by the number of rows of earlier processes; -1 stays -1.
+    NaN for floats, or the value that `padding` has for a name. Rows named in `row_indices` hold indices of other rows
+    and are shifted by the number of rows of earlier processes; -1 stays -1.
     """
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
     if world_size() == 1:
@@ -213,8 +213,8 @@ def gather_rows(
         fill = (padding or {}).get(name)
         blocks = _all_gather(leaf.detach(), shapes[name], fill)
         blocks[rank] = _pad_to(leaf, blocks[rank].shape, fill)
-        if name in numbering:
-            counts = [int(shape[0]) for shape in shapes[numbering[name]]]
+        if name in row_indices:
+            counts = [int(shape[0]) for shape in shapes[row_indices[name]]]
             blocks = [torch.where(block < 0, block, block + sum(counts[:at])) for at, block in enumerate(blocks)]
         gathered[name] = torch.cat(blocks)
     return leaves, gathered

@@ -91,7 +91,7 @@ class AutoEncoder(nn.Module):
     computes the gradients.
     """
 
-    numbering: Mapping[str, str] = {}
+    row_indices: Mapping[str, str] = {}
     marks = ("encoder.attention",)
     # The padding value of signals, for texts that are longer in another process.
     padding: Mapping[str, float] = {}
@@ -110,7 +110,7 @@ class AutoEncoder(nn.Module):
         self.terms = dict(terms)
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
         paired = [term for term in terms.values() if "partners" in term.receives]
-        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
+        self.row_indices = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
         self.padding = {f"{term.on}.{keyword(name)}": 0.0 for term in terms.values() for name in term.signals}
 
     @property
@@ -125,7 +125,7 @@ class AutoEncoder(nn.Module):
 
     def paired(self) -> bool:
         """Return whether any loss receives partners, so that texts must come in pairs."""
-        return bool(self.numbering)
+        return bool(self.row_indices)
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
         """Return local losses with items and metrics, and the rows to compare; without losses if not `local`."""

@@ -35,7 +35,7 @@ class GroupRanker(nn.Module):
     `rerank_forward_factor`).
     """
 
-    numbering: Mapping[str, str] = {}
+    row_indices: Mapping[str, str] = {}
     weights: Mapping[str, float] = {NAME: 1.0}
     marks = ("attention",)
 

@@ -38,7 +38,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def seal(checkpoint: Path, *, kept: int = KEPT) -> None:
+def complete_checkpoint(checkpoint: Path, *, kept: int = KEPT) -> None:
     """Add the callbacks' files to a checkpoint, sync it to disk, mark it as complete, and remove the oldest ones.
 
     kept: the number of checkpoints that remain. transformers would remove old ones before this one is complete, and by

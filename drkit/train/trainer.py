@@ -1,7 +1,7 @@
 """Training a module with transformers' Trainer, over a schedule of batches that is fixed beforehand.
 
 The Trainer handles devices, mixed precision, accumulation, learning rate schedules and checkpoints. drkit adds the
-batches, and seals and rotates the checkpoints (`drkit.train.resuming`).
+batches, and completes and rotates the checkpoints (`drkit.train.resuming`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from drkit.train.acceleration import (
     compile_options,
 )
 from drkit.train.batches import Example, Schedule
-from drkit.train.resuming import CALLBACKS, KEPT, newest_checkpoint, seal
+from drkit.train.resuming import CALLBACKS, KEPT, complete_checkpoint, newest_checkpoint
 from drkit.train.throughput import TOKENS_PER_SECOND, MarksTokens, Meter
 
 WEIGHTS = "model.safetensors"
@@ -136,7 +136,7 @@ def train(
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
     meter = Meter(module.marks if isinstance(module, MarksTokens) else ())
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
-    # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
+    # A checkpoint is completed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
     own = (_StopMeter(meter), _Report(progress), _TrimHeap())
     sums = _KeepSums(trainer.sums, folder / CALLBACKS / "sums.json")
@@ -356,16 +356,16 @@ class _KeepSums(TrainerCallback):  # type: ignore[misc]
 
 
 class _Seal(TrainerCallback):  # type: ignore[misc]
-    """Seals each checkpoint once all of it is written. kept: the number of checkpoints that remain."""
+    """Completes each checkpoint once all of it is written. kept: the number of checkpoints that remain."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Wait for the files of all processes, then seal the checkpoint."""
+        """Wait for the files of all processes, then complete the checkpoint."""
         processes.barrier()
         if state.is_world_process_zero:
-            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"), kept=self._kept)
+            complete_checkpoint(Path(args.output_dir, f"checkpoint-{state.global_step}"), kept=self._kept)
         processes.barrier()
 
 

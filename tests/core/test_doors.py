@@ -35,7 +35,7 @@ WRITERS = {
         "fdopen",
     },
     "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
-    "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
+    "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, with hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps
     "drkit/data/counts.py": {

@@ -14,7 +14,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
 from drkit.runs.plan import plan
 from drkit.runs.plan_encoder import PASSAGES, split_of
-from drkit.runs.stage import Part
+from drkit.runs.stage import StageOutput
 
 PARTS = installed()
 REGISTRY = PARTS.registry
@@ -160,21 +160,21 @@ def test_the_plan_of_three_stages():
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
-    read = {"passages": PASSAGES, "train": split_of("train"), "negatives": Part("negatives-reranker")}
-    assert made["reranker"].inputs == {"start": Part("retriever-2"), **read}
+    read = {"passages": PASSAGES, "train": split_of("train"), "negatives": StageOutput("negatives-reranker")}
+    assert made["reranker"].inputs == {"start": StageOutput("retriever-2"), **read}
     own = stages(compose(ComposeRequest(pipeline="three-stage", settings=("reranker.start=pretrained",)), PARTS))
-    assert own["reranker"].inputs == {"start": Part("pretrained"), **read}
+    assert own["reranker"].inputs == {"start": StageOutput("pretrained"), **read}
     given = stages(compose(ComposeRequest(pipeline="three-stage", settings=("reranker.pretrained=some/model",)), PARTS))
     assert given["reranker"].inputs == read, "it waits for no retriever"
     assert made["negatives-reranker"].needs == ("collection",)
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
-    assert made["retriever-distilled"].inputs["start"] == Part("pretrained")
+    assert made["retriever-distilled"].inputs["start"] == StageOutput("pretrained")
     retrievers = ("initial", "no-pretraining", "retriever-1", "retriever-2", "retriever-distilled")
     assert made["choice"].settings.candidates == retrievers, "a re-ranker is no encoder"
-    chosen = {"choice": Part("choice", "chosen.txt")}
-    assert made["encoder"].inputs == {**{f"checkpoint/{name}": Part(name) for name in retrievers}, **chosen}
-    assert made["index"].inputs == {**{f"index/{name}": Part(f"index-{name}") for name in retrievers}, **chosen}
+    chosen = {"choice": StageOutput("choice", "chosen.txt")}
+    assert made["encoder"].inputs == {**{f"checkpoint/{name}": StageOutput(name) for name in retrievers}, **chosen}
+    assert made["index"].inputs == {**{f"index/{name}": StageOutput(f"index-{name}") for name in retrievers}, **chosen}
     assert made["evaluation"].settings.systems == (
         "bm25",
         "initial",
@@ -186,10 +186,10 @@ def test_the_plan_of_three_stages():
         "hybrid",
     )
     assert made["hybrid"].inputs == {
-        "bm25": Part("runs", "bm25.trec"),
-        **{f"retriever/{name}": Part("runs", f"{name}.trec") for name in retrievers},
+        "bm25": StageOutput("runs", "bm25.trec"),
+        **{f"retriever/{name}": StageOutput("runs", f"{name}.trec") for name in retrievers},
         **chosen,
-        "dev-runs": Part("dev-runs"),
+        "dev-runs": StageOutput("dev-runs"),
         "dev": split_of("dev"),
     }
     assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
@@ -197,7 +197,7 @@ def test_the_plan_of_three_stages():
 
 def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
     made = stages(compose(ComposeRequest(pipeline="three-stage", encoder="some/encoder"), PARTS))
-    assert made["teacher-retriever-distilled"].inputs["negatives"] == Part("negatives-reranker")
+    assert made["teacher-retriever-distilled"].inputs["negatives"] == StageOutput("negatives-reranker")
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
 
 
@@ -207,7 +207,7 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
     assert set(names) <= set(made)
     assert [made[name].settings.draw for name in names] == [0, 1, 2]
     assert list(made["evaluation"].settings.draws["retriever-100"]) == names
-    assert {made[name].inputs["negatives"] for name in names} == {Part("negatives-scratch-100")}
+    assert {made[name].inputs["negatives"] for name in names} == {StageOutput("negatives-scratch-100")}
     # The same chain on the same collection is mined once, whatever the number of queries.
     assert [name for name in made if name.startswith("negatives-")] == ["negatives-scratch-100"]
 
@@ -223,7 +223,7 @@ def test_the_low_resource_pipeline_is_a_learning_curve():
     for size in sizes:
         draws = [""] if size == "all" else [f"-draw-{draw}" for draw in (1, 2, 3)]
         for name in (f"{kind}-{size}{draw}" for kind in ("scratch", "retriever") for draw in draws):
-            assert made[name].inputs["start"] == Part("initial" if name.startswith("scratch") else "pretrained")
+            assert made[name].inputs["start"] == StageOutput("initial" if name.startswith("scratch") else "pretrained")
         with_and_without = [made[f"{kind}-{size}{draws[0]}"].settings for kind in ("scratch", "retriever")]
         assert with_and_without[0] == with_and_without[1]
     assert {*curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
@@ -246,7 +246,7 @@ def test_from_scratch_the_learning_curve_is_that_of_the_defaults_word_vectors():
     for size in SIZES:
         draws = [""] if size == "all" else [f"-draw-{draw}" for draw in (1, 2, 3)]
         for kind, start in (("scratch", "initial"), ("retriever", "unsupervised")):
-            assert {made[f"{kind}-{size}{draw}"].inputs["start"] for draw in draws} == {Part(start)}
+            assert {made[f"{kind}-{size}{draw}"].inputs["start"] for draw in draws} == {StageOutput(start)}
     assert {*settings.curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
 
 
@@ -415,7 +415,7 @@ def test_a_pipeline_alone():
     check(recipe, REGISTRY)
     made = stages(recipe)
     assert "pretrained" not in made
-    assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {Part("initial")}
+    assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {StageOutput("initial")}
     assert "no-pretraining" not in made
 
 
@@ -466,8 +466,8 @@ def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_
     without_dev = plan(compose(ComposeRequest(collection=f"beir:{tmp_path}"), PARTS), REGISTRY)
     for made in (by_wish, without_dev):
         by_name = {stage.name: stage for stage in made.stages}
-        assert by_name["encoder"].inputs == {"checkpoint/retriever-2": Part("retriever-2")}
-        assert by_name["index"].inputs == {"index/retriever-2": Part("index-retriever-2")}
+        assert by_name["encoder"].inputs == {"checkpoint/retriever-2": StageOutput("retriever-2")}
+        assert by_name["index"].inputs == {"index/retriever-2": StageOutput("index-retriever-2")}
         assert "choice" not in by_name
         assert by_name["report"].settings.exported.startswith("exported: retriever-2, the last retriever")
     assert not by_wish.notes

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.engine import LocalEngine, open_engine
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.data import ranges, writing
 from drkit.data.formats import BeirCollection, JsonlCollection, TevatronCollection, TrecCollection
 from drkit.data.ranges import file_ranges
@@ -102,7 +102,7 @@ def here(collection, folder):
 
 
 def in_tasks(collection, folder, engine):
-    parts = FileParts(folder / "parts")
+    parts = FileChunks(folder / "parts")
     counts = write_collection(collection, folder, parts=parts, engine=engine)
     assert not parts.folder.exists()
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}, counts

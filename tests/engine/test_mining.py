@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drkit.core.engine import Loaded, LocalEngine, open_engine
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
@@ -66,7 +66,7 @@ class Mining:
         here, registry = context(vectors), installed().registry
         choices = parse_chain(names, (), registry)
         self.chain = build_chain(choices, registry, here)
-        self.parts = FileParts(folder / "parts")
+        self.parts = FileChunks(folder / "parts")
         given = (vectors, watch) if watch else (vectors,)
         weights = tuple(model_hashes(here).items())
         self.chain.save_index(folder / "index", ToyCorpus())

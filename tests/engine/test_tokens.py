@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drkit.core.engine import Loaded, LocalEngine, open_engine
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.core.types import Passage
 from drkit.data import store
 from drkit.data.corpus import StoredCorpus
@@ -71,7 +71,7 @@ def here(passages, folder, **options):
 
 
 def in_tasks(corpus, folder, engine, *, max_length=12, **options):
-    parts, given = FileParts(folder / "parts"), (corpus, Loaded(tokenizer), folder)
+    parts, given = FileChunks(folder / "parts"), (corpus, Loaded(tokenizer), folder)
     counts = tokenise_in_blocks(*given, max_length=max_length, parts=parts, engine=engine, **options)
     assert not parts.folder.exists()
     return (folder / store.FILE).read_bytes(), counts

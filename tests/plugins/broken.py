@@ -657,7 +657,7 @@ class Tuples(GoodCollection):
 
 
 class InParts(GoodCollection):
-    def passage_parts(self):
+    def passage_ranges(self):
         return (range(0, 2), range(2, 5))
 
     def passages_in(self, part):
@@ -665,7 +665,7 @@ class InParts(GoodCollection):
 
 
 class LosesAPart(InParts):
-    def passage_parts(self):
+    def passage_ranges(self):
         return (range(0, 2), range(3, 5))
 
 

@@ -96,9 +96,9 @@ def stage_run(spec, folder: Path, inputs, settings, progress=None) -> StageRun:
     """What a stage's function gets; it may be given no input that its spec does not declare."""
     from drkit.core.progress import Silent
     from drkit.core.registry import installed
-    from drkit.runs.stage import Part, Stage
+    from drkit.runs.stage import Stage, StageOutput
 
-    Stage(spec.name, spec, settings, "test", {name: Part(name) for name in inputs})
+    Stage(spec.name, spec, settings, "test", {name: StageOutput(name) for name in inputs})
     folder.mkdir(parents=True, exist_ok=True)
     return StageRun(spec.name, settings, inputs, folder, registry=installed().registry, progress=progress or Silent())
 

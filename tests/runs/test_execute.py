@@ -21,10 +21,10 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute, publish
 from drkit.runs.manifest import read_manifest, write_manifest
-from drkit.runs.stage import Part, Stage, StageSpec
+from drkit.runs.stage import Stage, StageOutput, StageSpec
 from drkit.runs.stages import declared_stages
 from drkit.runs.survey import State, survey
-from drkit.train.resuming import seal
+from drkit.train.resuming import complete_checkpoint
 
 PARTS = installed()
 RECIPE = compose(ComposeRequest(), PARTS)
@@ -69,7 +69,7 @@ def count_up(stage):
     path.write_text(str(done + 1))
     checkpoint = stage.folder / "checkpoints" / f"checkpoint-{done + 1}"
     checkpoint.mkdir(parents=True)
-    seal(checkpoint)
+    complete_checkpoint(checkpoint)
     if done + 1 < 3:
         raise KeyboardInterrupt
     return {"steps": done + 1}
@@ -110,8 +110,8 @@ def of(*parts):
 def chain(a=1, b=2, c=3):
     return (
         Stage("a", WRITE, Toy(a), "first"),
-        Stage("b", WRITE, Toy(b), "second", of(Part("a"))),
-        Stage("c", WRITE, Toy(c), "third", of(Part("a"), Part("b"))),
+        Stage("b", WRITE, Toy(b), "second", of(StageOutput("a"))),
+        Stage("c", WRITE, Toy(c), "third", of(StageOutput("a"), StageOutput("b"))),
     )
 
 
@@ -196,7 +196,7 @@ def pruned(stage):
 def line(c=3):
     """Three stages, each of which reads the one before."""
     a, b = (chain()[0], chain()[1])
-    return (a, b, Stage("c", WRITE, Toy(c), "third", of(Part("b"))))
+    return (a, b, Stage("c", WRITE, Toy(c), "third", of(StageOutput("b"))))
 
 
 def test_a_pruned_stage_stays_finished_until_a_stage_reads_its_files(tmp_path):
@@ -206,7 +206,7 @@ def test_a_pruned_stage_stays_finished_until_a_stage_reads_its_files(tmp_path):
     assert found(line(), run)["b"] == "pruned, 1 file removed by `drkit prune`"
     assert [one.is_finished for one in survey(line(), run, verify=True)] == [True, True, True]
     assert reasons(line(), run) == {}
-    d = Stage("d", WRITE, Toy(4), "reads c alone", of(Part("c")))
+    d = Stage("d", WRITE, Toy(4), "reads c alone", of(StageOutput("c")))
     assert reasons((*line(), d), run) == {"d": ""}, "nothing that was pruned is read"
     why = {
         "a": "again because its files were pruned, and b reads them",
@@ -243,7 +243,7 @@ def test_a_pruned_stage_that_comes_out_different_is_said_and_what_follows_runs_a
 
 
 def test_a_failed_stage_leaves_no_folder_and_keeps_the_others(tmp_path):
-    broken = Stage("b", FAIL, Failing(RuntimeError("bug")), "fails", of(Part("a")))
+    broken = Stage("b", FAIL, Failing(RuntimeError("bug")), "fails", of(StageOutput("a")))
     with pytest.raises(RuntimeError, match="bug"):
         go((chain()[0], broken), tmp_path / "run")
     assert not (tmp_path / "run/b").exists()
@@ -442,7 +442,7 @@ def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
     def stages(watched):
         return (
             Stage("a", WRITE, Toy(watched), "first"),
-            Stage("b", WRITE, Toy(2), "second", {"from/a": Part("a", "out.txt", observed=True)}),
+            Stage("b", WRITE, Toy(2), "second", {"from/a": StageOutput("a", "out.txt", observed=True)}),
         )
 
     run = tmp_path / "run"
@@ -451,7 +451,7 @@ def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
     assert CALLS == ["a"]
     assert (run / "b/out.txt").read_text() == "1+2", "as it was made"
     assert done["b"].inputs == done["b"].origins == {}
-    unobserved = (stages(9)[0], evolve(stages(9)[1], inputs={"from/a": Part("a", "out.txt")}))
+    unobserved = (stages(9)[0], evolve(stages(9)[1], inputs={"from/a": StageOutput("a", "out.txt")}))
     assert reasons(unobserved, run) == {"b": "again because from/a: not set -> a/out.txt"}
 
 
@@ -459,8 +459,8 @@ def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(
     def stages(note):
         return (
             Stage("a", WRITE, Toy(1, note), "first"),
-            Stage("b", WRITE, Toy(2), "reads the folder", of(Part("a"))),
-            Stage("c", WRITE, Toy(3), "reads the log", of(Part("a", "log.jsonl"))),
+            Stage("b", WRITE, Toy(2), "reads the folder", of(StageOutput("a"))),
+            Stage("c", WRITE, Toy(3), "reads the log", of(StageOutput("a", "log.jsonl"))),
         )
 
     run = tmp_path / "run"
@@ -484,7 +484,7 @@ def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
     spec = StageSpec("two", 1, Toy, f"{__name__}:write_two")
 
     def stages(value):
-        readers = [Stage(name, WRITE, Toy(), "reads", of(Part("both", name))) for name in ("one", "two")]
+        readers = [Stage(name, WRITE, Toy(), "reads", of(StageOutput("both", name))) for name in ("one", "two")]
         return (Stage("both", spec, Toy(value), "writes"), *readers)
 
     run = tmp_path / "run"
@@ -494,20 +494,20 @@ def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
         "two": "again because both/two changed",
     }
     with pytest.raises(DrkitError, match=r"the stage 'two' has no three; its files: one/out.txt, two/out.txt"):
-        go((stages(2)[0], Stage("x", WRITE, Toy(), "reads", of(Part("both", "three")))), run)
+        go((stages(2)[0], Stage("x", WRITE, Toy(), "reads", of(StageOutput("both", "three")))), run)
 
 
 def test_a_stage_takes_its_own_settings_and_declared_inputs_alone():
     with pytest.raises(TypeError, match="a: expected Toy, got Failing"):
         Stage("a", WRITE, Failing(RuntimeError()), "wrong settings")
     with pytest.raises(TypeError, match="a: count-up declares no input 'from/b'"):
-        Stage("a", COUNT_UP, Toy(), "wrong input", of(Part("b")))
+        Stage("a", COUNT_UP, Toy(), "wrong input", of(StageOutput("b")))
 
 
 def test_survey_of_a_half_finished_run(tmp_path):
     """Kept, resumed from a step, to do, again because a setting changed: nothing is changed by asking."""
     run = tmp_path / "run"
-    first, last = Stage("a", WRITE, Toy(1), "first"), Stage("z", WRITE, Toy(3), "last", of(Part("n")))
+    first, last = Stage("a", WRITE, Toy(1), "first"), Stage("z", WRITE, Toy(3), "last", of(StageOutput("n")))
     counting = Stage("n", COUNT_UP, Toy(), "counts")
     stages = (first, counting, last)
     assert found(stages, run) == {"a": "to do", "n": "to do", "z": "to do"}

@@ -28,7 +28,7 @@ class Toy(nn.Module):
         self.first, self.second, self.drop = nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout(0.5)
         self.second.weight = self.first.weight
 
-        self.weights, self.numbering = {"copy": 1.0}, {}
+        self.weights, self.row_indices = {"copy": 1.0}, {}
 
     def compares(self):
         return False

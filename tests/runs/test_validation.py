@@ -28,7 +28,7 @@ from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.probes import evaluating
-from drkit.train.resuming import CALLBACKS, newest_checkpoint, seal
+from drkit.train.resuming import CALLBACKS, complete_checkpoint, newest_checkpoint
 from drkit.train.trainer import train
 from drkit.train.validation import (
     FILE,
@@ -53,7 +53,7 @@ class Toy(nn.Module):
         torch.manual_seed(0)
         self.first, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
         self.register_buffer("steps", torch.zeros(()))
-        self.weights, self.numbering = {"copy": 1.0}, {}
+        self.weights, self.row_indices = {"copy": 1.0}, {}
 
     def compares(self):
         return False
@@ -288,7 +288,7 @@ def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp
     toy, kept = Toy(), lambda folder: [path.name for path in (folder / CALLBACKS).iterdir()]
     checkpoint.mkdir()
     best.save(toy, 2)
-    seal(checkpoint)
+    complete_checkpoint(checkpoint)
     best.save(toy, 4)
     best.save(toy, 6)
     assert (kept(checkpoint), kept(tmp_path)) == (["best-2.safetensors"], ["best-6.safetensors"])

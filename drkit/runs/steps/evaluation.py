@@ -11,7 +11,7 @@ import attrs
 
 from drkit.core.engine import Loaded
 from drkit.core.escaping import escape_paragraph
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
@@ -66,7 +66,7 @@ def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBl
         path,
         tag=name,
         engine=stage.engine,
-        parts=FileParts(stage.folder / CHECKPOINTS / name),
+        parts=FileChunks(stage.folder / CHECKPOINTS / name),
         uses="core" if name == "bm25" else "gpu",
         on_progress=lambda done: stage.progress.advance(done, total, what),
     )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
 from drkit.core.types import BuildContext, Mined
@@ -75,6 +75,6 @@ def _mined(
         context=context,
         open_with=open_with,
         index=kept / "index",
-        parts=FileParts(kept / "mined"),
+        parts=FileChunks(kept / "mined"),
         on_progress=lambda done: stage.progress.advance(done, total, "queries"),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.engine import Loaded
-from drkit.core.file_parts import FileParts
+from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
@@ -46,7 +46,7 @@ NO_SCORES = (
 
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
-    choice, parts = stage.settings.collection, FileParts(stage.folder / CHECKPOINTS / "passages")
+    choice, parts = stage.settings.collection, FileChunks(stage.folder / CHECKPOINTS / "passages")
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
     if counts["dropped_judgements"]:
@@ -92,7 +92,7 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
     """Write a memory-mapped store of all passages, from blocks of an engine; returns counts, with truncated texts."""
     settings = stage.settings
-    corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileParts(stage.folder / CHECKPOINTS / "tokens")
+    corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileChunks(stage.folder / CHECKPOINTS / "tokens")
     counts = tokenise_in_blocks(
         corpus,
         Loaded(load_tokenizer, str(stage.inputs["vocabulary"])),

@@ -16,7 +16,7 @@ _CHUNK = 2**20
 
 
 @frozen
-class FilePart(Generic[T]):
+class FileChunk(Generic[T]):
     """A part of a file: the items that `make(*arguments)` yields.
 
     name: what an error message calls it. size: how many items it holds, for progress. content: plain data that
@@ -40,13 +40,13 @@ class PartFormat(Generic[T]):
 
 
 @frozen
-class FileParts:
+class FileChunks:
     """The folder in which the parts of a file are kept until it is complete."""
 
     folder: Path
 
     @classmethod
-    def beside(cls, path: Path) -> FileParts:
+    def beside(cls, path: Path) -> FileChunks:
         """Return the parts of a file, in a hidden folder beside it."""
         return cls(path.with_name(f".{path.name}.parts"))
 
@@ -56,7 +56,7 @@ class FileParts:
 
     def write(
         self,
-        parts: Iterable[FilePart[T]],
+        parts: Iterable[FileChunk[T]],
         write: Callable[[Iterable[T], Path], Any],
         engine: Engine | None,
         on_progress: Callable[[int], None] | None = None,
@@ -90,10 +90,10 @@ class FileParts:
 
 
 def items_of(
-    parts: Iterable[FilePart[T]],
+    parts: Iterable[FileChunk[T]],
     form: PartFormat[T],
     *,
-    kept: FileParts | None,
+    kept: FileChunks | None,
     engine: Engine | None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[T]:
@@ -115,7 +115,7 @@ def items_of(
             on_progress(done)
 
 
-def write_part(part: FilePart[T], write: Callable[[Iterable[T], Path], Any], path: Path) -> int:
+def write_part(part: FileChunk[T], write: Callable[[Iterable[T], Path], Any], path: Path) -> int:
     """Make the items of a part and write them, in whatever process; returns their number."""
     write(part.make(*part.arguments), path)
     return part.size
