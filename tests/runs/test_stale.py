@@ -108,7 +108,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (value / 2, value * 1.5, 0.5, 0.1)
     elif isinstance(value, str):
-        yield from (f"{value}x", "constant", "nDCG@10", "max")
+        yield from ("hnsw", f"{value}x", "constant", "nDCG@10", "max")
     elif isinstance(value, tuple):
         yield from (
             (0.5,),
