@@ -18,7 +18,6 @@ from drkit.core.settings import at_least, local_name, more_than, setting, traini
 from drkit.core.spec import Choice as Choice
 from drkit.core.spec import Kind, LossChoice, NoSettings
 from drkit.encoders.folder import PRECISIONS
-from drkit.encoders.pooling import POOLINGS
 
 SCHEMA = 1
 
@@ -84,11 +83,7 @@ class EncoderSettings:
         in_(("transform", "tied")),
         "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
     )
-    pooling: PoolingName = setting(
-        "mean",
-        None,
-        f"how hidden states become the bottleneck: {', '.join(POOLINGS)}, or an installed part",
-    )
+    pooling: PoolingName = setting("mean", None, "how hidden states become the bottleneck")
     pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
     query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
