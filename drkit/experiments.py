@@ -42,6 +42,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.prepare import prepare
+from drkit.runs.stages.evaluation import EVALUATION
 
 _LOGGER = logging.getLogger(__name__)
 _CHOICES = frozenset(field.name for field in fields(ComposeRequest)) - {"settings"}
@@ -181,22 +182,33 @@ def sweep(
     the runs, which are named NAME-VALUES-SEED. Equal stages are shared, finished runs are kept, and every recipe is
     checked before the first run. progress: opens the progress of a run, given its number of stages.
 
-    Raises DrkitError as `compose` and `run` do, and if no choice is a list, or an axis is empty.
+    Raises DrkitError as `compose` and `run` do, if no choice is a list, an axis is empty, a value or seed is given
+    twice, or a run would evaluate nothing.
     """
     axes = {key: value for key, value in choices.items() if isinstance(value, list)}
     if not axes or not all(axes.values()) or not seeds:
         raise DrkitError("a sweep needs a choice with a list of values, as in masker=['uniform', 'pmi'], and a seed")
+    if "seed" in choices:
+        raise DrkitError("a sweep has its seeds in `seeds` (--seeds 1,2,3), not in the choice or setting 'seed'")
     combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     recipes = {
         (number, seed): compose(**{**choices, **chosen}, seed=seed, name=_run_name(name, chosen, seed))
         for number, chosen in enumerate(combinations)
         for seed in seeds
     }
+    if len({recipe.name for recipe in recipes.values()}) < len(combinations) * len(seeds):
+        raise DrkitError("two runs of the sweep have the same name: give each value and each seed once")
+    plans = {key: plan(recipe, installed().registry).stages for key, recipe in recipes.items()}
+    for key, stages in plans.items():
+        if not any(stage.spec is EVALUATION for stage in stages):
+            raise DrkitError(
+                f"{recipes[key].name} evaluates nothing that a sweep could compare: the collection has no "
+                f"judged queries of the split {recipes[key].evaluation.split!r}; choose another collection or split"
+            )
     done: dict[tuple[int, int], RunRecord] = {}
     for key, recipe in recipes.items():
         earlier = [record.folder for record in done.values()]
-        stages = len(plan(recipe, installed().registry).stages)
-        with progress(stages) if progress else nullcontext(Silent()) as shown:
+        with progress(len(plans[key])) if progress else nullcontext(Silent()) as shown:
             shown.note(f"{recipe.name}: run {len(done) + 1} of {len(recipes)}")
             done[key] = run(recipe, Path(folder) / recipe.name, reuse=earlier, progress=shown)
     return Sweep(

@@ -102,6 +102,15 @@ def test_what_cannot_be_is_refused_before_a_run(beir, tmp_path):
         drkit.sweep(masker="pmi", folder=tmp_path)
     with pytest.raises(DrkitError, match="did you mean 'pmi'"):
         drkit.sweep(masker=["uniform", "pmii"], collection=beir, folder=tmp_path)
+    axis = {"masker": ["uniform", "pmi"], "folder": tmp_path / "runs"}
+    for wrong, said in (
+        ({"seed": 3}, "has its seeds in `seeds`"),
+        ({"seeds": (1, 1)}, "two runs of the sweep have the same name"),
+        ({"masker": ["pmi", "pmi"]}, "two runs of the sweep have the same name"),
+        ({"collection": f"jsonl:{beir.partition(':')[2]}/corpus.jsonl", "pipeline": None}, "evaluates nothing"),
+    ):
+        with pytest.raises(DrkitError, match=said):
+            drkit.sweep(**{"paper": "retromae", "pipeline": "dpr", "collection": beir, **TINY, **axis, **wrong})
     recipe = drkit.compose(paper="retromae", pipeline="dpr", collection=beir, **TINY)
     with pytest.raises(DrkitError, match="not a run"):
         drkit.run(recipe, tmp_path / "run", reuse=[tmp_path])
