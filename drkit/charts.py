@@ -103,6 +103,18 @@ class Intervals:
     measures: Mapping[str, Sequence[tuple[float, float, float]]]
 
 
+@frozen
+class HeatMap:
+    """A value for each row and column: `values[row][column]`; x, y: what columns and rows are."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float]]
+    x: str
+    y: str
+
+
 def draw(panels: Sequence[Panel], path: Path) -> Path:
     """Draw panels into one PNG file, two or three per row; panels without points are left out."""
     shown = [panel for panel in panels if any(line.points for line in panel.lines)]
@@ -116,6 +128,29 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
         for cell in cells[len(shown) :]:
             cell.set_axis_off()
         figure.savefig(path, metadata={"Software": None})  # equal curves give equal files
+    return path
+
+
+def draw_heat_map(heat_map: HeatMap, path: Path) -> Path:
+    """Draw a heat map into one PNG file."""
+    width = 1.6 + 0.8 * max(len(heat_map.columns), 2)
+    height = 1.2 + 0.35 * len(heat_map.rows)
+    with _figure(width, height, (1, 1)) as (figure, cells):
+        cell = cells[0]
+        shown = cell.imshow(heat_map.values, cmap="Blues", aspect="auto")
+        middle = sum(shown.get_clim()) / 2
+        for row, values in enumerate(heat_map.values):
+            for column, value in enumerate(values):
+                ink = "white" if value > middle else _INK
+                cell.text(column, row, f"{value:.3f}", ha="center", va="center", color=ink)
+        cell.set_title(escape_controls(heat_map.title))
+        cell.set_xticks(range(len(heat_map.columns)), list(map(_label, heat_map.columns)))
+        cell.set_yticks(range(len(heat_map.rows)), list(map(_label, heat_map.rows)))
+        cell.set_xlabel(escape_controls(heat_map.x))
+        cell.set_ylabel(escape_controls(heat_map.y))
+        cell.grid(visible=False)
+        cell.tick_params(length=0)
+        figure.savefig(path, metadata={"Software": None})
     return path
 
 

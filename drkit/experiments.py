@@ -25,6 +25,7 @@ from typing import Any
 
 from attrs import fields, frozen
 
+from drkit.charts import HeatMap, draw_heat_map
 from drkit.commands.records import RunRecord, open_run
 from drkit.core.engine import LOCAL, open_engine
 from drkit.core.progress import Progress, Silent
@@ -150,6 +151,30 @@ class Sweep:
         for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
             row["corrected"] = corrected
         return rows
+
+    def draw(self, path: str | Path, measure: str | None = None) -> Path:
+        """Draw the means of a measure (None: the first) as a heat map, a PNG file, with the first axis in its rows.
+
+        The columns are the values of the other axes, or the seeds if there is only one axis.
+
+        Raises DrkitError for a measure that the runs do not have.
+        """
+        measure = measure or self.cells[0].scores.measures[0]
+        if measure not in self.cells[0].scores.measures:
+            raise DrkitError(f"the sweep has no measure {measure!r}, only {', '.join(self.cells[0].scores.measures)}")
+        first, *others = self.cells[0].choices
+        means: dict[str, dict[str, float]] = {}
+        for cell in self.cells:
+            row = means.setdefault(str(cell.choices[first]), {})
+            if others:
+                row[", ".join(str(cell.choices[axis]) for axis in others)] = cell.scores.mean(measure)
+            else:
+                row.update({str(r.recipe.seed): r.scores[cell.system].mean(measure) for r in cell.runs})
+        columns = [*next(iter(means.values()))]
+        values = [[row[column] for column in columns] for row in means.values()]
+        return draw_heat_map(
+            HeatMap(measure, [*means], columns, values, ", ".join(others) or "seed", first), Path(path)
+        )
 
     def _rows(self, cell: Cell) -> Iterator[dict[str, Any]]:
         baseline = self.cells[0]

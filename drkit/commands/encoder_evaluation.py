@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from attrs import field, frozen
 
 from drkit.commands.collections import NamedCollection
@@ -19,19 +20,20 @@ from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
-from drkit.data.rows import COMPRESSED
+from drkit.data.rows import COMPRESSED, batched
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
-from drkit.evaluate.measures import write_json
+from drkit.evaluate.measures import MEASURES, write_json
 from drkit.evaluate.tuning import choose_bm25, describe_bm25
 from drkit.recipe.start import RECIPE
-from drkit.search import align, build_index, convex, encode_corpus, read_run
+from drkit.search import FlatIndex, align, build_index, convex, encode_corpus, read_run
 from drkit.search.bm25 import ANALYZER_VERSION
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
+    from drkit.core.protocols import Collection
     from drkit.search.rankings import RunRow
 
 
@@ -41,6 +43,37 @@ AVERAGE = "average"
 
 # A system's name, what its rankings depend on, and its search, called with the run to write for each split.
 Ranker: TypeAlias = "tuple[str, Any, Callable[[StoredCollection, Mapping[str, Path]], None]]"
+
+
+def evaluate_encoder(
+    encode: Callable[[list[str]], Any],
+    collection: str | Collection,
+    *,
+    encode_queries: Callable[[list[str]], Any] | None = None,
+    split: str = SPLITS[0],
+    measures: Sequence[str] = MEASURES,
+    exclude_self: bool = False,
+    batch: int = 1024,
+) -> Scores:
+    """Search a collection with the vectors that any function makes, exactly, and return the scores of its queries.
+
+    encode: a function of B texts that returns vectors [B,D], such as `SentenceTransformer.encode`; they are compared by
+    inner product, and those of all passages are kept in memory. encode_queries: the same for queries, if it is another.
+    collection: as `drkit compose --collection` names it, or an object such as `drkit.data.BeirCollection`.
+
+    Raises DrkitError if there are no such queries, and as `FlatIndex.build` and `evaluate` do.
+    """
+    check_measures(measures)
+    source: Any = NamedCollection(collection) if isinstance(collection, str) else collection
+    queries, ids, vectors = list(source.queries(split)), [], []
+    for passages in batched(source.passages(), batch):
+        ids += [passage.doc_id for passage in passages]
+        vectors.append(np.asarray(encode([passage.content for passage in passages]), dtype=np.float32))
+    index = FlatIndex.build(np.concatenate(vectors), ids)
+    asked = np.asarray((encode_queries or encode)([query.text for query in queries]), dtype=np.float32)
+    found = zip(queries, index.stream(asked, DEPTH + 1), strict=True)
+    rows = ((query.query_id, list(hits.pairs())) for query, hits in found)
+    return evaluate(rows, source.judgements(split), measures, exclude_self=exclude_self)
 
 
 @frozen

@@ -330,10 +330,12 @@ def token_batch(
     """Return the batch of a fast tokenizer's `BatchEncoding`, padded on the right.
 
     keys: permanent numbers of the examples, which their masks depend on; None: 0, 1, .., so that every batch draws the
-    same masks: pass row numbers of your dataset. signals: what parts read of these texts, by name, such as `importance`
-    f32[B,L].
+    same masks: pass row numbers of your dataset. signals: what parts read of these texts, by name, such as
+    `importance`: a tensor f32[B,L], or a list of f32[tokens] of each text, special tokens left out; values of tokens
+    that were truncated are ignored.
 
-    Raises DrkitError for a slow tokenizer (without word ids), or padding on the left.
+    Raises DrkitError for a slow tokenizer (without word ids), padding on the left, or a signal for fewer tokens than a
+    text has.
     """
     if not getattr(encoding, "is_fast", False):
         raise DrkitError("token_batch needs the output of a fast tokenizer (use_fast=True) for a list of texts")
@@ -345,10 +347,23 @@ def token_batch(
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
     words = torch.from_numpy(np.stack([_words(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
     numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
-    given = {name: torch.as_tensor(values, dtype=torch.float32) for name, values in (signals or {}).items()}
+    given = {name: _placed(name, values, encoding) for name, values in (signals or {}).items()}
     return TokenBatch(
         ids=ids, attention=attention, maskable=attention & (words >= 0), words=words, keys=numbers, signals=given
     )
+
+
+def _placed(name: str, values: Any, encoding: Any) -> Tensor:
+    """Return a signal as f32[B,L]; of a list, 0 for special tokens and padding."""
+    if not isinstance(values, list):
+        return torch.as_tensor(values, dtype=torch.float32)
+    placed = torch.zeros(len(values), len(encoding["input_ids"][0]))
+    for row, own in enumerate(values):
+        at = [column for column, text in enumerate(encoding.sequence_ids(row)) if text is not None]
+        if len(own) < len(at):
+            raise DrkitError(f"the signal {name!r} has {len(own)} values for text {row}, which has {len(at)} tokens")
+        placed[row, at] = torch.as_tensor(np.asarray(own[: len(at)]), dtype=torch.float32)
+    return placed
 
 
 def _words(encoding: Any, row: int) -> NDArray[np.int64]:

@@ -6,10 +6,10 @@ import json
 import math
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from drkit.recipe.schema import LANGUAGES
 from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
+Texts: TypeAlias = "Iterable[Passage] | Iterable[tuple[str, str]] | Mapping[str, str]"
 IDS = "ids.arrow"
 _ANALYZER = "analyzer.json"
 # Raised when a text gets other terms, as an index must be searched with the terms that it was made of.
@@ -90,17 +91,20 @@ class Bm25Retriever:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def index(self, passages: Iterable[Passage]) -> Bm25Retriever:
-        """Index a stream of passages; only ids and term numbers stay in memory.
+    def index(self, passages: Texts) -> Bm25Retriever:
+        """Index a stream of passages, (id, text) pairs, or texts by id; only ids and term numbers stay in memory.
 
         Raises DrkitError without passages.
+
+        >>> Bm25Retriever().index({"d1": "remove a suffix", "d2": "copy a file"}).search(["suffixes"], depth=10)[0]
+        Hits(doc_ids=('d1',), scores=(0.3150...,))
         """
         self._weigh(self._read(passages))
         return self
 
     @classmethod
     def variants(
-        cls, passages: Iterable[Passage], parameters: Iterable[tuple[float, float]], language: str = "english"
+        cls, passages: Texts, parameters: Iterable[tuple[float, float]], language: str = "english"
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
@@ -125,7 +129,7 @@ class Bm25Retriever:
             f"Chinese, Japanese, Korean, Thai and other scripts without spaces"
         ]
 
-    def _read(self, passages: Iterable[Passage]) -> list[list[int]]:
+    def _read(self, passages: Texts) -> list[list[int]]:
         """Return the terms of each passage."""
         ids: list[str] = []
         self._tokenizer.reset_vocab()
@@ -236,11 +240,12 @@ def _read_language(folder: Path) -> str:
     return str(found.get("language"))
 
 
-def _contents(passages: Iterable[Passage], ids: list[str]) -> Iterator[str]:
+def _contents(passages: Texts, ids: list[str]) -> Iterator[str]:
     """Yield the text of every passage, and add its id to `ids`."""
-    for passage in passages:
-        ids.append(passage.doc_id)
-        yield passage.content
+    for passage in passages.items() if isinstance(passages, Mapping) else passages:
+        doc_id, text = (passage.doc_id, passage.content) if isinstance(passage, Passage) else passage
+        ids.append(doc_id)
+        yield text
 
 
 def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]:

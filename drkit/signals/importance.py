@@ -7,6 +7,7 @@ as in PMI-Masking (Levine et al. 2021).
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ from drkit.core.engine import Engine
 from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.counts import NgramCounts, count, remaining_tokens, text_chunks
-from drkit.data.store import TokenStore
+from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.specs import ImportanceConfig
 
@@ -47,6 +48,26 @@ class ImportanceSignal:
         """Yield the importance of every content token, from the counts that `fit` wrote to `folder`."""
         counts, pmi = NgramCounts(folder / COUNTS), self.config.pmi
         return token_values(texts.store, counts, pmi=pmi, scratch=texts.scratch, engine=texts.engine)
+
+
+def corpus_importance(
+    texts: Iterable[str], tokenizer: Any, config: ImportanceConfig | None = None, *, max_length: int = 512
+) -> list[NDArray[np.float32]]:
+    """Return the importance f32[tokens] of every token of each text, special tokens left out.
+
+    The n-grams are counted over all of the texts, on disk, in a temporary folder. tokenizer: a fast one; texts are
+    truncated to `max_length` tokens with special ones. `drkit.encoders.token_batch` takes these arrays as a signal.
+
+    Raises DrkitError as `drkit.data.tokenise` does.
+    """
+    config = config or ImportanceConfig()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        tokenise(((str(n), text) for n, text in enumerate(texts)), tokenizer, folder, max_length=max_length)
+        store = TokenStore.open(folder)
+        counts = count(store, folder / COUNTS, window=config.window, min_count=config.min_count)
+        values = np.concatenate([np.empty(0, np.float32), *token_values(store, counts, pmi=config.pmi)])
+        return [values[start:stop] for start, stop in pairwise(store.offsets.tolist())]
 
 
 def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:

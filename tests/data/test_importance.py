@@ -19,7 +19,8 @@ from drkit.data.merging import sorted_with_positions, spill
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.signals.importance import NgramCounts, count, importance, score
+from drkit.signals.importance import NgramCounts, corpus_importance, count, importance, score
+from drkit.signals.specs import ImportanceConfig
 
 
 def sequences(store: TokenStore) -> list[list[int]]:
@@ -298,3 +299,14 @@ def test_log_frequencies_are_shares(small, tokenizer, at_once, monkeypatch):
 def test_folders_may_be_given_as_paths_or_made(small, tmp_path: Path):
     counts = count(small, tmp_path / "deep" / "folder")
     assert NgramCounts(counts.folder).describe() == counts.describe()
+
+
+def test_importance_of_plain_texts_is_that_of_their_store(tokenizer, tmp_path):
+    some = ["remove a suffix of a string", "copy a file", "remove a prefix of a file"]
+    found = corpus_importance(iter(some), tokenizer, ImportanceConfig(window=3), max_length=7)
+    tokenise(((str(n), text) for n, text in enumerate(some)), tokenizer, tmp_path / "tokens", max_length=7)
+    store = TokenStore.open(tmp_path / "tokens")
+    values = importance(store, count(store, tmp_path / "counts", window=3), tmp_path / "values").values
+    assert [len(one) for one in found] == np.diff(store.offsets).tolist()
+    np.testing.assert_array_equal(np.concatenate(found), values)
+    assert corpus_importance([], tokenizer) == []

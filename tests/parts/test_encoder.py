@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -220,6 +221,18 @@ def test_context_and_token_batch_for_someone_elses_loop(tokenizer):
         token_batch(tokenizer("one text"))
     with pytest.raises(DrkitError, match="on the right"):
         token_batch(tokenizer(list(texts()[:3]), padding=True, padding_side="left"))
+
+
+def test_a_signal_of_each_text_is_placed_at_its_own_tokens(tokenizer):
+    some = ["a masker hides [MASK] tokens", "an encoder"]
+    encoding = tokenizer(some, padding=True, truncation=True, max_length=8)
+    values = [np.arange(1.0, 1 + len(tokenizer(text, add_special_tokens=False)["input_ids"])) for text in some]
+    tokens = token_batch(encoding, signals={"importance": values})
+    placed, length = tokens.signals["importance"], int(tokens.attention[1].sum())
+    assert placed[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 0], "the rest was truncated"
+    assert placed[1].tolist() == [0, *values[1], 0, *[0] * (8 - length)]
+    with pytest.raises(DrkitError, match="'importance' has 1 values for text 1"):
+        token_batch(encoding, signals={"importance": [values[0], values[1][:1]]})
 
 
 def test_loads_in_transformers_as_well(tokenizer, tmp_path):

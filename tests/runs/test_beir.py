@@ -332,3 +332,17 @@ def test_what_cannot_be_evaluated_is_told(folder, tmp_path):
     with pytest.raises(DrkitError, match="unknown measure"):
         evaluate_beir(None, folder, tmp_path, bm25=LUCENE, measures=("mrr",))
     assert len(Bm25Retriever().index(Topics().passages())) == 60
+
+
+def test_any_function_of_texts_is_evaluated_as_an_encoder_is(folder, encoder, tmp_path):
+    opened = TextEncoder.load(encoder)
+    ((name, expected),) = evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path)
+    how = {"encode_queries": opened.encode_queries, "measures": ["nDCG@10"], "batch": 7}
+    found = module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", **how)
+    assert found == expected, name
+    same = module.evaluate_encoder(opened.encode_passages, BeirCollection(BeirConfig(path=str(folder / "one"))), **how)
+    assert same == expected
+    with pytest.raises(DrkitError, match="no 'dev' queries"):
+        module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", split="dev")
+    with pytest.raises(DrkitError, match="not finite"):
+        module.evaluate_encoder(lambda texts: [[float("nan")]] * len(texts), f"beir:{folder / 'one'}")

@@ -3,13 +3,17 @@
 import json
 import math
 from contextlib import nullcontext
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
 import drkit
+from drkit import experiments
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError, ProblemsError
-from drkit.evaluate import paired_t_test
+from drkit.evaluate import Scores, paired_t_test
+from drkit.experiments import Cell, Sweep
 from drkit.recipe.toml import write_recipe
 
 TINY = {
@@ -93,6 +97,30 @@ def test_a_sweep_shares_stages_and_tests_each_cell_against_the_first(beir, tmp_p
     one, other = (cell.scores.per_query["RR@10"] for cell in swept.cells)
     expected = paired_t_test(other, one).p
     assert tested[0]["p"] == pytest.approx(expected, nan_ok=True)
+    drawn = swept.draw(tmp_path / "sweep.png")
+    assert drawn.read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(DrkitError, match="no measure 'nDCG@10', only RR@10, R@5"):
+        swept.draw(tmp_path / "other.png", "nDCG@10")
+
+
+def test_a_heat_map_has_the_first_axis_in_rows_and_the_others_in_columns(tmp_path, monkeypatch):
+    def cell(value, **choices):
+        scores = Scores({"RR@10": {"q1": value}})
+        run = SimpleNamespace(compared="it", scores={"it": scores}, recipe=SimpleNamespace(seed=7))
+        return Cell(choices, (run,))
+
+    drawn = []
+    monkeypatch.setattr(experiments, "draw_heat_map", lambda chart, path: drawn.append(chart) or path)
+    two = [cell(0.1 * n, masker=m, decoder=d) for n, (m, d) in enumerate(product("up", "em"))]
+    assert Sweep(tuple(two)).draw(tmp_path / "two.png") == tmp_path / "two.png"
+    Sweep(tuple(two[:2])).draw(tmp_path / "one.png", "RR@10")
+    Sweep((cell(0.5, masker="u"), cell(0.6, masker="p"))).draw(tmp_path / "seeds.png")
+    first, _, seeds = drawn
+    assert (first.title, first.y, first.x, first.rows, first.columns) == (
+        "RR@10", "masker", "decoder", ["u", "p"], ["e", "m"],
+    )  # fmt: skip
+    assert first.values == [[0.0, 0.1], [0.2, pytest.approx(0.3)]]
+    assert (seeds.x, seeds.rows, seeds.columns, seeds.values) == ("seed", ["u", "p"], ["7"], [[0.5], [0.6]])
 
 
 def test_what_cannot_be_is_refused_before_a_run(beir, tmp_path):

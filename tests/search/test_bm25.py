@@ -14,6 +14,7 @@ from drkit.core.types import Passage
 from drkit.data.words import find_words
 from drkit.errors import DrkitError
 from drkit.recipe.schema import LANGUAGES
+from drkit.search import HybridRetriever
 from drkit.search.bm25 import Bm25Retriever, best_positions, split_words
 
 TEXTS = {
@@ -54,6 +55,15 @@ def test_scores_are_those_of_the_formula(k1, b, query):
     expected = by_hand(query.split(), k1, b)
     assert list(hits.doc_ids) == [doc_id for doc_id, _ in expected]
     np.testing.assert_allclose(hits.scores, [score for _, score in expected], rtol=1e-5)
+
+
+def test_plain_texts_are_indexed_as_passages_are():
+    (expected,) = Bm25Retriever().index(corpus()).search(["remove string"], 10)
+    for plain in (TEXTS, TEXTS.items(), iter(TEXTS.items())):
+        retriever = Bm25Retriever().index(plain)
+        assert retriever.search(["remove string"], 10) == [expected]
+    hybrid = HybridRetriever(retriever, Bm25Retriever(language="none").index(TEXTS), weight=0.0)
+    assert hybrid.search(["remove string"], 2)[0].doc_ids == expected.doc_ids[:2]
 
 
 def test_parts_of_identifiers_are_found():

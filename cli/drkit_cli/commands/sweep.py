@@ -30,9 +30,16 @@ _COMMA = re.compile(r",(?![^\[{]*[\]}])")
 @click.option(
     "--runs", type=LocalPath(file_okay=False), default="runs", show_default=True, help="Folder of the runs' folders."
 )
+@click.option("--plot", metavar="FILE.png", type=LocalPath(dir_okay=False), help="Draw the means as a heat map.")
 @output_options
 def sweep(
-    axes: tuple[str, ...], seeds: str, settings: tuple[str, ...], name: str, runs: Path, **choices: str | None
+    axes: tuple[str, ...],
+    seeds: str,
+    settings: tuple[str, ...],
+    name: str,
+    runs: Path,
+    plot: Path | None,
+    **choices: str | None,
 ) -> None:
     r"""Run every combination of AXES for every seed; the first is the baseline that the others are tested against.
 
@@ -41,7 +48,7 @@ def sweep(
 
     \b
     drkit sweep masker=uniform,pmi decoder=mlm,enhanced --seeds 1,2,3
-    drkit sweep pretrain.max_steps=500,1000 --paper retromae --collection beir:FOLDER
+    drkit sweep pretrain.max_steps=500,1000 --paper retromae --collection beir:FOLDER --plot steps.png
     """
     from drkit.experiments import sweep as run_sweep
     from drkit.recipe.toml import parse_value
@@ -59,7 +66,10 @@ def sweep(
             raise click.UsageError(f"{axis!r} is not an axis; expected CHOICE=VALUE,VALUE, as in masker=uniform,pmi")
         chosen[path.strip()] = [parse_value(value.strip()) for value in _COMMA.split(values)]
     numbers = [int(number) for number in seeds.split(",")]
-    rows = run_sweep(seeds=numbers, folder=runs, name=name, progress=show_progress, **chosen).table()
+    swept = run_sweep(seeds=numbers, folder=runs, name=name, progress=show_progress, **chosen)
+    rows = swept.table()
+    if plot:
+        swept.draw(plot)
     print_result({"rows": rows}, lambda: _print(rows, [axis.partition("=")[0].strip() for axis in axes]))
 
 
