@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from drkit.core.registry import installed
 
@@ -43,11 +45,8 @@ Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit 
 PAPERS = """## Parts of single papers
 A paper's plugin has the settings of its parts in the package, and the parts in modules of it.
 """
-OPTIONS = """    options:
-      members: [{members}]
-      show_root_heading: false
-      show_root_toc_entry: false
-"""
+EXAMPLE = re.compile(r"(?:(?<=\n\n)|^)(>>> .*?)(?=\n\n|\Z)", re.DOTALL)
+LONGEST = 110
 
 
 def exports(package: str) -> list[str]:
@@ -72,17 +71,83 @@ def public_names() -> list[tuple[str, str]]:
 
 
 def page() -> str:
-    """The page on the API, for mkdocstrings."""
+    """The page on the API: signatures and docstrings."""
     from drkit.plugin import API_VERSION
 
     sections = [HEAD.format(version=API_VERSION)]
     for package, title in PACKAGES.items():
-        members = ", ".join(exports(package))
-        sections.append(f"## {title}: `{package}`\n::: {package}\n{OPTIONS.format(members=members)}")
+        sections += [f"## {title}: `{package}`", *(entry(package, name) for name in exports(package))]
     sections.append(PAPERS)
     for module, names in papers().items():
-        sections.append(f"### `{module}`\n::: {module}\n{OPTIONS.format(members=', '.join(names))}")
-    return "\n".join(sections)
+        sections += [f"### From `{module}`", *(entry(module, name, level=4) for name in names)]
+    return "\n\n".join(sections) + "\n"
+
+
+def entry(module: str, name: str, *, level: int = 3) -> str:
+    """A public name under a heading: signature, docstring, and those of its methods and properties."""
+    value = getattr(import_module(module), name)
+    found = [f"{'#' * level} {name}", code(declaration(name, value)), prose(value.__doc__ if callable(value) else "")]
+    if inspect.isclass(value):
+        for member, defined in vars(value).items():
+            documented = getattr(defined, "fget", None) or getattr(defined, "__func__", defined)
+            if not member.startswith("_") and inspect.isfunction(documented):
+                called = f".{member}{parameters(documented)}" if documented is not getattr(defined, "fget", 0) else ""
+                shown = called or f".{member}: {annotation(inspect.signature(documented).return_annotation)}"
+                found += [code(shown), prose(documented.__doc__)]
+    return "\n\n".join(filter(None, found))
+
+
+def declaration(name: str, value: Any) -> str:
+    """How a name is called; of a constant, its value."""
+    if inspect.isclass(value) and issubclass(value, Enum):
+        return f"class {name}: " + ", ".join(value.__members__)
+    if inspect.isclass(value):
+        is_protocol = Protocol in value.__bases__
+        return f"class {name}{'' if is_protocol else parameters(value)}"
+    return f"{name}{parameters(value)}" if callable(value) else f"{name} = {value!r}"
+
+
+def parameters(value: Any) -> str:
+    """Names, annotations and defaults of parameters, and what is returned; over several lines if they are long."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    shown, kinds = [], [p.kind for p in found.parameters.values()]
+    for number, (name, p) in enumerate(found.parameters.items()):
+        if name in ("self", "cls"):
+            continue
+        if p.kind is p.KEYWORD_ONLY and not {p.KEYWORD_ONLY, p.VAR_POSITIONAL} & set(kinds[:number]):
+            shown.append("*")
+        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        typed = "" if p.annotation is p.empty else f": {annotation(p.annotation)}"
+        shown.append(f"{stars}{name}{typed}{'' if p.default is p.empty else f' = {default(p.default)}'}")
+    returned = found.empty if inspect.isclass(value) else found.return_annotation
+    end = "" if returned is found.empty else f" -> {annotation(returned)}"
+    line = f"({', '.join(shown)}){end}"
+    return line if len(line) < LONGEST else "(\n    " + ",\n    ".join(shown) + f",\n){end}"
+
+
+def annotation(given: Any) -> str:
+    """An annotation as the code has it."""
+    return given.strip("'\"") if isinstance(given, str) else inspect.formatannotation(given)
+
+
+def default(value: Any) -> str:
+    """A default as the code has it; `..` for an object that is made."""
+    return repr(value) if isinstance(value, (str, int, float, tuple, type(None))) else ".."
+
+
+def code(text: str) -> str:
+    """A block of code."""
+    return f"```python\n{text}\n```"
+
+
+def prose(docstring: str | None) -> str:
+    """A docstring as Markdown, with its examples as code."""
+    text = inspect.cleandoc(docstring or "")
+    pieces = EXAMPLE.split(text)
+    return "".join(f"```pycon\n{p}\n```" if n % 2 else p.replace("<", "&lt;") for n, p in enumerate(pieces)).strip()
 
 
 def fingerprint() -> str:
