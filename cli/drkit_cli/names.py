@@ -88,6 +88,14 @@ class PartName(_ParamType):
         return [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
 
 
+class LossOnSide(PartName):
+    """A loss with a side and a weight, `NAME[@SIDE][=WEIGHT]`; `drkit.recipe.compose` checks it."""
+
+    def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
+        """Return the text unchanged."""
+        return value
+
+
 class InstalledName(_ParamType):
     """The name of a recipe, a pipeline, or an extension of a kind: `[PACKAGE:]NAME`."""
 

@@ -31,9 +31,10 @@ class Pruned:
 def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[Pruned]:
     """Remove the weights of all rounds but the exported one, of the start, and the indexes of all retrievers.
 
-    The folders `encoder`, `index`, `pretrained` and `reranker` stay whole. Each manifest keeps the hashes of the
-    removed files and lists them as `pruned`, so finished stages stay finished. If the run goes on later and a stage
-    needs such a file, the stage that made it runs again. dry_run: remove nothing. Returns what was removed, by stage.
+    The folders `encoder`, `index`, `pretrained`, `pretrained@STEP` and `reranker` stay whole. Each manifest keeps the
+    hashes of the removed files and lists them as `pruned`, so finished stages stay finished. If the run goes on
+    later and a stage needs such a file, the stage that made it runs again. dry_run: remove nothing. Returns what was
+    removed, by stage.
 
     Raises DrkitError if `run` is not a run, is not finished, or another process works in it.
     """

@@ -151,10 +151,26 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     for part in parts:
         if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
             problems += _batch_problems(part)
+    problems += _kept_problems(pretrain)
     problems += _encoder_task_problems(pretrain, registry)
     for name, task in pretrain.decoders.items():
         problems += _decoder_task_problems(task, registry, f"pretrain.decoders.{name}")
     return problems
+
+
+def _kept_problems(pretrain: Pretrain) -> Iterator[str]:
+    """Yield why a training may not reach the steps whose checkpoints are kept; with epochs, that shows when it runs."""
+    last = max(pretrain.keep_steps or (0,))
+    if last > pretrain.max_steps > 0:
+        yield (
+            f"cannot keep the checkpoint of step {last:,}: pre-training has {pretrain.max_steps:,} steps "
+            f"(pretrain.max_steps) @ pretrain.keep_steps"
+        )
+    if last and pretrain.probe.patience:
+        yield (
+            "a training that stops early may not reach the steps to keep: set pretrain.probe.patience = 0 "
+            "@ pretrain.keep_steps"
+        )
 
 
 def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:

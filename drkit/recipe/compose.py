@@ -17,9 +17,9 @@ from attrs import asdict, evolve, field, fields, frozen
 
 from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
-from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
-from drkit.errors import DrkitError
-from drkit.recipe.schema import FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, Recipe
+from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.errors import DrkitError, did_you_mean
+from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
@@ -50,7 +50,9 @@ class ComposeRequest:
 
     `masker` and `context` are those of the decoder `main`, `encoder_masker` is the encoder's. The first `decoder` is
     `main`; each further one is named as its part, and has the context and masker of `main` and its own loss; `none`
-    leaves out all decoders. `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`,
+    leaves out all decoders. Each `pretrain_loss` is `NAME[@SIDE][=WEIGHT]`: a loss that is added to the encoder or to a
+    decoder (the first whose outputs it reads, if no side is named), or that gets this weight if the side has it
+    already. `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`,
     like `collection`.
     `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None means `paper` with an existing
     encoder, else `small`. `quick` is the scale that None means, with little data and few steps.
@@ -62,6 +64,7 @@ class ComposeRequest:
     context: str | None = None
     decoder: tuple[str, ...] = field(default=(), converter=_in_order)
     loss: str | None = None
+    pretrain_loss: tuple[str, ...] = field(default=(), converter=_in_order)
     miners: tuple[str, ...] = field(default=(), converter=_in_order)
     pipeline: str | None = None
     collection: str | None = None
@@ -163,7 +166,42 @@ def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry:
         shared = {key: main[key] for key in ("context", "nested", "masker") if key in main}
         decoders[_free_name(part["use"].replace(":", "-"), decoders)] = {"decoder": part, **shared}
     decoders = {name: _with_losses(task, registry) for name, task in decoders.items()}
-    return {**pretrain, "encoder": encoder, "decoders": decoders}
+    sides = {**decoders, ENCODER: encoder}
+    for text in request.pretrain_loss:
+        side, losses = _added_loss(text, sides, registry)
+        sides[side] = merge(sides[side], {"losses": losses})
+    return {**pretrain, "encoder": sides.pop(ENCODER), "decoders": sides}
+
+
+def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, Table]:
+    """Return the side of a loss `NAME[@SIDE][=WEIGHT]`, the encoder last among all, and the side's table of it.
+
+    Raises DrkitError for a loss of fine-tuning, an unknown side, and a weight that is not a number.
+    """
+    named, _, weight = text.partition("=")
+    name, _, side = named.partition("@")
+    spec = registry.get(Kind.LOSS, name)
+    if {*spec.receives} & {*provided_by(FINETUNING, RERANKING)}:
+        raise DrkitError(f"--pretrain-loss {text}: {name!r} is a loss of fine-tuning: --loss {name}")
+    if side and side not in sides:
+        known = ", ".join(sides)
+        raise DrkitError(f"--pretrain-loss {text}: unknown side {side!r}{did_you_mean(side, sides)} known: {known}")
+    parts = {one: _part_or_none(registry, Kind.DECODER, _inner(task, "decoder")) for one, task in sides.items()}
+    chosen = side or next((one for one, decoder in parts.items() if _reads(spec, decoder)), ENCODER)
+    use = registry.name_of(spec)
+    loss: Table = {"use": use}
+    try:
+        loss |= {"weight": float(weight)} if weight else {}
+    except ValueError:
+        raise DrkitError(f"--pretrain-loss {text}: the weight must be a number, got {weight!r}") from None
+    present = _inner(sides[chosen], "losses")
+    key = next((one for one, term in present.items() if _use(term) == use), use.replace(":", "-"))
+    return chosen, {key: loss}
+
+
+def _reads(loss: ComponentSpec, decoder: ComponentSpec | None) -> bool:
+    """Return whether a loss reads the outputs of a decoder, and nothing else of its batch than partners."""
+    return decoder is not None and {*loss.receives} <= {*decoder.provides, *provided_by(BATCH)}
 
 
 def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Registry) -> Table:
@@ -202,8 +240,7 @@ def _with_losses(task: Any, registry: Registry) -> Any:
     losses: Table = {}
     for name, term in _inner(task, "losses").items():
         loss = _part_or_none(registry, Kind.LOSS, term)
-        fits = loss is None or {*loss.receives} <= {*decoder.provides, *provided_by(BATCH)}
-        if fits or not decoder.trained_by:
+        if loss is None or _reads(loss, decoder) or not decoder.trained_by:
             losses[name] = term
         else:
             weight = {"weight": term["weight"]} if isinstance(term, Mapping) and "weight" in term else {}

@@ -38,7 +38,8 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if recipe.finetune:
         problems += _finetune_losses_problems(recipe.finetune, registry)
         problems += _name_problems([current.name for current in recipe.finetune.rounds])
-        problems += _start_problems([(current.name, current.start) for current in recipe.finetune.rounds])
+        kept = recipe.pretrain.kept if recipe.pretrain else {}
+        problems += _start_problems([(current.name, current.start) for current in recipe.finetune.rounds], [*kept])
         problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune)
@@ -83,9 +84,11 @@ def _one_loss_problems(path: str, loss: Choice, source: str, registry: Registry)
     receives = spec.receives_of(loss.config)
     problems = []
     if not receives or not receives <= {*offered}:
+        is_of_pretraining = not receives & {*provided_by(FINETUNING, RERANKING)}
+        added = f"; --pretrain-loss {loss.use} adds it to pre-training" if is_of_pretraining else ""
         problems.append(
             f"loss {spec.name!r} needs {join_names(sorted(receives))}; {source} provides {join_names(offered)}. "
-            f"{losses_that_fit(registry, offered)} @ {path}"
+            f"{losses_that_fit(registry, offered)}{added} @ {path}"
         )
     if signals := sorted(spec.signals_of(loss.config)):
         problems.append(
@@ -115,15 +118,15 @@ def _name_problems(names: list[str]) -> list[str]:
     return problems
 
 
-def _start_problems(rounds: list[tuple[str, str]]) -> list[str]:
-    """Check where rounds, given as names and starts, take their weights from."""
+def _start_problems(rounds: list[tuple[str, str]], kept: list[str]) -> list[str]:
+    """Check where rounds, given as names and starts, take their weights from; kept: checkpoints of pre-training."""
     problems = []
     for index, (_, start) in enumerate(rounds):
-        allowed = [*STARTS, *(name for name, _ in rounds[:index])]
+        allowed = [*STARTS, *kept, *(name for name, _ in rounds[:index])]
         if start not in allowed:
             problems.append(
                 f"a round cannot start from {start!r}{did_you_mean(start, allowed)} allowed: {', '.join(allowed)} "
-                f"(earlier rounds by name) @ finetune.rounds.{index}.start"
+                f"(earlier rounds by name; pretrain.keep_steps adds pretrained@STEP) @ finetune.rounds.{index}.start"
             )
     return problems
 

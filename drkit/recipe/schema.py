@@ -267,6 +267,12 @@ def _names_of_decoders(_instance: Any, attribute: Any, value: Mapping[str, Decod
             )
 
 
+def _rising(_instance: Any, attribute: Any, value: tuple[int, ...]) -> None:
+    """Validate steps, at least one, from the first to the last."""
+    if not value or list(value) != sorted({*value}) or value[0] < 1:
+        raise ValueError(f"'{attribute.name}' must be steps from 1, each higher than the one before, got {value}")
+
+
 @frozen
 class Pretrain(Training):
     """Pre-training: what the encoder reads, and the decoders that rebuild texts from its vector, by name."""
@@ -274,6 +280,17 @@ class Pretrain(Training):
     encoder: EncoderTask = field(kw_only=True)
     decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_of_decoders)
     probe: Probe = field(kw_only=True, factory=Probe)
+    keep_steps: tuple[int, ...] | None = setting(
+        None,
+        optional(_rising),
+        "keep the checkpoints of these steps too, as pretrained@STEP",
+        observes=lambda pretrain: not pretrain.keep_steps,
+    )
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The steps whose checkpoints are kept, by the names that rounds start from: `pretrained@10000`."""
+        return {f"{PRETRAINED}@{step}": step for step in self.keep_steps or ()}
 
     def losses(self) -> dict[str, tuple[str, WeightedLoss]]:
         """Return the side and the loss of each term, by its name in logs: `encoder_mlm`, `main_mlm`."""
@@ -357,7 +374,7 @@ class Round:
     start: str = setting(
         "pretrained",
         min_len(1),
-        "weights to start from: pretrained, previous (round), initial (before pre-training), or an earlier round",
+        "weights to start from: pretrained, pretrained@STEP (kept), previous (round), initial, or an earlier round",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
     teacher: str = setting(

@@ -25,7 +25,7 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
 from drkit.recipe.check import unread_choices
 from drkit.recipe.schema import INITIAL as FROM_INITIAL
-from drkit.recipe.schema import PSEUDO, Recipe
+from drkit.recipe.schema import PRETRAINED, PSEUDO, Recipe
 from drkit.runs.plan_encoder import (
     PASSAGES,
     plan_encoder,
@@ -37,9 +37,9 @@ from drkit.runs.plan_encoder import (
 from drkit.runs.plan_rounds import PlannedSystem, add_index, plan_rounds, plan_start, reading_of, refuse_stage_names
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput
 from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED, UNTUNED_HYBRID
-from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.finetune import BASELINE, FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.report import PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
+from drkit.runs.stages.report import FINETUNED, PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
 from drkit.runs.stages.retriever import AS_IT_IS, BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
 from drkit.runs.stages.start import INITIAL
@@ -86,7 +86,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     rounds = plan_rounds(builder, start=last) if builder.rounds else []
     is_new = last != INITIAL or not _is_read_alike(builder, systems)
     if is_new and (not rounds or (recipe.evaluation.pretrained and last != INITIAL)):
-        systems.append(PlannedSystem(last, (last,)))
+        systems += [PlannedSystem(name, (name,)) for name in (*_kept(recipe), last)]
     systems += rounds
     if recipe.finetune and len(builder.rounds) < len(recipe.finetune.rounds):
         builder.notes.insert(0, _no_training_queries(builder))  # what the run will not do comes first
@@ -103,6 +103,11 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         _plan_untuned_hybrid(builder, exported)
     _plan_report(builder, exported.outcome)
     return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+
+
+def _kept(recipe: Recipe) -> Mapping[str, int]:
+    """Return the steps of pre-training whose checkpoints are kept, by their stages."""
+    return recipe.pretrain.kept if recipe.pretrain else {}
 
 
 def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
@@ -343,6 +348,7 @@ def _plan_report(builder: PlanBuilder, exported: str) -> None:
         inputs["choice"] = StageOutput("choice", CHOICE)
     curve, unlabelled = _learning_curve(builder.recipe)
     extra = {"trainings": tuple(trainings), "exported": exported, "curve": curve, "unlabelled": unlabelled}
+    extra["steps"] = _steps_of_systems(builder.recipe)
     builder.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)
 
 
@@ -357,3 +363,13 @@ def _learning_curve(recipe: Recipe) -> tuple[dict[str, str], tuple[str, ...]]:
     lines = {INITIAL: WITHOUT, AS_IT_IS: WITHOUT, **dict.fromkeys(unlabelled, name)}
     lines |= {one.name: WITHOUT if one.start == FROM_INITIAL else name for one in judged}
     return lines, (INITIAL, AS_IT_IS, *unlabelled)
+
+
+def _steps_of_systems(recipe: Recipe) -> dict[str, dict[str, int | None]]:
+    """Return the steps of pre-training before each system (None: all), by line of a chart; empty if none are kept."""
+    kept, rounds = _kept(recipe), recipe.finetune.rounds if recipe.finetune else ()
+    if not kept:
+        return {}
+    starts = {FROM_INITIAL: 0, **kept, PRETRAINED: None}
+    tuned = {one.name: starts[one.start] for one in rounds if one.start in starts}
+    return {FINETUNED: {BASELINE: 0, **tuned}, WITH: {INITIAL: 0, AS_IT_IS: 0, **kept, PRETRAINED: None}}

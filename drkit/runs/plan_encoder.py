@@ -31,7 +31,7 @@ from drkit.recipe.schema import (
     Recipe,
 )
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, files_state, settings_from
-from drkit.runs.stages.pretrain import PRETRAIN
+from drkit.runs.stages.pretrain import KEPT, PRETRAIN
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
 from drkit.runs.stages.start import (
     ENCODER_FROM_SCRATCH,
@@ -120,7 +120,7 @@ def plan_encoder(builder: PlanBuilder) -> str:
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
         inputs["generator"] = StageOutput(_plan_generator(builder, pretrain, settings))
-    return builder.add(
+    name = builder.add(
         "pretrained",
         PRETRAIN,
         f"pre-train with {_tasks_in_words(pretrain)}, "
@@ -128,6 +128,10 @@ def plan_encoder(builder: PlanBuilder) -> str:
         {**inputs, **_probe_inputs(builder)},
         extra={"reading": settings_from(TextReading, recipe)},
     )
+    for kept, step in pretrain.kept.items():
+        checkpoint = {"checkpoint": StageOutput(name, kept)}
+        builder.add(kept, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})
+    return name
 
 
 def _tasks_in_words(pretrain: Pretrain) -> str:

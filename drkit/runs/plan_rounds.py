@@ -83,7 +83,9 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
             f"validation needs dev queries, but the collection has none (splits: {', '.join(builder.splits)}); turn it "
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
-    previous, starts = "", {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
+    kept = builder.recipe.pretrain.kept if builder.recipe.pretrain else {}
+    previous, starts = "", {name: name for name in kept}
+    starts |= {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
     compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
     for current in builder.rounds:
         if current.teacher == RERANKER and not builder.has(RERANKER_STAGE):

@@ -190,8 +190,8 @@ def last_checkpoint(run: Path) -> Path:
 
 
 def _finished_training(folder: Path) -> str:
-    """Return when a stage that trains an encoder was finished; empty for any other stage."""
+    """Return when a stage that trains an encoder was finished; empty for any other stage, and for a kept checkpoint."""
     manifest = read_manifest(folder)
-    if manifest is None or not (folder / CONFIG).is_file() or is_cross_encoder(folder):
+    if manifest is None or "kept" in manifest.metrics or not (folder / CONFIG).is_file() or is_cross_encoder(folder):
         return ""
     return manifest.finished

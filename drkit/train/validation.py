@@ -9,7 +9,7 @@ measures and decides for all whether to stop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -107,8 +107,8 @@ class DevQueries:
 class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     """Measures at every multiple of `settings.every`, and after the last step.
 
-    module: in training, measured by `measurement`. folder: the stage's folder, for the log and the best weights. On a
-    tie, the earlier weights stay the best.
+    module: in training, measured by `measurement`. folder: the stage's folder, for the log and the best weights. also:
+    other steps that are measured. On a tie, the earlier weights stay the best.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         *,
         folder: Path,
         progress: Progress,
+        also: Collection[int] = (),
     ) -> None:
+        self._also = also
         self._module, self._measurement, self._settings, self._progress = module, measurement, settings, progress
         self._log = ProbeLog(folder, measurement.file)
         self._best = BestWeights(folder / CHECKPOINTS / CALLBACKS)
@@ -141,7 +143,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """If a measurement is due: measure, keep the weights if they are the best so far, stop if patience is over."""
         step = state.global_step
-        if step % self._settings.every and step < state.max_steps:
+        if step % self._settings.every and step < state.max_steps and step not in self._also:
             return
         if self._is_measured(state):
             self._validate(step)

@@ -1,5 +1,7 @@
 """Recipes: written complete, read back equal, all mistakes at once."""
 
+import re
+
 import attrs
 import pytest
 from hypothesis import given
@@ -147,6 +149,46 @@ def test_every_further_decoder_rebuilds_the_same_text_with_its_own_loss():
 
 
 @pytest.mark.parametrize(
+    ("decoder", "added", "found"),
+    [
+        ("mlm", "span-contrastive=0.5", {"encoder_span-contrastive": 0.5}),
+        ("mlm", "mlm=0.2", {"main_mlm": 0.2}),
+        ("mlm", "mlm@encoder=2", {"encoder_mlm": 2.0}),
+        ("none", "mlm=0.7", {"encoder_mlm": 0.7}),
+        (("mlm", "bow"), "bow-reconstruction=0.1", {"bow_bow-reconstruction": 0.1, "main_mlm": 1.0}),
+        ("bow", "js-contrastive", {"main_js-contrastive": 1.0, "main_bow-reconstruction": 1.0}),
+    ],
+)
+def test_a_loss_is_added_to_a_side_or_gets_another_weight(decoder, added, found):
+    recipe = compose(ComposeRequest(decoder=decoder, pretrain_loss=added), PARTS)
+    check(recipe, REGISTRY)
+    weights = {name: loss.weight for name, (_, loss) in recipe.pretrain.losses().items()}
+    assert found.items() <= weights.items()
+    without = compose(ComposeRequest(decoder=decoder), PARTS).pretrain.losses()
+    assert weights.keys() == without.keys() | found.keys()
+
+
+def test_losses_of_pretraining_repeat_and_the_last_weight_counts():
+    chosen = ComposeRequest(pretrain_loss=("mlm@encoder=3", "mlm@encoder", "mlm@encoder=4"))
+    assert compose(chosen, PARTS).pretrain.encoder.losses["mlm"].weight == 4
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"pretrain_loss": "contrastive"}, "'contrastive' is a loss of fine-tuning: --loss contrastive"),
+        ({"pretrain_loss": "listwise@main"}, "'listwise' is a loss of fine-tuning"),
+        ({"pretrain_loss": "mlmm"}, "no loss named 'mlmm'; did you mean 'mlm'?"),
+        ({"pretrain_loss": "mlm@mian"}, "unknown side 'mian'; did you mean 'main'? known: main, encoder"),
+        ({"pretrain_loss": "mlm=much"}, "the weight must be a number, got 'much'"),
+    ],
+)
+def test_losses_of_the_other_training_are_refused(choices, said):
+    with pytest.raises(DrkitError, match=re.escape(said)):
+        compose(ComposeRequest(**choices), PARTS)
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         (("pretrain.decoders.main=none", "pretrain.encoder.losses.mlm=none"), "pre-training has no loss"),
@@ -189,7 +231,7 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
     ("wanted", "said"),
     [
         (ComposeRequest(miners=("dense",)), "this is the first round"),
-        (ComposeRequest(loss="mlm"), "losses that fit: contrastive"),
+        (ComposeRequest(loss="mlm"), "losses that fit: contrastive.*--pretrain-loss mlm adds it to pre-training"),
         (
             ComposeRequest(settings=("pretrain.decoders.main.losses.mlm.use=contrastive",)),
             "pairs",

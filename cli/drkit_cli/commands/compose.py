@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from drkit.recipe.compose import NONE
-from drkit_cli.names import InstalledName, LocalPath, PartName, PathOrId
+from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
 
@@ -22,6 +22,13 @@ from drkit_cli.output import output_options, print_note
     type=PartName("decoder", NONE),
     multiple=True,
     help="How the text is rebuilt from the bottleneck; repeat for several decoders; none for no decoder.",
+)
+@click.option(
+    "--pretrain-loss",
+    metavar="NAME[@SIDE][=WEIGHT]",
+    type=LossOnSide("loss"),
+    multiple=True,
+    help="Add a loss to pre-training, on the encoder or a decoder, or change its weight: mlm@encoder=0.5; repeatable.",
 )
 @click.option("--loss", type=PartName("loss"), help="Loss of fine-tuning.")
 @click.option(
@@ -70,7 +77,7 @@ def compose(
     \b
     drkit compose --masker pmi --decoder enhanced
     drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
-    drkit compose --decoder mlm --decoder bow --set pretrain.decoders.bow.losses.bow-reconstruction.weight=0.1
+    drkit compose --decoder mlm --decoder bow --pretrain-loss bow-reconstruction=0.1
     """
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest

@@ -49,6 +49,7 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
         training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
         + decoded
         + target_work(model, targets * read, targets * texts * length)
+        + Work(disk=4.0 * model.weights * len(settings.kept))
         + reading_work(model, probes * min(probe.passages, sizes.passages) * tokens, tokens)
     )
 
@@ -56,6 +57,13 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
 def _target_share(config: Any) -> float:
     """Return the share of positions that a decoder or loss with these settings scores."""
     return min(max(config.target_share, 0.0), 1.0) if isinstance(config, TargetShare) else 1.0
+
+
+@frozen
+class KeptSettings:
+    """The step whose checkpoint is kept."""
+
+    step: int
 
 
 PRETRAIN = StageSpec(
@@ -78,4 +86,13 @@ PRETRAIN = StageSpec(
     joint=True,
     folders=("pretrained",),
     work=_pretraining_work,
+)
+# Its files are links to those of pre-training, so that a kept checkpoint is used like any other.
+KEPT = StageSpec(
+    name="kept-checkpoint",
+    version=1,
+    settings=KeptSettings,
+    run="drkit.runs.steps.pretrain:link_kept",
+    inputs={"checkpoint": "the checkpoint, in the folder of pre-training"},
+    folders=("pretrained@*",),
 )

@@ -9,6 +9,7 @@ from attrs import frozen
 from drkit.runs.stage import StageSpec, from_recipe
 
 WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "with pseudo-queries", "without pre-training"
+FINETUNED = "fine-tuned"
 PROBES, VALIDATION = "probes.jsonl", "validation.jsonl"
 
 
@@ -18,13 +19,15 @@ class ReportSettings:
 
     exported: in words which retriever the run exports, unless the input `choice` says so. curve: the line of a learning
     curve that each system belongs to, by system; empty without a curve. unlabelled: the systems that were trained on no
-    labelled query.
+    labelled query. steps: the steps of pre-training before each system (None: all), by line of a chart; empty without
+    kept checkpoints.
     """
 
     trainings: tuple[str, ...]
     exported: str
     curve: Mapping[str, str]
     unlabelled: tuple[str, ...]
+    steps: Mapping[str, Mapping[str, int | None]]
     title: str = from_recipe("name", observes=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from attrs import evolve
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drkit.core.files import WRITTEN, link_or_copy
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -25,10 +28,11 @@ from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
 from drkit.recipe.schema import Choice, Pretrain
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.pretrain import PretrainSettings
+from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
+from drkit.train.keeping import KeepCheckpoints
 from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term, schedule_lengths
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
@@ -67,6 +71,8 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     documents = texts.spans.documents if texts.spans else None
     trained, kept = held_out(len(texts.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
+    save = partial(save_parts, module, settings, tokenizer)
+    keeping = KeepCheckpoints({step: stage.folder / name for name, step in settings.kept.items()}, save)
     result = train_in(
         stage.folder,
         module,
@@ -75,14 +81,26 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         lengths=schedule_lengths(module, texts.store.lengths[trained]),
         seed=stage.settings.seed,
         progress=stage.progress,
-        callbacks=probes,
+        callbacks=[*probes, keeping],
     )
-    save_parts(module, settings, tokenizer, stage.folder)
+    save(stage.folder)
     return {
         **result.metrics,
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
+
+
+def link_kept(stage: StageRun[KeptSettings]) -> Mapping[str, Any]:
+    """Link or copy a kept checkpoint into a stage of its own; returns its step."""
+    shutil.copytree(
+        stage.inputs["checkpoint"],
+        stage.folder,
+        ignore=shutil.ignore_patterns(WRITTEN),
+        copy_function=link_or_copy,
+        dirs_exist_ok=True,
+    )
+    return {"kept": stage.settings.step}
 
 
 def _probes(
@@ -97,7 +115,7 @@ def _probes(
 
     Probes without a query that has a judged passage only measure, and pre-training ends with its last weights.
     """
-    settings = stage.settings.pretrain.probe
+    settings, kept = stage.settings.pretrain.probe, stage.settings.pretrain.kept.values()
     if not settings.every:
         return []
     searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
@@ -113,7 +131,7 @@ def _probes(
         held_out=held_out,
         retrieval=retrieval,
     )
-    return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress)]
+    return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress, also=kept)]
 
 
 def build_maskers(settings: Pretrain, registry: Registry, context: BuildContext) -> dict[str, Masker]:

@@ -28,6 +28,7 @@ def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
         Heading(stage.settings.title, level=1),
         *(_results(results) if results else ()),
         *(_learning_curve(stage, results) if results and stage.settings.curve else ()),
+        *(_steps_curve(stage, results) if results and stage.settings.steps else ()),
         Text(f"{_exported(stage)}."),
         *_truncations(stage),
         *_probes(stage, probes),
@@ -66,6 +67,21 @@ def _learning_curve(stage: StageRun[ReportSettings], results: Mapping[str, Any])
     yield Heading("Learning curve")
     panel = Panel(f"{measure} over labelled queries", measure, lines, floor=True, x="labelled queries", log=True)
     yield from _figure(stage, "learning-curve.png", [panel], "Means over draws; 0: before fine-tuning")
+
+
+def _steps_curve(stage: StageRun[ReportSettings], results: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the main measure over the steps of pre-training, if a line has several of them."""
+    measure, last = results["measures"][0], _json(stage.inputs["training/pretrained"])["steps"]
+    values = {row["system"]: row["values"][measure] for row in results["rows"]}
+    lines = []
+    for name, steps in stage.settings.steps.items():
+        reached = {system: last if step is None else step for system, step in steps.items()}
+        points = sorted((step, values[system]) for system, step in reached.items() if system in values)
+        lines += [Line(name, points)] if len(points) > 1 else []
+    if lines:
+        yield Heading("Steps of pre-training")
+        panel = Panel(f"{measure} over steps of pre-training", measure, lines, floor=True, x="steps of pre-training")
+        yield from _figure(stage, "steps.png", [panel], "Retrievers from kept checkpoints; 0: without pre-training")
 
 
 def _exported(stage: StageRun[ReportSettings]) -> str:
