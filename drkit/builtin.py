@@ -1,4 +1,4 @@
-"""The parts, recipes and backend that drkit itself provides; the parts of single papers come from the plugins."""
+"""What drkit itself provides: parts, recipes, architectures and a backend; parts of single papers come from plugins."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def drkit_pipelines() -> Mapping[str, Traversable]:
     folder = files("drkit") / "recipes" / "pipelines"
     names = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
     return {name: folder / f"{name}.toml" for name in names}
+
+
+@hookimpl
+def drkit_architectures() -> Sequence[Extension]:
+    """Return the architectures of transformers, and drkit's own without layers."""
+    declared = (
+        ("bert", "BERT", "BERT; what drkit makes from scratch"),
+        ("roberta", "ROBERTA", "RoBERTa; positions start after the padding id"),
+        ("xlm-roberta", "ROBERTA", "XLM-R, of a hundred languages; built like RoBERTa"),
+        ("camembert", "ROBERTA", "CamemBERT, of French; built like RoBERTa"),
+        ("electra", "ELECTRA", "ELECTRA; embeddings and hidden states may differ in size"),
+        ("distilbert", "DISTILBERT", "DistilBERT; no token types"),
+        ("mpnet", "MPNET", "MPNet; a relative attention bias, eager attention only"),
+        ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
+        ("drkit-static", "WORD_VECTORS", "Word embeddings without layers, made by drkit"),
+    )
+    return [Extension(name, f"drkit.encoders.architectures:{record}", summary) for name, record, summary in declared]
 
 
 @hookimpl

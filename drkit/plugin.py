@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from drkit.core.types import TokenStates as TokenStates
     from drkit.data.collection import SPLITS as SPLITS
     from drkit.data.collection import split_by_hash as split_by_hash
+    from drkit.encoders.architectures import BERT_LAYER as BERT_LAYER
+    from drkit.encoders.architectures import GELU as GELU
+    from drkit.encoders.architectures import Architecture as Architecture
+    from drkit.encoders.architectures import LayerNames as LayerNames
+    from drkit.encoders.architectures import SizeNames as SizeNames
     from drkit.encoders.heads import seeded as seeded
     from drkit.encoders.heads import token_states as token_states
     from drkit.errors import DrkitError as DrkitError

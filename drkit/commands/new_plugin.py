@@ -27,7 +27,10 @@ SUMMARIES = {
     "pooling": "The mean of what several learned queries attend to",
     "collection": "Questions and their answers from a text file",
     "command": "Prints the queries with the fewest passages",
+    "architecture": "ERNIE; built like BERT",
 }
+# What is not a part. An architecture has the name of its model type.
+NOT_PARTS = {"command": "", "architecture": "ernie"}
 IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter", "pooling")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MARK = "pyproject.toml"
@@ -42,6 +45,7 @@ _VALIDATORS = {
     "pooling": ("ge",),
     "collection": ("and_", "ge", "lt"),
     "command": (),
+    "architecture": (),
 }
 
 
@@ -49,7 +53,7 @@ def write_plugin(name: str, kinds: Sequence[str], folder: Path) -> tuple[Path, .
     """Write the package `name` with a part of each kind to `folder`; returns the files, relative to it.
 
     kinds: keys of `SUMMARIES`, each at most once. A single part has the name of the plugin; of several, each has its
-    kind appended.
+    kind appended. An architecture has the name of its model type.
 
     Raises DrkitError for a name that is not kebab-case or cannot be imported, unknown or repeated kinds, no kinds, or a
     folder that exists.
@@ -81,14 +85,14 @@ def check_plugin(name: str, kinds: Sequence[str], folder: Path) -> None:
 def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
     """Return the text of every file, by its path."""
     package = name.replace("-", "_")
-    parts = {kind: name if len(kinds) == 1 else f"{name}-{kind}" for kind in kinds}
+    names = {kind: NOT_PARTS.get(kind) or (name if len(kinds) == 1 else f"{name}-{kind}") for kind in kinds}
     has_recipe = any(kind in IN_RECIPES for kind in kinds)
     values: dict[str, Any] = {
         "name": name,
         "package": package,
-        "summary": f"A {', a '.join(kinds)}",
-        "all": parts,
-        "parts": {kind: part for kind, part in parts.items() if kind != "command"},
+        "summary": ", ".join(f"{'an' if kind[0] == 'a' else 'a'} {kind}" for kind in kinds).capitalize(),
+        "all": names,
+        "parts": {kind: part for kind, part in names.items() if kind not in NOT_PARTS},
         "kinds": {kind: "miner" if kind == "filter" else kind for kind in kinds},
         "summaries": SUMMARIES,
         "recipe": has_recipe,

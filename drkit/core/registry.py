@@ -232,6 +232,11 @@ def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
 
 
 @hookspec
+def drkit_architectures() -> Sequence[Extension]:  # type: ignore[empty-body]
+    """Return the architectures that the plugin adds, by model type; each target is a `drkit.encoders.Architecture`."""
+
+
+@hookspec
 def drkit_backends() -> Sequence[Extension]:  # type: ignore[empty-body]
     """Return the encoding backends that the plugin adds; each target is a `drkit.search.Backend`."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -323,8 +323,9 @@ class ComponentSpec:
         check_extras(f"{self.kind} {self.name!r}", self.extras)
 
 
+_Loaded = TypeVar("_Loaded")
 # What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.
-EXTENSIONS = ("backend", "command", "engine")
+EXTENSIONS = ("architecture", "backend", "command", "engine")
 
 
 @frozen
@@ -361,6 +362,13 @@ class Extension:
             self.require_packages()
             reason = f"{type(error).__name__}: {error}"
             raise DrkitError(f"{self.target} of {self.provider or 'a plugin'} cannot be loaded: {reason}") from error
+
+    def load_as(self, expected: type[_Loaded], public_name: str) -> _Loaded:
+        """Return what `target` names. Raises DrkitError as `load` does, or unless it is an instance of `expected`."""
+        found = self.load()
+        if not isinstance(found, expected):
+            raise DrkitError(f"{self.target} of {self.provider} must be a {public_name}, got {found!r:.80}")
+        return found
 
     def require_packages(self) -> None:
         """Raise DrkitError with the command that installs the missing packages, if there are any."""

@@ -1,8 +1,9 @@
 """Supported Hugging Face architectures: where each keeps the modules that drkit uses, one record per model type.
 
-A new architecture is a new row of `ARCHITECTURES`; nothing else in drkit knows a model's attribute names. Word
-embeddings, the projection to the vocabulary and the masked LM without its head need no row: transformers has accessors
-for them (`get_input_embeddings`, `get_output_embeddings`, `base_model`). No torch here.
+drkit's own plugin and others declare records by the hook `drkit_architectures`, each under its model type; nothing else
+in drkit knows a model's attribute names. Word embeddings, the projection to the vocabulary and the masked LM without
+its head need no entry: transformers has accessors for them (`get_input_embeddings`, `get_output_embeddings`,
+`base_model`). No torch here.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from attrs.validators import and_, ge, in_, lt
 
 from drkit.core.files import local_path, read_json
 from drkit.core.hub import check_model_path
+from drkit.core.registry import installed
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 # The model type of drkit's own encoders without layers (`drkit.encoders.static`).
 STATIC = "drkit-static"
@@ -72,13 +74,14 @@ class SizeNames:
 
     intermediate: str = "intermediate_size"
     dropout: str = "hidden_dropout_prob"
+    attention_dropout: str = "attention_probs_dropout_prob"
     activation: str = "hidden_act"
     layer_norm_eps: str | float = "layer_norm_eps"
 
 
 @frozen
 class Architecture:
-    """One model type.
+    """Where the models of one type keep what drkit uses.
 
     In the masked LM: transform, the steps of its head before the projection, in order (paths, or `GELU`).
     In its backbone: layers, the list of encoder layers; embeddings, the module that maps ids to the first hidden
@@ -88,7 +91,6 @@ class Architecture:
     layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
     """
 
-    model_type: str
     transform: tuple[str, ...]
     layers: str = "encoder.layer"
     embeddings: str = "embeddings"
@@ -130,51 +132,48 @@ MPNET_LAYER = evolve(
     attention_output="attention.attn.o",
     attention_norm="attention.LayerNorm",
 )
-ROBERTA = Architecture(
-    model_type="roberta",
-    transform=("lm_head.dense", GELU, "lm_head.layer_norm"),
-    position_offset=None,
-    layer=BERT_LAYER,
+BERT = Architecture(transform=("cls.predictions.transform",), layer=BERT_LAYER)
+ROBERTA = Architecture(transform=("lm_head.dense", GELU, "lm_head.layer_norm"), position_offset=None, layer=BERT_LAYER)
+ELECTRA = Architecture(transform=("generator_predictions",), embeddings_project="embeddings_project", layer=BERT_LAYER)
+DISTILBERT = Architecture(
+    transform=("vocab_transform", "activation", "vocab_layer_norm"),
+    layers="transformer.layer",
+    layer=DISTILBERT_LAYER,
+    sizes=SizeNames("hidden_dim", "dropout", "attention_dropout", "activation", 1e-12),
 )
+MPNET = Architecture(
+    transform=("lm_head.dense", GELU, "lm_head.layer_norm"), position_offset=2, layer=MPNET_LAYER, attention="eager"
+)
+MODERNBERT = Architecture(
+    transform=("head",),
+    layers="layers",
+    positions="",
+    final_norm="final_norm",
+    sizes=SizeNames(
+        dropout="mlp_dropout",
+        attention_dropout="attention_dropout",
+        activation="hidden_activation",
+        layer_norm_eps="norm_eps",
+    ),
+)
+WORD_VECTORS = Architecture(transform=(), layers="layers", positions="", attention="eager")
 
-ARCHITECTURES = {
-    row.model_type: row
-    for row in (
-        Architecture(model_type="bert", transform=("cls.predictions.transform",), layer=BERT_LAYER),
-        ROBERTA,
-        evolve(ROBERTA, model_type="xlm-roberta"),
-        evolve(ROBERTA, model_type="camembert"),
-        Architecture(
-            model_type="electra",
-            transform=("generator_predictions",),
-            embeddings_project="embeddings_project",
-            layer=BERT_LAYER,
-        ),
-        Architecture(
-            model_type="distilbert",
-            transform=("vocab_transform", "activation", "vocab_layer_norm"),
-            layers="transformer.layer",
-            layer=DISTILBERT_LAYER,
-            sizes=SizeNames("hidden_dim", "dropout", "activation", 1e-12),
-        ),
-        Architecture(
-            model_type="mpnet",
-            transform=("lm_head.dense", GELU, "lm_head.layer_norm"),
-            position_offset=2,
-            layer=MPNET_LAYER,
-            attention="eager",
-        ),
-        Architecture(
-            model_type="modernbert",
-            transform=("head",),
-            layers="layers",
-            positions="",
-            final_norm="final_norm",
-            sizes=SizeNames(dropout="mlp_dropout", activation="hidden_activation", layer_norm_eps="norm_eps"),
-        ),
-        Architecture(model_type=STATIC, transform=(), layers="layers", positions="", attention="eager"),
-    )
-}
+
+def find_architecture(model_type: str) -> Architecture | None:
+    """Return the record of a model type, or None if no installed package declares one.
+
+    Raises DrkitError if several packages declare one, or it cannot be loaded.
+    """
+    name = model_type.replace("_", "-")  # names have hyphens, and a few model types of transformers underscores
+    table = installed().extensions["architecture"]
+    try:
+        declared = table.get(name)
+    except UnknownNameError:
+        return None
+    except DrkitError:
+        packages = " and ".join(sorted(item.provider for item in table.items() if item.name == name))
+        raise DrkitError(f"the architecture {name!r} is declared by {packages}; uninstall one of them") from None
+    return declared.load_as(Architecture, "drkit.encoders.Architecture")
 
 
 def architecture(model_type: str) -> Architecture:
@@ -185,13 +184,16 @@ def architecture(model_type: str) -> Architecture:
     >>> architecture("distilbert").layers
     'transformer.layer'
     """
-    if model_type not in ARCHITECTURES:
+    found = find_architecture(model_type)
+    if found is None:
+        table = installed().extensions["architecture"]
+        failed = f"; not loaded: {'; '.join(table.failed)}" if table.failed else ""
         raise DrkitError(
             f"encoders of the architecture {model_type!r} are not supported: {_reason(model_type)}"
-            f"{did_you_mean(model_type, ARCHITECTURES)} supported: {', '.join(sorted(ARCHITECTURES))}; "
-            f"start from a checkpoint of one of these"
+            f"{did_you_mean(model_type, table)} supported: {', '.join(table)}; "
+            f"start from a checkpoint of one of these{failed}"
         )
-    return ARCHITECTURES[model_type]
+    return found
 
 
 def check_start_model(path_or_id: str) -> None:
@@ -211,7 +213,7 @@ def check_start_model(path_or_id: str) -> None:
 
 def first_position(config: Any) -> int:
     """Return the row of the position table for the first token of a text; 0 for an unsupported model type."""
-    found = ARCHITECTURES.get(config.model_type)
+    found = find_architecture(config.model_type)
     if found is None:
         return 0
     return int(config.pad_token_id) + 1 if found.position_offset is None else found.position_offset
@@ -245,8 +247,8 @@ def _reason(model_type: str) -> str:
 
     if model_type in MASKED:
         return (
-            "transformers has a masked LM for it, but drkit.encoders.architectures.ARCHITECTURES has no row that says "
-            "where its embeddings, layers and LM head are"
+            "transformers has a masked LM for it, but no installed package declares where its embeddings, layers and "
+            "LM head are (`drkit new-plugin NAME --kind architecture` writes one)"
         )
     if model_type in MODEL_MAPPING_NAMES:
         return (
@@ -315,8 +317,8 @@ def check_fit(model: Any, where: Architecture) -> None:
     missing += [f"{path} in the backbone" for path in in_backbone if not _has(model.base_model, path)]
     if missing:
         raise DrkitError(
-            f"this {name} has the model type {where.model_type!r} but not its modules (missing: {', '.join(missing)}); "
-            f"use transformers' own masked LM of that architecture"
+            f"this {name} has the model type {model.config.model_type!r} but not its modules (missing: "
+            f"{', '.join(missing)}); use transformers' own masked LM of that architecture"
         )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
-from drkit.encoders.architectures import ARCHITECTURES, architecture, check_vocabulary, longest_text
+from drkit.encoders.architectures import architecture, check_vocabulary, find_architecture, longest_text
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
 from drkit.encoders.masked_lm import read_config
@@ -312,7 +312,7 @@ def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     trained = _is_classifier(config)
     if trained:
         _one_label(config, repr(path_or_id))
-    found = ARCHITECTURES.get(config.model_type)
+    found = find_architecture(config.model_type)
     options: dict[str, Any] = {"attn_implementation": found.attention} if found else {}
     expected = "Expected a sequence classifier with one label, or an encoder to start one from."
     options |= {"num_labels": 1, "dtype": "float32"}
@@ -353,7 +353,7 @@ def stack_layers(model: Any, layers: int) -> None:
     found = architecture(model.config.model_type)
     if found.layer is None:
         raise DrkitError(
-            f"the layers of a {found.model_type} encoder differ from each other, so they cannot be repeated: "
+            f"the layers of a {model.config.model_type} encoder differ from each other, so they cannot be repeated: "
             f"keep their number (layers = 0), or start from a bert, electra or roberta"
         )
     tower: nn.ModuleList = model.base_model.get_submodule(found.layers)

@@ -39,11 +39,17 @@ class Heads:
 
     def __init__(self, model: nn.Module, where: Architecture) -> None:
         lm: Any = model
-        self._where, self._backbone = where, lm.base_model
+        self._backbone = lm.base_model
         self._embeddings = self._backbone.get_submodule(where.embeddings)
+        self._positions = self._backbone.get_submodule(where.positions) if where.positions else None
         self._words, self._projection = lm.get_input_embeddings(), lm.get_output_embeddings()
         self._project = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
         self._steps = [F.gelu if step == GELU else lm.get_submodule(step) for step in where.transform]
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the model has a position table; otherwise positions are sinusoids."""
+        return self._positions is not None
 
     @property
     def weight(self) -> Tensor:
@@ -54,7 +60,7 @@ class Heads:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Apply the whole embedding layer (word, position, type, LayerNorm, dropout) to ids i64[B,L]; f[B,L,D]."""
-        if not self._where.positions:
+        if not self.has_positions:
             return self._embedded_vectors(self._words(ids) + self.positions(ids.shape[1]))
         return self._projected(self._embeddings(input_ids=ids))
 
@@ -69,15 +75,15 @@ class Heads:
                 f"{vectors.shape[-1]}, so a bottleneck cannot replace a word. Query with positions alone "
                 f"(the decoder's setting query = 'position'), or use an encoder with equally wide embeddings"
             )
-        if not self._where.positions:
+        if not self.has_positions:
             return self._embedded_vectors(vectors + self.positions(vectors.shape[1]))
         return self._embedded_vectors(vectors)
 
     def positions(self, length: int) -> Tensor:
         """Return the raw position embeddings of the first `length` tokens, f[L,D], projected like words (no bias)."""
-        if not self._where.positions:
+        if self._positions is None:
             return sinusoids(length, self._words.weight)
-        table = self._backbone.get_submodule(self._where.positions).weight
+        table = self._positions.weight
         first = first_position(self._backbone.config)
         raw: Tensor = table[first : first + length]
         return raw if self._project is None else F.linear(raw, self._project.weight)

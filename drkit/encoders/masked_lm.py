@@ -10,17 +10,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
 
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
 from drkit.core.loading import load_pretrained
 from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
-from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
+from drkit.encoders.architectures import (
+    STATIC,
+    BertSizes,
+    architecture,
+    backbone_info,
+    check_fit,
+    first_position,
+    longest_text,
+)
 from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
-from drkit.encoders.static import StaticConfig, StaticForMaskedLM, mean_of_bags
+from drkit.encoders.static import mean_of_bags
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -92,7 +101,7 @@ class MaskedLmEncoder(nn.Module):
         Texts of similar length are read together, which spares most of the padding. Without layers, words are summed
         without a tensor [B,L,D]. Both are many times faster than `forward`.
         """
-        if self.architecture.model_type != STATIC or self.config.hidden_dropout_prob:
+        if self.config.model_type != STATIC or self.config.hidden_dropout_prob:
             groups = group_by_length(attention)
             read = [self(ids[rows, :length], attention[rows, :length])["bottleneck"] for rows, length in groups]
             return torch.cat(read)[torch.cat([rows for rows, _ in groups]).argsort()]
@@ -175,37 +184,31 @@ class MaskedLmEncoder(nn.Module):
 
     @classmethod
     def from_scratch(
-        cls, sizes: BertSizes, tokenizer: Any, *, pooling: str = "cls", similarity: str = "cosine", seed: int = 42
+        cls,
+        sizes: BertSizes,
+        tokenizer: Any,
+        *,
+        model_type: str = "bert",
+        pooling: str = "cls",
+        similarity: str = "cosine",
+        seed: int = 42,
+        **more: Any,
     ) -> MaskedLmEncoder:
-        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged.
+        """Make an encoder with random weights for the vocabulary of `tokenizer`; the global random state is unchanged.
 
+        model_type: an architecture of transformers that drkit supports; more: further keys of its configuration.
         Without layers, it is a static encoder, whose LM head is always the tied projection alone.
         """
-        from transformers import BertConfig, BertForMaskedLM
-
-        make_config, make_model = (BertConfig, BertForMaskedLM) if sizes.layers else (StaticConfig, StaticForMaskedLM)
-        config = make_config(
-            vocab_size=len(tokenizer),
-            pad_token_id=tokenizer.pad_token_id,
-            hidden_size=sizes.hidden,
-            num_hidden_layers=sizes.layers,
-            num_attention_heads=sizes.heads,
-            intermediate_size=sizes.intermediate,
-            max_position_embeddings=sizes.max_positions,
-            hidden_dropout_prob=sizes.dropout,
-            attention_probs_dropout_prob=sizes.dropout,
-            hidden_act=sizes.activation,
-            attn_implementation=architecture(make_config.model_type).attention,
-        )
+        config = _config_of(model_type if sizes.layers else STATIC, sizes, tokenizer, more)
         with seeded(seed, "encoder"):
-            model = make_model(config)
+            model = MODEL_FOR_MASKED_LM_MAPPING[type(config)](config)
         if sizes.lm_head == "tied":
             tie_lm_head(model)
         return cls(model, pooling=pooling, similarity=similarity)
 
     def _pooled_weights(self, ids: Tensor, attention: Tensor) -> Tensor:
         """Return the weight of each token in the pooling, [B,L]; 0 where it is left out."""
-        pooled = between_ends(attention) if self.architecture.model_type == STATIC else attention
+        pooled = between_ends(attention) if self.config.model_type == STATIC else attention
         return pooled if self.token_weights is None else self.token_weights(ids, pooled)
 
     def _check(self, ids: Tensor, layers: tuple[int, ...]) -> None:
@@ -224,6 +227,29 @@ class MaskedLmEncoder(nn.Module):
             return states
         normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
         return normed
+
+
+def _config_of(model_type: str, sizes: BertSizes, tokenizer: Any, more: Mapping[str, Any]) -> Any:
+    """Return the configuration of a model type with these sizes; its position table holds `max_positions` tokens."""
+    where = architecture(model_type)
+    config = AutoConfig.for_model(
+        model_type,
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        hidden_size=sizes.hidden,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        attn_implementation=where.attention,
+        **{
+            where.sizes.intermediate: sizes.intermediate,
+            where.sizes.dropout: sizes.dropout,
+            where.sizes.attention_dropout: sizes.dropout,
+            where.sizes.activation: sizes.activation,
+        },
+        **more,
+    )
+    config.max_position_embeddings = sizes.max_positions + first_position(config)
+    return config
 
 
 def _saved_pooling(folder: Path, name: str) -> LearnedPooling:

@@ -95,10 +95,7 @@ def _name_of(backend: Extension) -> str:
 
 
 def _code_of(backend: Extension) -> Backend:
-    found = backend.load()
-    if not isinstance(found, Backend):
-        raise DrkitError(f"{backend.target} of {backend.provider} must be a drkit.search.Backend, got {found!r:.80}")
-    return found
+    return backend.load_as(Backend, "drkit.search.Backend")
 
 
 def load_torch(folder: Path) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.testing.architectures import check_architecture as check_architecture
     from drkit.testing.collections import check_collection as check_collection
     from drkit.testing.collections import check_signal as check_signal
     from drkit.testing.commands import check_command as check_command

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
 from drkit.decoders.layers import PostLnLayer
-from drkit.encoders.architectures import ARCHITECTURES
+from drkit.encoders.architectures import find_architecture
 from drkit.errors import DrkitError
 from drkit.recipe.schema import AUTO, FLASH, Training
 
@@ -49,7 +49,7 @@ def transformer_layers(module: nn.Module) -> list[nn.Module]:
     """Return the layers of all encoders of a supported architecture in a module, and those of drkit's decoders."""
     found: list[nn.Module] = [part for part in module.modules() if isinstance(part, PostLnLayer)]
     for model in _backbones(module):
-        if where := ARCHITECTURES.get(model.config.model_type):
+        if where := find_architecture(model.config.model_type):
             found += model.get_submodule(where.layers).children()
     return found
 
@@ -74,11 +74,11 @@ def attending(module: nn.Module, implementation: str) -> Iterator[None]:
 def check_attention(module: nn.Module, implementation: str) -> None:
     """Raise DrkitError if an encoder of the module has no such implementation."""
     for model in _backbones(module):
-        where = ARCHITECTURES.get(model.config.model_type)
+        where = find_architecture(model.config.model_type)
         if where and where.attention == "eager" and implementation not in (AUTO, "eager"):
             raise DrkitError(
-                f"encoders of the architecture {where.model_type!r} have only the attention 'eager' in transformers, "
-                f"got attn_implementation = {implementation!r}; set it to 'auto'"
+                f"encoders of the architecture {model.config.model_type!r} have only the attention 'eager' in "
+                f"transformers, got attn_implementation = {implementation!r}; set it to 'auto'"
             )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drkit.commands.new_plugin import SUMMARIES, write_plugin
+from drkit.commands.new_plugin import NOT_PARTS, SUMMARIES, write_plugin
 from drkit.errors import DrkitError
 from tests.cli.following import MYPY
 from tests.cli.test_light_commands import drkit
@@ -71,9 +71,9 @@ def test_the_parts_are_listed_composed_and_tried(everything, tmp_path):
 def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tmp_path):
     files = write_plugin("alone", [kind], tmp_path / "alone")
     assert Path(f"alone/{kind}.py") in files
-    assert (Path("alone/recipe.toml") in files) == (kind not in ("signal", "collection", "command"))
+    assert (Path("alone/recipe.toml") in files) == (kind not in ("signal", "collection", "command", "architecture"))
     declared = (tmp_path / "alone" / "alone" / "__init__.py").read_text()
-    assert 'name="alone"' in declared or 'Extension("alone"' in declared
+    assert 'name="alone"' in declared or f'Extension("{NOT_PARTS.get(kind) or "alone"}"' in declared
     compile(declared, "declared", "exec")
     lint = ["ruff", "check", "-q", "--isolated", "--select", "E,F,W,D1,ANN", "--ignore", "D10,E501,ANN401", "."]
     done = subprocess.run([sys.executable, "-m", *lint], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -112,4 +112,4 @@ def test_what_cannot_be_written_is_refused(name, kinds, message, tmp_path):
 def test_the_command_refuses_in_one_line(tmp_path):
     code, out, err = drkit("new-plugin", "mine", "--kind", "optimizer", cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "masker, decoder, loss, miner, filter, signal, pooling, collection, command" in err
+    assert "masker, decoder, loss, miner, filter, signal, pooling, collection, command, architecture" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from drkit.data.contexts import PretrainingTexts
 from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
-from drkit.encoders.architectures import ARCHITECTURES, STATIC, architecture, longest_text
+from drkit.encoders.architectures import STATIC, architecture, longest_text
 from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.encoders.masked_lm import group_by_length
@@ -30,6 +31,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.search import TextEncoder
+from drkit.testing import check_architecture
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import AutoEncoder
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
@@ -37,6 +39,7 @@ from tests.parts.toys import texts
 
 PARTS = installed()
 STEPS, LENGTH = 15, 32
+ROOT = Path(__file__).parents[2]
 TEXTS = [text for text in texts() if len(text) > 150][:6]
 
 
@@ -378,7 +381,7 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
         MaskedLmEncoder(stranger)
     for model_type, reason in (
         ("llama", "no masked LM for it"),
-        ("albert", "has no row that says where its embeddings"),
+        ("albert", "no installed package declares where its embeddings"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
         with pytest.raises(
@@ -392,8 +395,17 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
         context_from(stranger, tokenizer)
 
 
-def test_every_row_of_the_table_is_tested():
-    assert set(ARCHITECTURES) - {STATIC} == {MADE[name][0].config_class.model_type for name in NAMES}
+def test_every_row_of_the_table_is_tested_and_documented():
+    declared = set(PARTS.table("architecture"))
+    assert declared - {STATIC} == {MADE[name][0].config_class.model_type for name in NAMES}
+    page = (ROOT / "docs" / "guide" / "encoders.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[2] for line in page.split("\n\n")[2].splitlines()[2:]]
+    assert set(re.findall("`([^`]+)`", " ".join(rows))) == declared
+
+
+@pytest.mark.parametrize("name", [name for name in PARTS.table("architecture") if name != STATIC])
+def test_drkits_own_architectures_keep_their_contract(name):
+    check_architecture(name)
 
 
 def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path):

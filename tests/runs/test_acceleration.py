@@ -18,7 +18,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.architectures import ARCHITECTURES
+from drkit.encoders.architectures import architecture
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
@@ -257,7 +257,7 @@ def test_sdpa_is_what_an_encoder_is_loaded_with(tmp_path):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
         config = MaskedLmEncoder.from_pretrained(str(tmp_path / name)).config
-        assert config._attn_implementation == ARCHITECTURES[config.model_type].attention
+        assert config._attn_implementation == architecture(config.model_type).attention
         assert config._attn_implementation == ("eager" if name == "mpnet" else "sdpa")
 
 
