@@ -33,7 +33,7 @@ MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING = (
 class Provided:
     """A name that the call of a part may receive, its source, and its meaning.
 
-    if_masked: the encoder provides it only if the masker provides the name. whole_batch: it relates rows of the batch
+    masker: the encoder provides it only if its masker provides this name. whole_batch: it relates rows of the batch
     to each other, so only a part with `scope = "batch"` can receive it. per_text: a plain tensor with one row per text,
     which can be gathered from chunks and processes.
     """
@@ -41,19 +41,20 @@ class Provided:
     name: str
     source: str
     meaning: str
-    if_masked: bool = False
+    masker: str = ""
     whole_batch: bool = False
     per_text: bool = False
 
 
 PROVIDED = (
     Provided("view", MASKER, "a masked copy of a text"),
+    Provided("corrupted", MASKER, "a copy with other tokens or another order, or a shorter one, without targets"),
     Provided("rows", MASKER, "a visibility pattern for each row of the decoder"),
     Provided("replaced", MASKER, "masked positions filled with samples of a generator"),
-    Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head"),
-    Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head"),
+    Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head", masker="view"),
+    Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head", masker="view"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
-    Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", if_masked=True),
+    Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
@@ -122,10 +123,11 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the names that these sources provide, next to a masker that provides `masker`.
 
     >>> provided_by("encoder", "batch")
-    ('token_states', 'text_states', 'bottleneck', 'partners')
+    ('bottleneck', 'partners')
+    >>> provided_by("encoder", masker=["view"])
+    ('token_states', 'text_states', 'bottleneck')
     """
-    views = set(masker)
-    return tuple(p.name for p in PROVIDED if p.source in sources and (not p.if_masked or p.name in views))
+    return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 
 
 def relating_rows() -> frozenset[str]:

@@ -153,8 +153,15 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
             problems += _batch_problems(part)
     problems += _kept_problems(pretrain)
     problems += _encoder_task_problems(pretrain, registry)
+    outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():
-        problems += _decoder_task_problems(task, registry, f"pretrain.decoders.{name}")
+        path = f"pretrain.decoders.{name}"
+        problems += _decoder_task_problems(task, registry, path)
+        if task.nested and "view" not in outer.spec.provides_of(outer.config):
+            problems.append(
+                f"nested hides what is hidden from the encoder, but {outer.title} gives the encoder another text: set "
+                f"{path}.nested = false @ {path}.nested"
+            )
     return problems
 
 
@@ -446,7 +453,7 @@ def _loss_placement(name: str, loss: ComponentSpec, decoders: Mapping[str, Compo
     receives, batch = loss.receives_of(config), {*provided_by(BATCH)}
     provides = {name: spec.provides_of(_default_settings(spec)) for name, spec in decoders.items()}
     fitting = [name for name in decoders if receives <= {*provides[name], *batch} and receives - batch]
-    masked = {p.name for p in PROVIDED if p.if_masked}
+    masked = {p.masker for p in PROVIDED}
     return LossPlacement(
         name=name,
         needs=tuple(sorted({*receives, *loss.signals_of(config), *loss.requires_of(config)})),

@@ -27,10 +27,11 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
     Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
-    text of more than three tokens, unless the setting `ratio` is 0; labels are the clean tokens; the input is
-    unchanged; what an earlier view hides (`nested`) stays hidden; the same seed gives the same mask, also after
-    pickling and in a worker process, another epoch another mask; the rest of the batch, its order and padding do not
-    matter; a batch of one text and an empty text are not an error; only declared signals are read.
+    text of more than three tokens, unless the setting `ratio` is 0; labels are the clean tokens (a masker that provides
+    `corrupted` has none, and changes such a text); the input is unchanged; what an earlier view hides (`nested`) stays
+    hidden; the same seed gives the same mask, also after pickling and in a worker process, another epoch another mask;
+    the rest of the batch, its order and padding do not matter; a batch of one text and an empty text are not an error;
+    only declared signals are read.
     """
     spec = spec_of(Kind.MASKER, part)
     check_spec(spec)
@@ -56,16 +57,20 @@ def _check_one(
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
     check_view(view, tokens, rows, provided, name)
     if hides:
-        _check_hides(view, tokens, name)
+        _check_hides(view, tokens, name, corrupted="corrupted" in provided)
         _check_draws(masker, tokens, view, rows, name)
-    _check_nested(masker, tokens, rows, name)
+    if "corrupted" not in provided:
+        _check_nested(masker, tokens, rows, name)
     longer = _cut(_mask(masker, toys(padding=7), rows + 5 if rows else 0, name), view.ids.shape[1], rows)
     require(_same(longer, view), f"{name}: a text's mask depends on its padding")
 
 
-def _check_hides(view: MaskedView, tokens: TokenBatch, name: str) -> None:
+def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, *, corrupted: bool) -> None:
     long = tokens.maskable.sum(1) > SHORT
-    if view.visible is not None:
+    if corrupted:
+        unchanged = (view.ids == tokens.ids).all(1) & long
+        require(not unchanged.any(), f"{name}: a text is not corrupted at all")
+    elif view.visible is not None:
         hidden = (~view.visible & tokens.maskable[:, None]).any((1, 2))
         require(bool(hidden[long].all()), f"{name}: rows do not hide any token")
     else:
@@ -123,6 +128,9 @@ def check_view(view: MaskedView, clean: TokenBatch, rows: int, provided: Collect
         require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, expected int64")
         require(tensor.shape == clean.ids.shape, f"{name}: {piece} has shape {tuple(tensor.shape)}")
     require(view.attention.dtype == torch.bool, f"{name}: attention is {view.attention.dtype}, expected bool")
+    if "corrupted" in provided:
+        _check_corrupted(view, clean, name)
+        return
     require(torch.equal(view.attention, clean.attention), f"{name}: attention is not that of the text")
     targets = view.labels != NO_TARGET
     require(not (targets & ~clean.maskable).any(), f"{name}: a special token or padding is a target")
@@ -134,6 +142,15 @@ def check_view(view: MaskedView, clean: TokenBatch, rows: int, provided: Collect
         return
     is_filled = view.noise is not None
     require(is_filled == ("replaced" in provided), f"{name}: views have noise if and only if it provides 'replaced'")
+
+
+def _check_corrupted(view: MaskedView, clean: TokenBatch, name: str) -> None:
+    """Check a view whose tokens are not those of the text at the same positions."""
+    attention = view.attention
+    require(attention.shape == clean.ids.shape, f"{name}: attention has shape {tuple(attention.shape)}")
+    require(bool((view.labels == NO_TARGET).all()), f"{name}: a corrupted text has no targets; its labels must be -100")
+    require(bool((attention.cummin(1).values == attention).all()), f"{name}: tokens must come before padding")
+    require(bool(attention.any(1).all()), f"{name}: a text has no token left; keep its special tokens")
 
 
 def _check_rows(view: MaskedView, clean: TokenBatch, rows: int, name: str) -> None:

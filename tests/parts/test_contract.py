@@ -6,12 +6,15 @@ import attrs
 import pytest
 import torch
 
-from drkit.core.registry import installed
-from drkit.core.spec import Kind
+from drkit.core.registry import Registry, installed
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import MaskedView
-from drkit.errors import UnknownNameError
+from drkit.errors import ProblemsError, UnknownNameError
 from drkit.maskers import PmiConfig, UniformConfig, UniformMasker
 from drkit.maskers.views import make_view
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.trial import try_parts
 from drkit.testing import check_context, check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import ToyCorpus
@@ -126,6 +129,83 @@ def test_a_context_by_someone_else():
 @pytest.mark.parametrize("part", [EveryOther, EveryOtherWord])
 def test_a_masker_by_someone_else(part):
     check_masker(attrs.evolve(REGISTRY.get("masker", "uniform"), target=f"{__name__}:{part.__name__}"))
+
+
+class Deletion:
+    """Deletes tokens of what the encoder reads; those that follow move up (TSDAE: Wang et al. 2021)."""
+
+    def __init__(self, config, context):
+        self.config, self.pad_id = config, context.backbone.pad_id
+
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        draws = torch.from_numpy(rng.uniform(tokens.ids.shape[1]))
+        gone = ((draws < self.config.ratio) & tokens.maskable) | ~tokens.attention
+        order = gone.long().argsort(dim=1, stable=True)
+        attention = (~gone).gather(1, order)
+        ids = tokens.ids.gather(1, order).masked_fill(~attention, self.pad_id)
+        return MaskedView(ids=ids, labels=torch.full_like(ids, -100), attention=attention)
+
+
+class LeavesGaps(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        view = super().__call__(tokens, rng)
+        return attrs.evolve(view, ids=view.ids.flip(1), attention=view.attention.flip(1))
+
+
+class HasTargets(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        return attrs.evolve(super().__call__(tokens, rng), labels=tokens.ids)
+
+
+class DeletesNothing(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        labels = torch.full_like(tokens.ids, -100)
+        return MaskedView(ids=tokens.ids, labels=labels, attention=tokens.attention)
+
+
+def _deletion(part=Deletion):
+    return ComponentSpec(
+        kind=Kind.MASKER,
+        name="deletion",
+        target=f"{__name__}:{part.__name__}",
+        config=UniformConfig,
+        summary="Deletes tokens",
+        provides=("corrupted",),
+    )
+
+
+def test_a_masker_may_give_the_encoder_another_text():
+    check_masker(_deletion(), UniformConfig(ratio=0.6))
+    for part, said in (
+        (LeavesGaps, "tokens must come before padding"),
+        (HasTargets, "a corrupted text has no targets"),
+        (DeletesNothing, "is not corrupted at all"),
+    ):
+        with pytest.raises(ContractError, match=said):
+            check_masker(_deletion(part), UniformConfig(ratio=0.6))
+
+
+def test_another_text_composes_where_nothing_needs_targets():
+    here = attrs.evolve(installed(), registry=Registry([*REGISTRY, _deletion()]))
+
+    def composed(*settings, **chosen):
+        recipe = compose(ComposeRequest(settings=settings, scale="small", **chosen), here)
+        check(recipe, here.registry)
+        return recipe
+
+    chosen, without = {"encoder_masker": "deletion", "decoder": "autoregressive"}, "pretrain.encoder.losses={}"
+    try_parts(composed(without, **chosen), here.registry)
+    for settings, wrong, said in (
+        ((), chosen, "loss 'mlm' needs token_states; the encoder provides bottleneck"),
+        ((without,), {"masker": "deletion", "decoder": "mlm"}, "decoder 'mlm' needs view; masker 'deletion' provides"),
+        (
+            (without, "pretrain.decoders.main.nested=true"),
+            {**chosen, "decoder": "mlm"},
+            "nested hides what is hidden from the encoder, but masker 'deletion' gives the encoder another text",
+        ),
+    ):
+        with pytest.raises(ProblemsError, match=said):
+            composed(*settings, **wrong)
 
 
 def test_installed_parts_are_found_by_name():

@@ -109,6 +109,9 @@ def inspect_mask(
     """
     pretrain, task = source.pretrain(), source.decoder()
     chosen = {"encoder": pretrain.encoder.masker, **({"decoder": task.masker} if task and task.masker else {})}
+    for one in chosen.values():
+        if "view" not in registry.get(Kind.MASKER, one.use).provides_of(one.config):
+            raise DrkitError(f"masker {one.use!r} gives another text, of which no token is hidden: inspect another one")
     kind = task.context if task else ITSELF
     from_queries = "generated-queries" in registry.get(Kind.CONTEXT, kind.use).requires_of(kind.config)
     wanted = _wanted(chosen.values(), registry)
