@@ -1,22 +1,29 @@
-"""Start a script as torchrun does: two processes (or as many as asked) here, a core each, without the network."""
+"""Several processes here, a core each, without the network: forked from a warm one, or started by torchrun itself."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
+
+from tests.warm import ROOT, warm_process
 
 
-def torchrun(*arguments, processes=2, timeout=300):
-    start = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
-    start += ["--rdzv-endpoint=localhost:0"]
+def run_processes(module, *arguments, processes=2):
+    """Run a module in processes that find each other as torchrun's do, without their imports; what they print."""
+    result = warm_process().drkit(*arguments, folder=ROOT, module=module, processes=processes)
+    assert result["code"] == 0, result["err"][-3000:]
+    return result
+
+
+def torchrun(module, *arguments):
+    """Run a module in two processes of torchrun's."""
+    start = ["torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     done = subprocess.run(
-        [sys.executable, *(start if processes > 1 else []), *map(str, arguments)],
+        [sys.executable, "-m", *start, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
-        cwd=Path(__file__).resolve().parents[1],
+        cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done

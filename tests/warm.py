@@ -1,9 +1,10 @@
 """Commands of drkit in children of one warm process, which has torch and transformers imported: seconds less each.
 
 `python -m tests.warm` takes a job and gives its result as a line of JSON each. A job: arguments of drkit, environment
-(all its variables) and folder to work in; with faults also root (where operations are counted), at (the operation that
-fails; 0: none) and error (its errno; 0: the process is killed). A result: code (negative: the signal), operations, out
-and err.
+(all its variables), folder to work in, module (run instead of drkit, if any) and processes, which find each other as
+torchrun's do; with faults also root (where operations are counted), at (the operation that fails; 0: none), error (its
+errno; 0: the process is killed) and rank (of the process that fails). A result: code (negative: the signal), operations
+of each process, out and err. The first process that fails ends the others.
 
 What a module reads from the environment as it is imported, it reads from that of the warm process; ir_datasets, which
 reads its folder then, is left to the children.
@@ -15,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -50,9 +52,9 @@ class WarmProcess:
         self.start(*arguments, **job)
         return self.wait()
 
-    def start(self, *arguments, folder=None, environment=None, **faults):
-        """Start a command; faults: root, at and error of the job. `wait` has its result."""
-        job = {"arguments": list(map(str, arguments)), "folder": str(folder or Path.cwd()), **faults}
+    def start(self, *arguments, folder=None, environment=None, **job):
+        """Start a command; job: module, processes and faults. `wait` has its result."""
+        job = {"arguments": list(map(str, arguments)), "folder": str(folder or Path.cwd()), **job}
         own = {name: str(value) for name, value in (environment or {}).items()}
         job["environment"] = {**os.environ, **ENVIRONMENT, **own}
         print(json.dumps(job, default=str), file=self._process.stdin, flush=True)
@@ -91,23 +93,52 @@ def main():
     for line in jobs:
         gc.collect()
         gc.freeze()  # accelerate collects garbage after every training; a child need not go through all modules
+        job = json.loads(line)
         with tempfile.TemporaryDirectory() as scratch:
-            status = os.waitpid(start(json.loads(line), Path(scratch)), 0)[1]
+            code = run(job, Path(scratch))
             import_modules(read(Path(scratch, "modules")).split())
             result = {
-                "code": os.waitstatus_to_exitcode(status),
-                "operations": int(read(Path(scratch, "operations")) or 0),
+                "code": code,
+                "operations": [int(read(path) or 0) for path in sorted(Path(scratch).glob("operations.*"))],
                 "out": read(Path(scratch, "out")),
                 "err": read(Path(scratch, "err")),
             }
         print(json.dumps(result), file=results, flush=True)
 
 
+def run(job, scratch):
+    """Run a job to its end; its exit code."""
+    count, store = job.get("processes", 1), None
+    if count > 1:
+        store = sys.modules["torch.distributed"].TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    running = {start(job, scratch, rank, group(rank, count, store)) for rank in range(count)}
+    code = 0
+    while running:
+        child, status = os.wait()
+        running.remove(child)
+        if status and not code:
+            code = os.waitstatus_to_exitcode(status)
+            for other in running:
+                os.kill(other, signal.SIGTERM)
+    return code
+
+
+def group(rank, count, store):
+    """The variables by which torchrun's processes find each other; none for one process."""
+    if store is None:
+        return {}
+    return {
+        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)},
+        **{"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)},
+        **{"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"},
+    }
+
+
 def read(path):
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def start(job, scratch):
+def start(job, scratch, rank, variables):
     """Fork a child that runs the job; its process id."""
     if child := os.fork():
         return child
@@ -115,25 +146,30 @@ def start(job, scratch):
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(scratch / name, os.O_WRONLY | os.O_CREAT), number)
+            os.dup2(os.open(scratch / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         os.chdir(job["folder"])
         os.environ.clear()
-        os.environ.update(job["environment"])
+        os.environ.update({**job["environment"], **variables})
         tempfile.tempdir = None  # which this process has looked up already
         sys.argv = ["drkit", *job["arguments"]]
         if "root" in job:
-            faults = ctypes.CDLL(None)
-            faults.faults_arm(job["root"].encode(), ctypes.c_long(job.get("at", 0)), job.get("error", 0))
+            faults, at = ctypes.CDLL(None), job.get("at", 0) if job.get("rank", 0) == rank else 0
+            faults.faults_arm(job["root"].encode(), ctypes.c_long(at), job.get("error", 0))
         else:
             os.fsync = int  # nobody cuts the power
-        code = sys.modules["drkit_cli.main"]._status()
+        if "module" in job:
+            runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+            code = 0
+        else:
+            code = sys.modules["drkit_cli.main"]._status()
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
     if "root" in job:
-        (scratch / "operations").write_text(str(faults.faults_count()))
-    (scratch / "modules").write_text("\n".join(sys.modules))
+        (scratch / f"operations.{rank}").write_text(str(faults.faults_count()))
+    if rank == 0:
+        (scratch / "modules").write_text("\n".join(sys.modules))
     os._exit(code)
 
 

@@ -27,7 +27,8 @@ class Faulty:
 
     def wait(self):
         result = self.process.wait()
-        return {**result, "output": f"{result['out']}\n{result['err']}"}
+        operations = sum(result["operations"])
+        return {**result, "operations": operations, "output": f"{result['out']}\n{result['err']}"}
 
 
 @pytest.fixture(scope="package")

@@ -1,10 +1,7 @@
 """A fault in one of two processes ends the run, without hanging, and the resumed run ends as an uninterrupted one."""
 
 import errno
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -12,38 +9,23 @@ from tests.faults.conftest import ROOT
 from tests.faults.test_faults import KILL, SEED, compose, contents
 
 pytestmark = pytest.mark.slow
-LONGEST = 300
 
 
-def two_processes(library, *arguments, root, rank=0, at=0, error=KILL):
-    """The end of drkit under torchrun; operation `at` below `root` of the process with this rank fails."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    start += ["--rdzv-endpoint=localhost:0", "-m", "tests.faults.process", root, rank, at, error]
-    return subprocess.run(
-        list(map(str, [*start, *arguments])),
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LD_PRELOAD": str(library)},
-    )
+def two_processes(server, *arguments, root, **faults):
+    """The end of drkit in two processes; faults: the operation `at` below `root` of the process `rank` fails."""
+    return server.process.drkit(*arguments, folder=ROOT, processes=2, root=str(root), **faults)
 
 
 @pytest.fixture(scope="module")
-def whole(library, beir, tmp_path_factory):
+def whole(server, beir, tmp_path_factory):
     """The contents of an uninterrupted run, and the number of file operations of each process."""
     run = tmp_path_factory.mktemp("whole") / "ance"
-    done = two_processes(library, *compose("ance", beir, run), root=run)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return contents(run), [operations(run, rank) for rank in (0, 1)]
+    done = two_processes(server, *compose("ance", beir, run), root=run)
+    assert done["code"] == 0, done["err"][-3000:]
+    return contents(run), done["operations"]
 
 
-def operations(run, rank):
-    return int(run.with_name(f"{run.name}.{rank}").read_text())
-
-
-def faulty(library, beir, folder, rank, error, last):
+def faulty(server, beir, folder, rank, error, last):
     """A run that a fault ended: its folder, end, and the operation that failed, drawn from 1 to `last`.
 
     The processes share out shards of vectors as they come, so the number of operations of one differs from run to run.
@@ -54,24 +36,24 @@ def faulty(library, beir, folder, rank, error, last):
         at = draw.randint(1, last)
         run = folder / str(at) / "ance"
         run.parent.mkdir()
-        done = two_processes(library, *compose("ance", beir, run), root=run, rank=rank, at=at, error=error)
-        if done.returncode != 0:
+        done = two_processes(server, *compose("ance", beir, run), root=run, rank=rank, at=at, error=error)
+        if done["code"] != 0:
             return run, done, at
-        last = operations(run, rank)
+        last = done["operations"][rank]
         assert last < at
 
 
 @pytest.mark.parametrize("error", [KILL, errno.ENOSPC], ids=["kill", "ENOSPC"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_fault_in_one_process_ends_both_and_the_run_goes_on_later(library, beir, whole, tmp_path, rank, error):
+def test_a_fault_in_one_process_ends_both_and_the_run_goes_on_later(server, beir, whole, tmp_path, rank, error):
     expected, counted = whole
-    run, done, at = faulty(library, beir, tmp_path, rank, error, counted[rank])
+    run, done, at = faulty(server, beir, tmp_path, rank, error, counted[rank])
     if error != KILL:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
-        assert len(lines) == 1, (at, done.stderr[-3000:])
+        lines = [line for line in done["err"].splitlines() if line.startswith("error")]
+        assert len(lines) == 1, (at, done["err"][-3000:])
         assert lines[0].startswith("error: the disk is full"), (at, lines)
-    done = two_processes(library, *compose("ance", beir, run), root=run)
-    assert done.returncode == 0, (at, done.stderr[-3000:])
+    done = two_processes(server, *compose("ance", beir, run), root=run)
+    assert done["code"] == 0, (at, done["err"][-3000:])
     found = contents(run)
     assert {*found} ^ {*expected} == set(), at
     assert [path for path in found if found[path] != expected[path]] == [], at

@@ -30,7 +30,7 @@ from drkit.train import gradients
 from drkit.train.biencoder import training_pairs
 from drkit.train.reranker import GroupCollator, GroupRanker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, stage_run, stored
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 # Scores that are nearly equal, as those of a new head are, would hang on rounding.
 APART = {"initializer_range": 0.3}
@@ -282,7 +282,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
     (tmp_path / "teacher-0" / CHECKPOINTS).mkdir(parents=True)
     (tmp_path / "teacher-1").mkdir()
     (tmp_path / "teacher-1" / CHECKPOINTS).symlink_to(tmp_path / "teacher-0" / CHECKPOINTS)
-    torchrun("-m", "tests.rerank.test_training", tmp_path)
+    run_processes("tests.rerank.test_training", tmp_path)
     for chunk in (0, 5):
         found = load_file(tmp_path / f"found-{chunk}.safetensors")
         assert float(found.pop("loss")) == pytest.approx(float(loss), rel=1e-5)

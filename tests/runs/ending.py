@@ -6,8 +6,6 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from drkit.core import processes
 
 

@@ -1,6 +1,6 @@
 """Every loss of fine-tuning on one batch of judged pairs, whole and as the shares of two processes.
 
-Run by torchrun it takes the gradients of each loss, with and without cache, and writes what all processes have.
+Run in two processes it takes the gradients of each loss, with and without cache, and writes what all processes have.
 """
 
 import math
@@ -12,9 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.encoders import BertSizes, MaskedLmEncoder

@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from drkit.core import processes
 from drkit.core.progress import Silent
 from drkit.recipe.schema import Training

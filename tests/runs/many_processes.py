@@ -1,4 +1,4 @@
-"""Run by torchrun: one process' share of batches, wrapped in each way; writes the gradients averaged over all.
+"""Run in several processes: one process' share of batches, wrapped in each way; writes the gradients averaged over all.
 
 Names of results are KIND-WRAPPER-CHUNK-STEPS: what is trained, DDP or FSDP2, rows per forward (0: all), and the batches
 whose gradients are accumulated.
@@ -14,8 +14,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.train import gradients

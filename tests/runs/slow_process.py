@@ -1,10 +1,8 @@
-"""Run by torchrun: a joint stage whose second process still reads the checkpoints when the first one is done."""
+"""Run in two processes: a joint stage whose second process still reads the checkpoints when the first one is done."""
 
 import sys
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS

@@ -12,7 +12,7 @@ from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfi
 from drkit.train import CachedGradients
 from drkit.train.adapters import _fingerprints
 from tests.search.toys import TEXTS, masked_lm, tokenizer
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 CONTRASTIVE = ContrastiveConfig(temperature=0.05)
 
@@ -219,7 +219,7 @@ def test_sentence_transformers_trainer_trains_with_it(sentence_transformer, tmp_
 
 
 def test_two_processes_take_the_gradients_of_one_batch(tmp_path):
-    torchrun("tests/runs/two_cached.py", tmp_path)
+    run_processes("tests.runs.two_cached", tmp_path)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
     model = Bag()
     loss = CachedGradients(model, ContrastiveLoss(CONTRASTIVE), chunk=4)

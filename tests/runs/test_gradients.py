@@ -11,7 +11,7 @@ from drkit.core.types import StepOutput
 from drkit.train import gradients
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import AutoEncoder, Term
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 HERE = Path(__file__).parent
 
@@ -269,7 +269,7 @@ def one_process():
 def several_processes(request, tmp_path_factory):
     """Loss and gradients of every case, of two and of three processes."""
     folder = tmp_path_factory.mktemp("processes")
-    torchrun("tests/runs/many_processes.py", folder, processes=request.param)
+    run_processes("tests.runs.many_processes", folder, processes=request.param)
     return torch.load(folder / "found.pt", weights_only=True)
 
 

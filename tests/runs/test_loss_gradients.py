@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from drkit.train import gradients
 from tests.runs.every_loss import CHUNKS, GROUPS, LOSSES, SHARES, batch_of, module_of
 from tests.runs.every_training import STEPS, TRAININGS, trained
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 HERE = Path(__file__).parent
 
@@ -58,7 +58,7 @@ def test_cached_gradients_are_those_of_one_graph_with_dropout_on(name, chunk):
 def together(tmp_path_factory):
     """What two processes have found, for every loss, whole and in chunks."""
     folder = tmp_path_factory.mktemp("together")
-    torchrun("tests/runs/every_loss.py", folder)
+    run_processes("tests.runs.every_loss", folder)
     return torch.load(folder / "found.pt", weights_only=True)
 
 
@@ -76,7 +76,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch(together, name, chunk
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trainings")
-    torchrun("tests/runs/every_training.py", folder)
+    run_processes("tests.runs.every_training", folder)
     return folder
 
 

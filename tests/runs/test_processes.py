@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from drkit.runs.manifest import read_manifest
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes, torchrun
+from tests.warm import ROOT, warm_process
 
 SETTINGS = [
     "--set=encoder.vocab_size=110",
@@ -47,7 +48,10 @@ def compose(texts, run, batch, *settings, processes=1):
 
 
 def launched(run, *settings, processes=1):
-    return torchrun("-m", "drkit_cli.main", "compose", f"--run-dir={run}", *settings, processes=processes)
+    job = {"folder": ROOT, "processes": processes}
+    done = warm_process().drkit("compose", f"--run-dir={run}", *settings, **job)
+    assert done["code"] == 0, done["err"][-3000:]
+    return done
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,8 @@ def launched(run, *settings, processes=1):
 def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(texts, tmp_path, settings):
     compose(texts, tmp_path / "one", 8, *settings)
     done = compose(texts, tmp_path / "two", 4, *settings, processes=2)
-    assert done.stdout.count("report:") <= 1, "one process speaks for all"
-    assert "FutureWarning" not in done.stderr
+    assert done["out"].count("report:") <= 1, "one process speaks for all"
+    assert "FutureWarning" not in done["err"]
     one, two = (load_file(tmp_path / run / "pretrained/model.safetensors") for run in ("one", "two"))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, atol=2e-4, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
@@ -137,7 +141,7 @@ def _teachers_differences(path):
 
 
 def test_checkpoints_stay_until_every_process_has_read_them(tmp_path):
-    torchrun("tests/runs/slow_process.py", tmp_path)
+    run_processes("tests.runs.slow_process", tmp_path)
     assert read_manifest(tmp_path / "run/trained").metrics == {}
     assert not (tmp_path / "run/trained/checkpoints").exists()
 
@@ -145,7 +149,7 @@ def test_checkpoints_stay_until_every_process_has_read_them(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 def test_no_thread_of_the_group_outlives_it(tmp_path):
     # One that lets go of a tensor while the interpreter ends aborts the process, and with it the run.
-    torchrun("tests/runs/ending.py", tmp_path)
+    torchrun("tests.runs.ending", tmp_path)
     for rank in (0, 1):
         during, after = (tmp_path / f"{rank}.txt").read_text().removeprefix("during\n").split("\nafter\n")
         assert any("gloo" in thread for thread in during.splitlines())

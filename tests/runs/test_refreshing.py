@@ -29,7 +29,7 @@ from drkit.train.biencoder import BiEncoder, PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train
 from tests.runs.damages import empty, flip_byte, halve
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4
 PLAIN = {"arguments": {"optim": "sgd"}, "learning_rate": 0.5}
@@ -319,7 +319,7 @@ def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
     # Without dropout, which each process draws for itself, and by plain steps, which magnify no rounding.
     whole, collate, refresher = made(parts, tmp_path / "one", dropout=0.0)
     go(whole, collate, tmp_path / "one", refresher, **PLAIN)
-    torchrun("-m", "tests.runs.two_processes_refresh", parts[0], tmp_path / "two")
+    run_processes("tests.runs.two_processes_refresh", parts[0], tmp_path / "two")
     for epoch in (0, 1, 2):
         path = f"negatives-{epoch}.json"
         one, two = (json.loads((tmp_path / n / path).read_text())["counts"] for n in ("one", "two"))

@@ -14,7 +14,7 @@ from drkit.train.batches import Schedule
 from drkit.train.throughput import Meter
 from drkit.train.trainer import train
 from tests.runs.test_training import Collate, Toy, same
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 SECONDS = {"fetched": 1.0, "trained": 3.0, "probed": 100.0}
 
@@ -141,6 +141,6 @@ def test_counting_changes_no_weights(clock, tmp_path):
 
 
 def test_the_tokens_of_all_processes_count(tmp_path):
-    torchrun("tests/runs/two_meters.py", tmp_path)
+    run_processes("tests.runs.two_meters", tmp_path)
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert found == [{"tokens_per_second": 3.5}] * 2

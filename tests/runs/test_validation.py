@@ -40,7 +40,7 @@ from drkit.train.validation import (
 )
 from tests.runs.damages import flip_byte
 from tests.runs.test_probes import Heard, Topics, tokenizer
-from tests.torchrun import torchrun
+from tests.torchrun import run_processes
 
 STEPS = 12
 
@@ -377,7 +377,7 @@ def test_what_cannot_be_validated_is_told(stored, tmp_path):
 
 @pytest.mark.parametrize("values", ["RISES_AND_FALLS", "FROM_THE_START"])
 def test_on_two_processes_the_first_measures_and_both_stop(tmp_path, values):
-    torchrun("tests/runs/validation_processes.py", tmp_path, values)
+    run_processes("tests.runs.validation_processes", tmp_path, values)
     first, second = (json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in (0, 1))
     start = [0] if values == "FROM_THE_START" else []
     assert first == {"steps": 10, "best": True, "measured": [*start, 2, 4, 6, 8, 10]}

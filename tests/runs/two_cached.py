@@ -1,12 +1,10 @@
-"""Run by torchrun: each process takes half of a batch with cached gradients under DDP; the first writes them."""
+"""Run in two processes: each process takes half of a batch with cached gradients under DDP; the first writes them."""
 
 import sys
 from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.losses import ContrastiveLoss

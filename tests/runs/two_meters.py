@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import torch
 
 from drkit.core import processes

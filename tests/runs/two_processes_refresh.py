@@ -1,4 +1,4 @@
-"""Run by torchrun: one process' part of a training that mines with its own model."""
+"""Run in two processes: one process' part of a training that mines with its own model."""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,8 @@
-"""Run by torchrun: one process of a validated training; says how far it came, and whether its weights are the best."""
+"""One of two processes of a validated training; says how far it came, and whether its weights are the best."""
 
 import json
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
