@@ -47,6 +47,7 @@ def labels(recipe: Recipe, settings: Pretrain) -> dict[str, tuple[str, str]]:
     maskers = {"encoder": settings.encoder.masker, **({"decoder": of_decoder} if of_decoder else {})}
     hidden = [f"{share(masker.config.ratio)} from the {side}" for side, masker in maskers.items()]
     other = next((one.use for one in (task.context, settings.encoder.context) if one != ITSELF), "")
+    other = {"mixed": "query"}.get(other, other)  # all of them, in the recipe that is drawn
     what = "rebuild" if task.context != ITSELF else "compare"
     layers = getattr(task.decoder.config, "layers", 0)
     sides = {"encoder": "encoder", "main": "decoder"}

@@ -19,7 +19,7 @@ from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, Recipe
+from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
@@ -31,7 +31,7 @@ NONE = "none"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
-_SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size")
+_OWN_SCHEDULE = (*SCHEDULE, "warmup_steps")
 _QUICK_NEGATIVES = 3
 # The loss of a decoder that names none of its own.
 _DEFAULT_LOSS = "mlm"
@@ -137,7 +137,7 @@ def _quickened(table: Table, name: str) -> Table:
 
 def _quick_round(current: Table) -> Table:
     """Return a round with the schedule of [finetune], and few negatives: a teacher scores no other passages."""
-    kept = {key: value for key, value in current.items() if key not in _SCHEDULE}
+    kept = {key: value for key, value in current.items() if key not in _OWN_SCHEDULE}
     if "negatives" in kept:
         kept["negatives"] = min(kept["negatives"], _QUICK_NEGATIVES)
     source, *filters = kept.get("miners") or [{}]

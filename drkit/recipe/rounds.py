@@ -147,6 +147,7 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
 def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
     """Return what the miners and teacher of a round need and the rounds before it have not trained."""
     problems, has_reranker = [], False
+    starts_from_retriever = recipe.encoder.pretrained is not None and recipe.pretrain is None
     for index, current in enumerate(finetune.rounds):
         path = f"finetune.rounds.{index}"
         if current.teacher == RERANKER:
@@ -162,7 +163,8 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
                 f"the teacher 'given' has scores of the passages in the training rows: set miners = "
                 f'[{{use = "given"}}] and pairs = "judged" @ {path}'
             )
-        trained = (*([RETRIEVER] if index else []), *([RERANKER] if has_reranker else []))
+        has_retriever = index > 0 or starts_from_retriever
+        trained = (*([RETRIEVER] if has_retriever else []), *([RERANKER] if has_reranker else []))
         problems += _chain_problems(current.miners, trained, registry, f"{path}.miners")
     return problems
 
@@ -211,7 +213,8 @@ def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], regist
         if RETRIEVER in requires and RETRIEVER not in trained:
             problems.append(
                 f"miner {miner.name!r} searches with the retriever of the previous round, but this is the first "
-                f"round; put a round with bm25 or random before it @ {where}"
+                f"round; put a round with bm25 or random before it, or start from a fine-tuned encoder (--encoder PATH "
+                f"--set pretrain=none) @ {where}"
             )
         if RERANKER in requires and RERANKER not in trained:
             problems.append(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from attrs import Factory, evolve, field, fields, frozen
+from attrs import Factory, evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
 
 from drkit.core.protocols import SearchSimilarity
@@ -107,7 +107,7 @@ class EncoderSettings:
 
 
 # The settings of `Training` that decide which examples it reads in which step.
-_SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
+SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
 
 # Arguments of transformers' Trainer that runs rely on: where and when checkpoints are written, how training resumes,
 # what is logged, and the schedule of batches.
@@ -198,7 +198,7 @@ class Training:
 
     def schedule_only(self) -> Training:
         """Return only the settings that decide which examples a training reads; the others have their defaults."""
-        return Training(**{name: getattr(self, name) for name in _SCHEDULE})
+        return Training(**{name: getattr(self, name) for name in SCHEDULE})
 
 
 def _only_measures(probe: Probe) -> bool:
@@ -298,15 +298,6 @@ class Pretrain(Training):
         return {f"{side}_{name}": (side, loss) for side, losses in sides.items() for name, loss in losses.items()}
 
 
-# The settings of `Finetune` that a round may override.
-_OVERRIDES = (
-    "loss",
-    "negatives",
-    "learning_rate",
-    "max_steps",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-)
 RERANKER, GIVEN = "reranker", "given"
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
@@ -362,11 +353,20 @@ class PseudoQueries:
         return self.round_trip > 0 and "encoder" in self.found_by
 
 
-@frozen
+def _with_training(_cls: type, own: list[Any]) -> list[Any]:
+    """Add every setting of `Training` to the attributes of a class, None unless it is given."""
+    settings: tuple[Any, ...] = fields(resolve_types(Training))
+    return own + [
+        a.evolve(default=None, type=a.type | None, validator=a.validator and optional(a.validator)) for a in settings
+    ]
+
+
+@frozen(field_transformer=_with_training)
 class Round:
     """One retriever: the negatives it is trained on, the weights it starts from, and its teacher.
 
-    `miners` is a chain: a source of negatives, then filters. Settings that are None are those of `Finetune`.
+    `miners` is a chain: a source of negatives, then filters. It has every setting of `Training`, too; those that are
+    None are those of `Finetune`.
     """
 
     name: str = field(validator=min_len(1))
@@ -384,12 +384,6 @@ class Round:
     )
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
-    learning_rate: float | None = setting(None, optional(more_than(0, 100)), "peak learning rate of this round")
-    max_steps: int | None = setting(None, optional(training_steps), "optimizer steps of this round")
-    num_train_epochs: float | None = setting(None, optional(more_than(0)), "passes over the queries in this round")
-    per_device_train_batch_size: int | None = setting(
-        None, optional(at_least(1, 1_000_000)), "queries per device and step of this round"
-    )
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
     draws: int = setting(1, at_least(1), "repeat with this many draws of the queries, and average the metrics")
 
@@ -432,7 +426,8 @@ class Finetune(Training):
 
     def for_round(self, current: Round) -> Finetune:
         """Return these settings with those that the round overrides."""
-        return evolve(self, **{name: value for name in _OVERRIDES if (value := getattr(current, name)) is not None})
+        names = (a.name for a in fields(Finetune))
+        return evolve(self, **{name: value for name in names if (value := getattr(current, name, None)) is not None})
 
 
 @frozen

@@ -84,7 +84,7 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
     kept = builder.recipe.pretrain.kept if builder.recipe.pretrain else {}
-    previous, starts = "", {name: name for name in kept}
+    previous, starts = start, {name: name for name in kept}
     starts |= {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
     compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
     for current in builder.rounds:

@@ -27,7 +27,7 @@ def numbers(config):
     """(field, type) of the settings of a class that are numbers."""
     hints = get_type_hints(config, include_extras=True)
     for field in attrs.fields(config):
-        hint = hints[field.name]
+        hint = hints.get(field.name, field.type)
         inner = get_args(hint)[0] if get_origin(hint) in (Union, types.UnionType) else hint
         if inner in (int, float):
             yield field, inner

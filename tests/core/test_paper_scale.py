@@ -96,7 +96,9 @@ CDMAE: list[Row] = [
     ("pretrain", "warmup_steps", 0.1, "appendix A"),
     ("pretrain", "weight_decay", 0.01, "appendix A"),
     ("pretrain", "encoder.masker.ratio", 0.3, "section 4.1"),
+    ("pretrain", "encoder.masker.unit", "token", "section 3.1"),
     ("pretrain", "decoders.main.masker.ratio", 0.5, "section 4.1"),
+    ("pretrain", "decoders.main.masker.unit", "token", "algorithm 1"),
     ("pretrain", "decoders.main.decoder.layers", 2, "section 4.1"),
     ("pretrain", "decoders.main.decoder.projection", True, "table 4"),
     *both("mlm", "equation 9"),
@@ -165,17 +167,18 @@ CPDAE: list[Row] = [
     ("pretrain", "learning_rate", 5e-5, "section 4.1.3"),
     ("pretrain", "warmup_steps", 0.1, "section 4.1.3"),
     ("pretrain", "encoder.masker.ratio", 0.15, "section 3.1.1: as BERT"),
+    ("pretrain", "encoder.masker.unit", "token", "section 3.1.1: as BERT"),
     ("pretrain", "encoder.losses.mlm.weight", 1.0, "equation 6"),
     ("pretrain", "encoder.losses.mlm.targets", 1.0, "equation 6"),
     ("pretrain", "decoders.main.losses.bow-reconstruction.weight", 1.0, "equation 6"),
-    ("rounds", "num_train_epochs", 1, "section 4.1.3"),
+    ("rounds", "num_train_epochs", 3, "transformers"),
     ("rounds", "batch", 64, "section 4.1.3"),
     ("rounds", "learning_rate", 5e-6, "section 4.1.3"),
     ("rounds", "negatives", 7, "section 4.1.3"),
     ("rounds", "loss.use", "pairwise", "section 4.1.3"),
     ("rounds", "loss.similarity", "dot", "section 4.1.3"),
     ("rounds", "loss.temperature", 1.0, "section 4.1.3"),
-    ("retriever-1", "num_train_epochs", 3, "transformers"),
+    ("retriever-2", "miners.0.use", "dense", "section 4.1.3: static hard negatives"),
 ]
 
 
@@ -197,7 +200,7 @@ SHARED: list[Row] = [
     ("rounds", "loss.temperature", 1.0, "DPR"),
     ("pretrain", "num_train_epochs", 8, "RetroMAE, section 4.1; Condenser's command"),
     ("pretrain", "learning_rate", 1e-4, "RetroMAE, section 4.1; Condenser's command"),
-    ("pretrain", "batch", 32, "RetroMAE, section 4.1: on a device"),
+    ("pretrain", "batch", 256, "RetroMAE, section 4.1: 32 per device, 8 GPUs"),
 ]
 RETROMAE: list[Row] = [
     *SHARED,
@@ -207,7 +210,8 @@ RETROMAE: list[Row] = [
     ("pretrain", "decoders.main.losses.mlm.weight", 1.0, "equation 8"),
 ]
 CONDENSER: list[Row] = [
-    *SHARED,
+    *SHARED[:-1],
+    ("pretrain", "batch", 32, "left open by the authors' command"),
     ("pretrain", "warmup_steps", 0.1, "the authors' command"),
     ("pretrain", "weight_decay", 0.01, "the authors' command"),
     ("pretrain", "encoder.masker.ratio", 0.15, "as BERT"),
@@ -238,7 +242,7 @@ TABLE: dict[str, list[Row]] = {
     ],
     "retromae-basic": [
         *RETROMAE,
-        ("pretrain", "decoders.main.masker.ratio", 0.7, "table 6"),
+        ("pretrain", "decoders.main.masker.ratio", 0.5, "table 6, \"w.o. enhance\": the default ratio"),
         ("pretrain", "decoders.main.decoder.layers", 1, "section 3.2"),
     ],
     "dupmae": [

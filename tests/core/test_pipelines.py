@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve, fields
 
 from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
+from drkit.recipe.schema import Training
+from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table, write_recipe
 from drkit.runs.plan import plan
 from drkit.runs.plan_encoder import PASSAGES, split_of
 from drkit.runs.stage import StageOutput
@@ -305,6 +306,21 @@ def test_an_ablation_is_fine_tuned_as_what_it_is_held_against(paper, encoder):
         assert other.pretrain.max_steps == main.pretrain.max_steps
 
 
+@pytest.mark.parametrize(("spans", "queries"), [("cotmae", "cotmae-qac"), ("cocondenser", "cocondenser-qac")])
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_query_as_context_replaces_the_context_alone(spans, queries, scale):
+    """Query-as-context, sections 3.1 and 4.1: both cut documents into passages, and read the same."""
+    recipes = [compose(ComposeRequest(paper=name, scale=scale, name="x"), PARTS) for name in (spans, queries)]
+    plans = [stages(recipe) for recipe in recipes]
+    assert len({str(made["pretrained"].inputs["spans"]) for made in plans}) == 1
+    assert plans[0]["spans"] == plans[1]["spans"]
+    side = "decoders.main" if spans == "cotmae" else "encoder"
+    assert plans[1]["queries"].inputs["spans"] == StageOutput("spans")
+    span, mixed = (recipe_table(recipe) for recipe in recipes)
+    assign(span, f"pretrain.{side}.context={{use='mixed', share=1.0}}")
+    assert recipe_from_table(span, REGISTRY) == recipe_from_table(mixed, REGISTRY)
+
+
 def installed_with(folder, **texts):
     """What is installed, and recipes of these names and texts."""
     for name, text in texts.items():
@@ -347,6 +363,51 @@ def test_what_a_round_sets_is_its_own():
     made = stages(recipe)
     assert made["retriever-1"].settings.training.learning_rate == 0.25
     assert made["retriever-2"].settings.training.learning_rate == 0.5
+
+
+def test_a_round_may_have_every_setting_of_a_training_of_its_own(tmp_path):
+    own = {
+        **{"learning_rate": 0.5, "max_steps": 7, "num_train_epochs": 2.5, "per_device_train_batch_size": 3},
+        **{"gradient_accumulation_steps": 4, "warmup_steps": 9.0, "gradient_cache_chunk": 2, "weight_decay": 0.25},
+        **{"max_grad_norm": 0.5, "lr_scheduler_type": "constant", "logging_steps": 6, "save_steps": 8},
+        **{"bf16": True, "attn_implementation": "eager", "arguments": {"adam_beta2": 0.5}},
+    }
+    assert {*own} == {a.name for a in fields(Training)}
+    table = recipe_table(compose(ComposeRequest(pipeline="two-stage"), PARTS))
+    table["finetune"]["rounds"][1] |= own
+    recipe = recipe_from_table(table, REGISTRY)
+    whole = recipe.finetune
+    first, second = (whole.for_round(one) for one in whole.rounds)
+    assert first == whole
+    assert asdict(second.training_only()) == own
+    write_recipe(recipe, tmp_path / "r.toml")
+    assert read_recipe(tmp_path / "r.toml", REGISTRY) == recipe
+    assert stages(recipe)["retriever-2"].settings.training == second.training_only()
+    for wrong in ("warmup_steps=-1", "arguments={output_dir='x'}", "bf16=1"):
+        with pytest.raises(ProblemsError, match=r"@ finetune\.rounds\[1\]\."):
+            compose(ComposeRequest(pipeline="two-stage", settings=(f"finetune.rounds.1.{wrong}",)), PARTS)
+
+
+def test_a_smoke_run_leaves_no_round_a_schedule_of_its_own(tmp_path):
+    own = "negatives = 63\ngradient_accumulation_steps = 8\nwarmup_steps = 1000.0\n"
+    parts = installed_with(tmp_path, mine=PARTS.recipe("cdmae").text().replace("negatives = 63\n", own, 1))
+    distilled, quick = (
+        compose(ComposeRequest(paper="mine", scale=scale), parts).finetune.rounds[-1] for scale in ("paper", "quick")
+    )
+    assert (distilled.gradient_accumulation_steps, distilled.warmup_steps) == (8, 1000)
+    assert (quick.gradient_accumulation_steps, quick.warmup_steps) == (None, None)
+
+
+def test_the_first_round_mines_with_the_encoder_that_the_run_starts_from():
+    dense = ComposeRequest(encoder="some/encoder", miners=("dense",), settings=("pretrain=none",))
+    recipe = compose(dense, PARTS)
+    check(recipe, REGISTRY)
+    made = stages(recipe)
+    assert made["negatives-retriever-1"].inputs["encoder"] == StageOutput("initial")
+    assert made["negatives-retriever-1"].inputs["index"] == StageOutput("index-initial")
+    for refused in (evolve(dense, settings=()), evolve(dense, encoder=None)):
+        with pytest.raises(ProblemsError, match=r"start from a fine-tuned encoder .* @ finetune\.rounds\.0\.miners\.0"):
+            check(compose(refused, PARTS), REGISTRY)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_replaced_masker_hides_as_many_tokens_from_its_own_side():
     pretrain = compose(ComposeRequest(paper="retromae-basic", masker="pmi"), PARTS).pretrain
     assert (pretrain.encoder.masker.use, pretrain.encoder.masker.config.ratio) == ("uniform", 0.3)
     masker = pretrain.decoders["main"].masker
-    assert (masker.use, masker.config.ratio, masker.config.unit) == ("pmi", 0.7, "token")
+    assert (masker.use, masker.config.ratio, masker.config.unit) == ("pmi", 0.5, "token")
     swapped = compose(ComposeRequest(paper="retromae-basic", encoder_masker="pmi"), PARTS).pretrain
     assert (swapped.encoder.masker.use, swapped.encoder.masker.config.ratio) == ("pmi", 0.3)
     assert swapped.decoders["main"] == compose(ComposeRequest(paper="retromae-basic"), PARTS).pretrain.decoders["main"]

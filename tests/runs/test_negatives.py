@@ -2,12 +2,20 @@
 
 import numpy as np
 import pytest
+from attrs import evolve
 
+from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import read_negatives, write_negatives
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+
+PARTS = installed()
 
 
 class Few:
@@ -71,3 +79,36 @@ def test_a_stream_that_breaks_leaves_no_file(tmp_path, corpus):
     with pytest.raises(DrkitError, match="unknown passage 'nowhere'"):
         write_negatives([Mined("q", ("nowhere",), (1.0,))], corpus, tmp_path)
     assert not list(tmp_path.glob("*.arrow"))
+
+
+def test_the_first_round_mines_with_the_encoder_of_another_run(beir, tmp_path):
+    """As the next round of that run would."""
+    tiny = (
+        "encoder.layers=1",
+        "encoder.vocab_size=120",
+        "encoder.hidden=16",
+        "encoder.heads=2",
+        "finetune.max_steps=4",
+    )
+    rounds = '[{name="retriever-1", miners=["bm25"]}, {name="retriever-2", miners=["dense"], start="previous"}]'
+    requests = {
+        "first": ComposeRequest(pipeline="dpr", settings=("pretrain=none", "evaluation.export=last", *tiny)),
+        "both": ComposeRequest(pipeline="dpr", settings=("pretrain=none", *tiny, f"finetune.rounds={rounds}")),
+        "next": ComposeRequest(
+            encoder=str(tmp_path / "first" / "encoder"),
+            miners=("dense",),
+            scale="small",
+            settings=("pretrain=none", "finetune.max_steps=4"),
+        ),
+    }
+    for name, request in requests.items():
+        recipe = compose(evolve(request, collection=f"beir:{beir}", name=name), PARTS)
+        execute(
+            plan(recipe, PARTS.registry).stages, tmp_path / name, recipe, registry=PARTS.registry, progress=Silent()
+        )
+    own, other = (
+        read_negatives(tmp_path / run / f"negatives-{owner}")
+        for run, owner in (("next", "retriever-1"), ("both", "retriever-2"))
+    )
+    assert len(own) == 12
+    assert {query: indices.tolist() for query, indices in own.items()} == {q: i.tolist() for q, i in other.items()}
