@@ -51,6 +51,7 @@ def drkit_architectures() -> Sequence[Extension]:
         ("distilbert", "DISTILBERT", "DistilBERT; no token types"),
         ("mpnet", "MPNET", "MPNet; a relative attention bias, eager attention only"),
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
+        ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
         ("drkit-static", "WORD_VECTORS", "Word embeddings without layers, made by drkit"),
     )
     return [Extension(name, f"drkit.encoders.architectures:{record}", summary) for name, record, summary in declared]

@@ -48,6 +48,7 @@ def load_pretrained(
     requirement: str = "",
     *,
     new: tuple[str, ...] = (),
+    unused: tuple[str, ...] = (),
     trust_remote_code: bool = False,
     **options: Any,
 ) -> Any:
@@ -56,6 +57,7 @@ def load_pretrained(
     Code that comes with a checkpoint is not run, and not offered for execution, unless a caller in Python trusts it.
     Weights are read from safetensors only. action, requirement: see `explain_load_errors`, whose errors it raises.
     new: how the names of weights begin that a checkpoint may lack, such as those of a head that is to be trained.
+    unused: how those begin that it may have and the model has not.
 
     Raises DrkitError as well for weights that are missing, unexpected or of another shape, and for a tokenizer without
     a vocabulary. A masked LM without a head gets a new one, with a warning.
@@ -79,7 +81,7 @@ def load_pretrained(
             check_tokenizer(loaded, folder)
         if is_model:
             loaded, report = loaded
-            _check_report(loader, path_or_id, loaded, report, new)
+            _check_report(loader, path_or_id, loaded, report, new, unused)
             loaded.config.return_dict = True
         return loaded
 
@@ -106,9 +108,16 @@ def _check_sizes(loader: str, folder: Path) -> None:
         )
 
 
-def _check_report(loader: str, path_or_id: str, model: Any, report: Mapping[str, Any], new: tuple[str, ...]) -> None:
+def _check_report(
+    loader: str,
+    path_or_id: str,
+    model: Any,
+    report: Mapping[str, Any],
+    new: tuple[str, ...],
+    unused: tuple[str, ...],
+) -> None:
     """Raise DrkitError, with their names, for weights that are missing, unexpected or of another shape."""
-    prefix, unused = f"{model.base_model_prefix}.", _UNUSED.get(loader)
+    prefix, beside = f"{model.base_model_prefix}.", _UNUSED.get(loader)
     optional = (*new, *_OPTIONAL.get(loader, ()))
     missing = {name for name in report["missing_keys"] if not name.removeprefix(prefix).startswith(optional)}
     is_headless = loader == "AutoModelForMaskedLM" and _has_no_head(model, missing, optional)
@@ -116,7 +125,11 @@ def _check_report(loader: str, path_or_id: str, model: Any, report: Mapping[str,
         missing = {name for name in missing if name.startswith(prefix)}
     found = {
         "missing": missing,
-        "unexpected": {n for n in report["unexpected_keys"] if not (unused and unused.match(n.removeprefix(prefix)))},
+        "unexpected": {
+            name
+            for name in report["unexpected_keys"]
+            if not name.startswith(unused) and not (beside and beside.match(name.removeprefix(prefix)))
+        },
         "of another shape": {
             f"{name} {tuple(given)}, expected {tuple(expected)}" for name, given, expected in report["mismatched_keys"]
         },

@@ -8,10 +8,11 @@ its head need no entry: transformers has accessors for them (`get_input_embeddin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import and_, ge, in_, lt
 
 from drkit.core.files import local_path, read_json
@@ -83,15 +84,20 @@ class SizeNames:
 class Architecture:
     """Where the models of one type keep what drkit uses.
 
-    In the masked LM: transform, the steps of its head before the projection, in order (paths, or `GELU`).
+    In the masked LM: transform, the steps of its head before the projection, in order (paths, or `GELU`); lm_bias, the
+    bias of a head that projects on the word embeddings without a module of its own ("": transformers knows the module).
     In its backbone: layers, the list of encoder layers; embeddings, the module that maps ids to the first hidden
     states; embeddings_project, the module that maps them to the hidden size, if any; positions, the position table
-    ("": none, drkit provides sinusoids); final_norm, the LayerNorm after the last layer, if layers end without one.
+    ("", or absent from a model: drkit provides sinusoids); final_norm, the LayerNorm after the last layer, if layers
+    end without one.
     position_offset: the table's row of the first token (None: the row after the padding id's).
     layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
+    config: keys of the configuration that models are loaded and made with. unused: how the names of weights begin that
+    checkpoints may have and the masked LM or its backbone have not.
     """
 
     transform: tuple[str, ...]
+    lm_bias: str = ""
     layers: str = "encoder.layer"
     embeddings: str = "embeddings"
     embeddings_project: str = ""
@@ -101,6 +107,8 @@ class Architecture:
     layer: LayerNames | None = None
     sizes: SizeNames = SizeNames()
     attention: str = "sdpa"
+    config: Mapping[str, Any] = field(factory=dict)
+    unused: tuple[str, ...] = ()
 
 
 BERT_LAYER = LayerNames(
@@ -155,6 +163,21 @@ MODERNBERT = Architecture(
         activation="hidden_activation",
         layer_norm_eps="norm_eps",
     ),
+)
+# transformers' default, the "legacy" head, is not that of the published checkpoints. Disentangled attention scores
+# distances in every layer, by weights that a decoder's layer does not have.
+DEBERTA = Architecture(
+    transform=tuple(f"lm_predictions.lm_head.{step}" for step in ("dense", "transform_act_fn", "LayerNorm")),
+    lm_bias="lm_predictions.lm_head.bias",
+    layer=evolve(
+        BERT_LAYER,
+        query="attention.self.query_proj",
+        key="attention.self.key_proj",
+        value="attention.self.value_proj",
+    ),
+    attention="eager",
+    config={"legacy": False},
+    unused=("lm_predictions.", "mask_predictions."),
 )
 WORD_VECTORS = Architecture(transform=(), layers="layers", positions="", attention="eager")
 
@@ -312,17 +335,20 @@ def check_fit(model: Any, where: Architecture) -> None:
             f"a {name} has no language-model head. Load it with MaskedLmEncoder.from_pretrained(folder), or wrap the "
             f"masked LM of its architecture (transformers' AutoModelForMaskedLM)"
         )
-    in_backbone = filter(None, (where.embeddings, where.layers, where.positions, where.final_norm))
-    missing = [path for path in where.transform if path != GELU and not _has(model, path)]
-    missing += [f"{path} in the backbone" for path in in_backbone if not _has(model.base_model, path)]
+    in_backbone = filter(None, (where.embeddings, where.layers, where.final_norm))
+    missing = [path for path in where.transform if path != GELU and not has_module(model, path)]
+    missing += [f"{path} in the backbone" for path in in_backbone if not has_module(model.base_model, path)]
     if missing:
+        keys = ", ".join(f"{key} = {value}" for key, value in where.config.items())
         raise DrkitError(
             f"this {name} has the model type {model.config.model_type!r} but not its modules (missing: "
             f"{', '.join(missing)}); use transformers' own masked LM of that architecture"
+            f"{f', with {keys} in its configuration' if keys else ''}"
         )
 
 
-def _has(module: Any, path: str) -> bool:
+def has_module(module: Any, path: str) -> bool:
+    """Return whether a module has another one at a dotted path."""
     try:
         module.get_submodule(path)
     except AttributeError:

@@ -323,6 +323,7 @@ def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
             "load the cross-encoder",
             expected,
             new=() if trained else _NEW,
+            unused=found.unused if found else (),
             **options,
         )
     return model.eval()

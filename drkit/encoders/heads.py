@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.types import TokenStates
-from drkit.encoders.architectures import GELU, Architecture, architecture, first_position
+from drkit.encoders.architectures import GELU, Architecture, architecture, first_position, has_module
 from drkit.errors import DrkitError
 
 # Saved in a checkpoint's config.json, so that loading it does not restore the transform.
@@ -32,7 +32,8 @@ _FUSED = hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyO
 class Heads:
     """Embeddings and LM head of a masked LM. Not a module: it owns no parameters and is made for each call.
 
-    model: the masked LM; where: the record of its architecture. A model without position embeddings (ModernBERT rotates
+    model: the masked LM; where: the record of its architecture. `weight` f[V,E] is the projection, tied to the word
+    embeddings; E is D, except in some ELECTRAs. A model without position embeddings (ModernBERT rotates
     queries and keys instead) provides fixed sinusoids of the word embeddings' size, and `embed` adds them, because a
     decoder's attention could not distinguish positions otherwise.
     """
@@ -41,8 +42,10 @@ class Heads:
         lm: Any = model
         self._backbone = lm.base_model
         self._embeddings = self._backbone.get_submodule(where.embeddings)
-        self._positions = self._backbone.get_submodule(where.positions) if where.positions else None
-        self._words, self._projection = lm.get_input_embeddings(), lm.get_output_embeddings()
+        is_there = where.positions and has_module(self._backbone, where.positions)
+        self._positions = self._backbone.get_submodule(where.positions) if is_there else None
+        self._words = lm.get_input_embeddings()
+        self.weight, self._bias = projection(lm, where)
         self._project = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
         self._steps = [F.gelu if step == GELU else lm.get_submodule(step) for step in where.transform]
 
@@ -50,13 +53,6 @@ class Heads:
     def has_positions(self) -> bool:
         """Whether the model has a position table; otherwise positions are sinusoids."""
         return self._positions is not None
-
-    @property
-    def weight(self) -> Tensor:
-        """f[V,E]: the projection, tied to the word embeddings; E is D, except in some ELECTRAs."""
-        weight = self._projection.weight
-        assert isinstance(weight, Tensor)
-        return weight
 
     def embed(self, ids: Tensor) -> Tensor:
         """Apply the whole embedding layer (word, position, type, LayerNorm, dropout) to ids i64[B,L]; f[B,L,D]."""
@@ -90,7 +86,7 @@ class Heads:
 
     def logits(self, states: Tensor) -> Tensor:
         """Apply transform, tied projection and bias to states f[..., D]; f[..., V]."""
-        return F.linear(self._transformed(states), self.weight, self._projection.bias)
+        return F.linear(self._transformed(states), self.weight, self._bias)
 
     def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy of states f[N,D] against labels i64[N], f[].
@@ -99,7 +95,7 @@ class Heads:
         """
         if not len(labels):
             return self.logits(states).sum()
-        return projected_cross_entropy(self._transformed(states), self.weight, self._projection.bias, labels)
+        return projected_cross_entropy(self._transformed(states), self.weight, self._bias, labels)
 
     @torch.no_grad()
     def lm_accuracy(self, states: Tensor, labels: Tensor) -> Tensor:
@@ -122,6 +118,14 @@ class Heads:
         for step in self._steps:
             states = step(states)
         return states
+
+
+def projection(model: Any, where: Architecture) -> tuple[Tensor, Tensor | None]:
+    """Return the weight f[V,E] and the bias f[V], if it has one, of the last step of a masked LM's head."""
+    if where.lm_bias:
+        return model.get_input_embeddings().weight, model.get_parameter(where.lm_bias)
+    last = model.get_output_embeddings()
+    return last.weight, last.bias
 
 
 def sinusoids(length: int, words: Tensor) -> Tensor:

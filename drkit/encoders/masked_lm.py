@@ -26,7 +26,7 @@ from drkit.encoders.architectures import (
     first_position,
     longest_text,
 )
-from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
+from drkit.encoders.heads import TIED, Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import mean_of_bags
@@ -138,7 +138,7 @@ class MaskedLmEncoder(nn.Module):
 
     def has_untrained_head(self) -> bool:
         """Return whether the LM head's bias is zero throughout, as it is when a checkpoint came without an LM head."""
-        bias = self.model.get_output_embeddings().bias
+        _, bias = projection(self.model, self.architecture)
         return bias is not None and not bias.any()
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ class MaskedLmEncoder(nn.Module):
 
         Raises DrkitError if the shape does not match, or the head has no bias (ModernBERT's `decoder_bias = false`).
         """
-        bias = self.model.get_output_embeddings().bias
+        _, bias = projection(self.model, self.architecture)
         if bias is None:
             raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to set")
         _copy(bias, log_frequencies, "bias of the LM head")
@@ -246,7 +246,7 @@ def _config_of(model_type: str, sizes: BertSizes, tokenizer: Any, more: Mapping[
             where.sizes.attention_dropout: sizes.dropout,
             where.sizes.activation: sizes.activation,
         },
-        **more,
+        **{**where.config, **more},
     )
     config.max_position_embeddings = sizes.max_positions + first_position(config)
     return config
@@ -307,8 +307,10 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
             "load the encoder",
             new=tuple(f"{step}." for step in where.transform) if is_tied else (),
             trust_remote_code=trust_remote_code,
+            unused=where.unused,
             attn_implementation=where.attention,
             dtype="float32",
+            **where.config,
         )
     if is_tied:
         tie_lm_head(model)

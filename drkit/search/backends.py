@@ -29,7 +29,7 @@ from drkit.core.files import file_hash, link_or_copy, read_json, replacing, writ
 from drkit.core.loading import load_pretrained
 from drkit.core.registry import DRKIT, full_name, installed, package_of
 from drkit.core.spec import Extension
-from drkit.encoders.architectures import longest_text
+from drkit.encoders.architectures import find_architecture, longest_text
 from drkit.encoders.folder import CONFIG, TORCH
 from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
@@ -100,9 +100,20 @@ def _code_of(backend: Extension) -> Backend:
 
 def load_torch(folder: Path) -> Any:
     """Load the transformer in `folder` with torch, in float32. Raises DrkitError as `load_pretrained` does."""
+    where = find_architecture(_load_config(folder).model_type)
     return load_pretrained(
-        "AutoModel", str(folder), "load the encoder in", "Export it again.", dtype="float32", local_files_only=True
+        "AutoModel",
+        str(folder),
+        "load the encoder in",
+        "Export it again.",
+        unused=where.unused if where else (),
+        dtype="float32",
+        local_files_only=True,
     )
+
+
+def _load_config(folder: Path) -> Any:
+    return load_pretrained("AutoConfig", str(folder), "load the encoder in", local_files_only=True)
 
 
 def load_backend(folder: Path, name: str) -> BackendModel:
@@ -128,7 +139,7 @@ def load_backend(folder: Path, name: str) -> BackendModel:
         raise DrkitError(f"{folder / RECORD} does not describe the backend {name}; {again}") from None
     if differ:
         raise DrkitError(f"{differ[0]} in {folder} has changed since the backend {name} was converted; {again}")
-    config = load_pretrained("AutoConfig", str(folder), "load the encoder in", local_files_only=True)
+    config = _load_config(folder)
     with _explained(f"load the backend {name}", folder):
         return BackendModel(name, config, backend.load(folder / backend.file), origin)
 

@@ -162,7 +162,7 @@ def test_heads_and_layers_are_the_models_own(name):
     torch.testing.assert_close(out.layers[1], norm(full.hidden_states[1]))
     assert heads.positions(7).shape == (7, 16)
     assert heads.embed(tokens.ids).shape == out.hidden.shape
-    if name != "modernbert":
+    if heads.has_positions:
         torch.testing.assert_close(heads.embed(tokens.ids), full.hidden_states[0])
 
 
@@ -195,7 +195,7 @@ def test_groups_hold_every_text_once_and_all_of_its_tokens(lengths):
     assert all(len(rows) * length >= 1024 for rows, length in groups[:-1])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("modernbert", "electra")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("modernbert", "deberta-v2", "electra")])
 def test_positions_and_vectors_go_through_the_embedding_layer(name):
     encoder, tokenizer = wrapped(name)
     heads, embeddings = encoder.eval().heads(), encoder.backbone.embeddings
@@ -255,7 +255,8 @@ def test_the_longest_text_is_read_and_a_longer_one_refused(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_decoder_starts_from_the_encoders_last_layers_where_they_are_of_its_kind(name):
-    encoder, tokenizer = wrapped(name)
+    alike = {"relative_attention": False, "pos_att_type": []} if name == "deberta-v2" else {}
+    encoder, tokenizer = wrapped(name, **alike)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer)
     decoder = MlmDecoder(MlmDecoderConfig(layers=1, init="encoder-tail"), context)
     if name == "modernbert":
@@ -366,6 +367,44 @@ def test_an_electra_discriminator_is_an_encoder_with_a_new_head(tmp_path):
     tokens = batch_of(tokenizer)
     hidden = discriminator.eval().electra(tokens.ids, attention_mask=tokens.attention.long()).last_hidden_state
     torch.testing.assert_close(encoder(tokens.ids, tokens.attention)["hidden"], hidden)
+
+
+@pytest.mark.parametrize("published", ["masked LM", "discriminator"])
+def test_a_published_deberta_is_read_with_its_head(published, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model, tokenizer = tiny("deberta-v2")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["legacy"]  # the published ones do not have this key
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = load_file(tmp_path / "model.safetensors")
+    if published == "discriminator":
+        weights |= {f"mask_predictions.{name}.weight": torch.ones(3, 16) for name in ("dense", "classifier")}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    tokenizer.save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder = MaskedLmEncoder.from_pretrained(str(tmp_path))
+        search = TextEncoder.bare(tmp_path, pooling="cls")
+    tokens = batch_of(tokenizer)
+    with torch.no_grad():
+        expected = model.eval()(tokens.ids, tokens.attention.long())
+        found = encoder(tokens.ids, tokens.attention)
+    torch.testing.assert_close(encoder.heads().logits(found["hidden"]), expected.logits)
+    vectors = F.normalize(found["bottleneck"], dim=-1).numpy()
+    np.testing.assert_allclose(search.evolve(passage_length=LENGTH).encode_passages(TEXTS), vectors, atol=1e-5)
+
+
+def test_a_deberta_may_have_a_position_table_and_must_have_the_published_head():
+    encoder, tokenizer = wrapped("deberta-v2", position_biased_input=True, type_vocab_size=2)
+    heads, ids = encoder.eval().heads(), batch_of(tokenizer).ids
+    table, words = encoder.backbone.embeddings.position_embeddings.weight, encoder.model.get_input_embeddings().weight
+    torch.testing.assert_close(heads.positions(9), table[:9])
+    torch.testing.assert_close(heads.embed_vectors(words[ids]), heads.embed(ids))
+    torch.testing.assert_close(encoder(ids, ids >= 0, layers=(0,))["layers"][0], heads.embed(ids))
+    with pytest.raises(DrkitError, match=r"missing: lm_predictions.* with legacy = False in its configuration"):
+        wrapped("deberta-v2", legacy=True)
 
 
 def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):

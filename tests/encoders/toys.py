@@ -67,6 +67,18 @@ def _config(config_class, tokenizer, **sizes):
 
 
 DISTILBERT = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0}
+# As DeBERTa-v3: distances in buckets, no position table, no token types, and the head of the published checkpoints.
+DEBERTA = {
+    **NO_DROPOUT,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "type_vocab_size": 0,
+    "legacy": False,
+}
 MADE = {
     "bert": (hf.BertForMaskedLM, wordpiece, NO_DROPOUT),
     "roberta": (hf.RobertaForMaskedLM, byte_level, {**NO_DROPOUT, "type_vocab_size": 1}),
@@ -76,6 +88,7 @@ MADE = {
     "electra-wide": (hf.ElectraForMaskedLM, wordpiece, {**NO_DROPOUT, "embedding_size": 16}),
     "distilbert": (hf.DistilBertForMaskedLM, wordpiece, DISTILBERT),
     "mpnet": (hf.MPNetForMaskedLM, lambda: wordpiece(roberta=True), NO_DROPOUT),
+    "deberta-v2": (hf.DebertaV2ForMaskedLM, metaspace, DEBERTA),
     "modernbert": (
         hf.ModernBertForMaskedLM,
         lambda: byte_level(roberta=False),
