@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
+from drkit.encoders.pooling import POOLING_PARTS
 from drkit.losses.specs import LOSSES
 from drkit.maskers.specs import MASKERS
 from drkit.miners.specs import MINERS
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the maskers, contexts, decoders, losses, miners, collections and signals that drkit itself provides."""
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS]
+    """Return the parts of every kind that drkit itself provides."""
+    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS]
 
 
 @hookimpl

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture as Architecture
     from drkit.encoders.architectures import LayerNames as LayerNames
     from drkit.encoders.architectures import SizeNames as SizeNames
+    from drkit.encoders.heads import highest_logits as highest_logits
+    from drkit.encoders.heads import pool_logits as pool_logits
     from drkit.encoders.heads import seeded as seeded
     from drkit.encoders.heads import token_states as token_states
     from drkit.errors import DrkitError as DrkitError

@@ -230,6 +230,8 @@ def export_checkpoint(
     for backend in backends:
         check_conversion(backend, texts)
     encoder = _open(source, pooling, "cpu", registry)
+    if backends and encoder.is_sparse:
+        raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
     if backends and any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, Path(folder))):
         raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
     if dimension is not None:

@@ -44,7 +44,8 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.stage import files_state
 from drkit.runs.steps.reranker import check_teacher
-from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
+from drkit.search import Reranker, Retriever, Vectors, encode_corpus, open_index
+from drkit.search.index import exact_index
 from drkit.search.vectors import ABOUT as VECTORS
 from drkit.train.teacher import Agreement
 
@@ -213,7 +214,7 @@ class ChainModels:
             made_by = loaded_value(encoder) or open_encoder(self.encoder, device=self.device, **dict(self.reading))
             is_index = not (self.index / VECTORS).is_file()
             retriever = Retriever(
-                made_by, open_index(self.index) if is_index else FlatIndex.over(Vectors.open(self.index))
+                made_by, open_index(self.index) if is_index else exact_index(Vectors.open(self.index))
             )
         return BuildContext(
             retriever=retriever,

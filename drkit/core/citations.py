@@ -64,6 +64,12 @@ SIMCSE = Citation(
     year=2021,
     url="https://arxiv.org/abs/2104.08821",
 )
+SPLADE = Citation(
+    key="formal2021splade",
+    title="SPLADE v2: Sparse Lexical and Expansion Model for Information Retrieval",
+    year=2021,
+    url="https://arxiv.org/abs/2109.10086",
+)
 MATRYOSHKA = Citation(
     key="kusupati2022matryoshka",
     title="Matryoshka Representation Learning",

@@ -19,13 +19,14 @@ from attrs import field, frozen
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
-MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING = (
+MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
     "masker",
     "encoder",
     "batch",
     "fine-tuning",
     "re-ranking",
     "mining",
+    "pooling",
 )
 
 
@@ -59,7 +60,10 @@ PROVIDED = (
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
     Provided("candidates", MINING, "results of the previous miner in the chain"),
+    Provided("heads", POOLING, "the encoder's LM head, lent for one call (`LmHeads`)"),
 )
+# What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
+WORD_SCORES = "word-scores"
 
 # What a part can require of the run, besides the arguments of its call. The first three have their own stages.
 CAPABILITIES: Mapping[str, str] = {

@@ -24,6 +24,8 @@ from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 # The model type of drkit's own encoders without layers (`drkit.encoders.static`).
 STATIC = "drkit-static"
+# Saved in a checkpoint's config.json, so that loading it does not restore the transform of its LM head.
+TIED = "drkit_tied_lm_head"
 # A step of an LM head that is a function, not a module.
 GELU = "gelu()"
 

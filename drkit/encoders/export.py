@@ -15,10 +15,12 @@ from attrs.validators import ge, in_, optional
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import without_progress_bars
-from drkit.encoders.architectures import STATIC
+from drkit.encoders.architectures import STATIC, TIED
 from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
+    LEXICAL,
+    LEXICAL_MODULES,
     MODULES,
     PART_POOLING,
     PASSAGES,
@@ -28,18 +30,20 @@ from drkit.encoders.folder import (
     ROUTES,
     SETTINGS,
     SIMILARITIES,
+    SPLADE_POOLING,
     STATIC_MODULES,
     SUPPORTED_MODULES,
     TRUNCATION,
     check_truncation,
 )
+from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
-from drkit.encoders.pooling import POOLINGS, check_token_weights, is_weighted, static_problem
+from drkit.encoders.pooling import POOLINGS, LexicalConfig, check_token_weights, is_weighted, static_problem
 from drkit.encoders.static import fold_weights
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 
-_MODULE = "sentence_transformers.models."
+_MODULE, _SPARSE_MODULE = "sentence_transformers.models.", "sentence_transformers.sparse_encoder.models."
 _PART_POOLING = f"drkit.encoders.sentence_module.{PART_POOLING}"
 
 
@@ -61,6 +65,11 @@ class _Declarations:
     def has_unit_length(self) -> bool:
         """Whether all vectors have length 1."""
         return self.normalize or self.similarity == "cosine"
+
+    @property
+    def lexical(self) -> LexicalConfig | None:
+        """The settings of the pooling `lexical`; None with another one."""
+        return LexicalConfig(**(self.pooling_settings or {})) if self.pooling == LEXICAL else None
 
     @property
     def longest(self) -> int:
@@ -87,7 +96,7 @@ def export_encoder(
 ) -> Path:
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
 
-    model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
+    model: a Hugging Face backbone, or a masked LM, whose head only the pooling `lexical` keeps. pooling: a name of
     `drkit.encoders.pooling.POOLINGS`, or that of `learned_pooling`, for which sentence-transformers needs drkit
     and `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
@@ -95,7 +104,8 @@ def export_encoder(
     token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
 
     A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors. Truncation is a
-    Dense module without bias, whose weights are the first rows of the identity; a static encoder's table is cut.
+    Dense module without bias, whose weights are the first rows of the identity; a static encoder's table is cut. With
+    the pooling `lexical` the folder is a SparseEncoder.
 
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
@@ -114,7 +124,7 @@ def export_encoder(
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     _check_pooling(pooling, token_weights, learned_pooling)
-    given = getattr(model, "base_model", model)
+    given = model if pooling == LEXICAL else getattr(model, "base_model", model)
     if truncate_dim is not None:
         check_truncation(truncate_dim, _dimension(given, learned_pooling))
     weights = token_weights or learned_pooling
@@ -174,6 +184,22 @@ def _check_pooling(pooling: str, token_weights: TokenWeights | None, learned: Le
     if learned is not None and pooling != learned.name:
         raise DrkitError(f"cannot export the encoder: its pooling is {learned.name!r}, not {pooling!r}")
     check_token_weights(pooling, token_weights)
+    if learned is not None and learned.receives_heads and pooling != LEXICAL:
+        raise DrkitError(f"cannot export the encoder: no module of sentence-transformers gives {pooling!r} an LM head")
+
+
+def _check_lexical(model: Any, declared: _Declarations) -> None:
+    """Raise DrkitError if a SparseEncoder would compute other scores than this model."""
+    if declared.has_unit_length or declared.truncate_dim is not None:
+        raise DrkitError(
+            "cannot export the encoder: scores of words are compared by dot product and cannot be truncated; set "
+            "similarity = 'dot', and leave out normalize and truncate_dim"
+        )
+    if getattr(model.config, TIED, False):
+        raise DrkitError(
+            "cannot export the encoder: its LM head is the tied projection alone, which transformers cannot load; "
+            "train one with lm_head = 'transform'"
+        )
 
 
 def _dimension(backbone: Any, learned: LearnedPooling | None) -> int:
@@ -187,14 +213,19 @@ def _write_transformer(
     declared: _Declarations,
     weights: TokenWeights | LearnedPooling | None,
 ) -> None:
-    backbone = _as_auto_model(given)
+    if declared.lexical:
+        _check_lexical(given, declared)
+    backbone = _as_auto_model(given, "AutoModelForMaskedLM" if declared.lexical else "AutoModel")
     with without_progress_bars():
         backbone.save_pretrained(folder)
     _save_tokenizer(tokenizer, folder, declared)
     modules = _modules_of(declared)
     _write_declarations(folder, declared, modules)
     learned = weights if isinstance(weights, LearnedPooling) else None
-    if learned is not None:
+    if declared.lexical:
+        splade = {"pooling_strategy": declared.lexical.over_positions, "activation_function": "relu"}
+        _write_json(folder / modules[SPLADE_POOLING] / "config.json", splade)
+    elif learned is not None:
         learned.save(folder / modules[PART_POOLING])
     else:
         flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
@@ -241,14 +272,12 @@ def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _as_auto_model(backbone: Any) -> Any:
-    """Return a float32 copy on the CPU, of the class that `AutoModel` builds for the configuration."""
-    from transformers import AutoModel
-
-    from drkit.encoders.heads import seeded
+def _as_auto_model(backbone: Any, auto: str) -> Any:
+    """Return a float32 copy on the CPU, of the class that transformers' class `auto` builds for the configuration."""
+    import transformers
 
     with seeded(0, "export"):
-        model = AutoModel.from_config(copy.deepcopy(backbone.config)).float()
+        model = getattr(transformers, auto).from_config(copy.deepcopy(backbone.config)).float()
     weights = {name: value.detach().cpu().float() for name, value in backbone.state_dict().items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [name for name in missing if not name.startswith("pooler.")] + list(unexpected)
@@ -320,6 +349,8 @@ def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
 
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
+    if declared.lexical:
+        return _folders(LEXICAL_MODULES)
     names = SUPPORTED_MODULES[declared.has_unit_length, is_weighted(declared.pooling)]
     if declared.pooling not in POOLINGS:
         names = tuple(PART_POOLING if name == "Pooling" else name for name in names)
@@ -331,7 +362,9 @@ def _modules_of(declared: _Declarations) -> dict[str, str]:
 
 def _class_of(module: str) -> str:
     """Return the import path of a module, by which sentence-transformers loads it."""
-    return _PART_POOLING if module == PART_POOLING else _MODULE + module
+    if module == PART_POOLING:
+        return _PART_POOLING
+    return (_SPARSE_MODULE if module in LEXICAL_MODULES else _MODULE) + module
 
 
 def _static_modules_of(declared: _Declarations) -> dict[str, str]:
@@ -345,7 +378,9 @@ def _folders(names: Sequence[str]) -> dict[str, str]:
 def _model_settings(declared: _Declarations) -> dict[str, Any]:
     import torch
 
+    lexical = declared.lexical
     return {
+        **({"model_type": "SparseEncoder", "max_active_dims": lexical.top_k or None} if lexical else {}),
         "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
         "prompts": {"query": declared.query_prompt, "document": declared.passage_prompt},
         "default_prompt_name": None,
@@ -358,14 +393,17 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
         for key, value in {**_declared(declared), **provenance}.items()
     )
-    # The module of a learned pooling is drkit's, which sentence-transformers imports only if it is told to.
-    trusted = "" if declared.pooling in POOLINGS else ", trust_remote_code=True"
+    library, title, tags = "SentenceTransformer", "Dense retriever", "sentence-transformers, feature-extraction"
+    if declared.lexical:
+        library, title, tags = "SparseEncoder", "Lexical retriever", "sentence-transformers, sparse-encoder, splade"
+    # The module of another learned pooling is drkit's, which sentence-transformers imports only if it is told to.
+    trusted = "" if declared.pooling in (*POOLINGS, LEXICAL) else ", trust_remote_code=True"
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
-        "tags: [drkit, sentence-transformers, feature-extraction]\n---\n\n"
-        "# Dense retriever trained with drkit\n\n"
-        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        f'encoder = SentenceTransformer("path/to/this/folder"{trusted})\n'
+        f"tags: [drkit, {tags}]\n---\n\n"
+        f"# {title} trained with drkit\n\n"
+        f"```python\nfrom sentence_transformers import {library}\n\n"
+        f'encoder = {library}("path/to/this/folder"{trusted})\n'
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "

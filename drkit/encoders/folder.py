@@ -38,6 +38,9 @@ SUPPORTED_MODULES = {
 }
 # Takes the place of Pooling if the pooling is a part; its weights, in the module's folder or beside a checkpoint.
 PART_POOLING, POOLING_FILE = "PartPooling", "pooling.safetensors"
+# The modules of a SparseEncoder, whose pooling is `lexical`; newer versions call the first one Transformer.
+LEXICAL, SPLADE_POOLING = "lexical", "SpladePooling"
+LEXICAL_MODULES = ("MLMTransformer", SPLADE_POOLING)
 # Keeps the first numbers of a vector; comes after Pooling.
 TRUNCATION = "Dense"
 STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
@@ -66,11 +69,14 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     """Read the settings of a `TextEncoder` from a folder, with the folders of its transformer and weights of pooling.
 
     modules: folder of each module, by module name; read from modules.json if None. Besides settings, the result has
-    `transformer`, `word_weights` and `learned_pooling`: folders, the last two None without them.
+    `transformer`, `word_weights` and `learned_pooling`: folders, the last two None without them; and
+    `pooling_settings`: those of the pooling `lexical`, None with another one.
 
     Raises DrkitError if modules.json is missing, or a module, pooling or similarity is not supported.
     """
     modules = read_modules(folder) if modules is None else modules
+    if SPLADE_POOLING in modules:
+        return _read_lexical_settings(folder, modules)
     _check_modules(folder, modules)
     is_static = "StaticEmbedding" in modules
     transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
@@ -96,12 +102,42 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
         "pooling": learned_pooling_name(folder / modules[PART_POOLING])
         if is_learned
         else pooling_of(pooling, folder, weighted="WordWeights" in modules),
+        "pooling_settings": None,
         "similarity": _similarity(saved, folder),
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
         "passage_length": own.get("passage_length", length),
         "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
         **prompts,
+    }
+
+
+def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str, Any]:
+    """Read a folder of a SparseEncoder: a masked LM and SpladePooling. Raises DrkitError for anything else."""
+    pooling = _read_object(folder / modules[SPLADE_POOLING] / "config.json")
+    saved = _read_object(folder / SETTINGS, {})
+    transformer = folder / next(iter(modules.values()))
+    if len(modules) != 2 or pooling.get("activation_function", "relu") != "relu":
+        raise UnsupportedEncoderError(
+            f"{folder}: unsupported modules ({', '.join(modules)}) or activation "
+            f"({pooling.get('activation_function')}); drkit supports {' and '.join(LEXICAL_MODULES)} with relu"
+        )
+    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
+    return {
+        "transformer": transformer,
+        "word_weights": None,
+        "learned_pooling": None,
+        "pooling": LEXICAL,
+        "pooling_settings": {
+            "over_positions": pooling.get("pooling_strategy", "max"),
+            "top_k": saved.get("max_active_dims") or 0,
+        },
+        "similarity": "dot",
+        "normalize": False,
+        "query_length": own.get("query_length", length),
+        "passage_length": own.get("passage_length", length),
+        "truncate_dim": None,
+        **_prompts(saved),
     }
 
 
@@ -199,6 +235,11 @@ def _is_inside(path: Any) -> bool:
 def is_dual(folder: Path) -> bool:
     """Return whether an encoder folder has separate encoders for queries and passages."""
     return (folder / MODULES).is_file() and "Router" in read_modules(folder)
+
+
+def is_lexical(folder: Path) -> bool:
+    """Return whether an encoder folder is a SparseEncoder, whose LM head scores words."""
+    return (folder / MODULES).is_file() and SPLADE_POOLING in read_modules(folder)
 
 
 def read_routes(folder: Path) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ cross-entropy uses torch's fused kernel if the installed torch has one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -15,13 +15,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from drkit.core.types import TokenStates
-from drkit.encoders.architectures import GELU, Architecture, architecture, first_position, has_module
+from drkit.core.types import LmHeads, TokenStates
+from drkit.encoders.architectures import GELU, TIED, Architecture, architecture, first_position, has_module
 from drkit.errors import DrkitError
 
-# Saved in a checkpoint's config.json, so that loading it does not restore the transform.
-TIED = "drkit_tied_lm_head"
 # Logits held at once by the fused cross-entropy: 64 MB in float32. torch's own heuristic aims at the size of the
 # hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU. From about 500 rows on,
 # chunking costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522).
@@ -199,6 +198,41 @@ def _chunks(states: Tensor, labels: Tensor, vocab: int) -> Iterator[tuple[Tensor
 
 def _rows(vocab: int) -> int:
     return max(1, LOGITS_AT_ONCE // vocab)
+
+
+def pool_logits(
+    states: Tensor,
+    attention: Tensor,
+    heads: LmHeads,
+    reduce: Callable[[Tensor, Tensor], Tensor],
+    *,
+    at_once: int = LOGITS_AT_ONCE,
+) -> Tensor:
+    """Reduce the logits of all positions to one number for each text and word, f[B,V], without ever holding f[B,L,V].
+
+    states f[B,L,D], attention bool[B,L]. reduce: called with the logits f[b,L,V] of a few texts, which it may
+    overwrite, and their attention bool[b,L]; returns f[b,V]. at_once: number of logits held at once, or those of one
+    text if that is more; the backward pass computes them again.
+    """
+    size = max(1, at_once // (states.shape[1] * len(heads.weight)))
+    attention = attention.bool()
+
+    def reduced(some: Tensor, kept: Tensor) -> Tensor:
+        return reduce(heads.logits(some), kept)
+
+    parts = [
+        checkpoint(reduced, states[at : at + size], attention[at : at + size], use_reentrant=False)
+        for at in range(0, len(states), size)
+    ]
+    return torch.cat(parts)
+
+
+def highest_logits(logits: Tensor, attention: Tensor) -> Tensor:
+    """Return the largest logit f[B,V] of each word over the real positions of f[B,L,V], which are overwritten.
+
+    Neither the projection nor the maximum needs the original logits in its backward pass.
+    """
+    return logits.masked_fill_(~attention[:, :, None], torch.finfo(logits.dtype).min).max(1).values
 
 
 def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:

@@ -1,4 +1,4 @@
-"""A pooling with weights of its own: a part of the kind `pooling`, trained and saved with its encoder.
+"""A pooling with weights or settings of its own: a part of the kind `pooling`, trained and saved with its encoder.
 
 Beside a checkpoint, and in the module `PartPooling` of an exported encoder, it is one file: its weights, and in their
 metadata the part, its settings and the sizes of the encoder that it was built for.
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import Kind
-from drkit.core.types import BackboneInfo, BuildContext
+from drkit.core.spec import WORD_SCORES, Kind
+from drkit.core.types import BackboneInfo, BuildContext, LmHeads
 from drkit.encoders.folder import MODULES, PART_POOLING, POOLING_FILE, read_modules
 from drkit.encoders.heads import seeded
 from drkit.encoders.pooling import pooling_config
@@ -31,8 +31,9 @@ _METADATA = "pooling"
 class LearnedPooling(nn.Module):
     """A part of the kind `pooling`, with the choice that it was built from.
 
-    name, settings: as a recipe writes them. backbone: the sizes of the encoder. seed: of its initial weights; the
-    global random state is unchanged. registry: where the part is looked up; everything that is installed if None.
+    name, settings: as a recipe writes them; `all_settings` has the defaults, too. backbone: the sizes of the encoder.
+    seed: of its initial weights; the global random state is unchanged. registry: where the part is looked up;
+    everything that is installed if None.
 
     Raises UnknownNameError for an unknown name, and DrkitError for settings that the part does not have or refuses.
     """
@@ -49,7 +50,10 @@ class LearnedPooling(nn.Module):
         super().__init__()
         self.name, self.settings, self.backbone = name, dict(settings), backbone
         registry = registry or installed().registry
-        config = pooling_config(registry, name, settings)
+        config, spec = pooling_config(registry, name, settings), registry.get(Kind.POOLING, name)
+        self.all_settings = json.loads(json.dumps(asdict(config), default=str))
+        self.receives_heads = "heads" in spec.receives
+        self.is_sparse = WORD_SCORES in spec.provides
         with seeded(seed, "pooling"):
             self.part: Any = registry.build(Kind.POOLING, name, config, BuildContext(backbone=backbone, seed=seed))
 
@@ -58,9 +62,12 @@ class LearnedPooling(nn.Module):
         """The length of the vectors: the part's `dimension`, or the encoder's hidden size without one."""
         return int(getattr(self.part, "dimension", self.backbone.hidden))
 
-    def forward(self, hidden: Tensor, attention: Tensor) -> Tensor:
-        """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding)."""
-        vectors: Tensor = self.part(hidden, attention)
+    def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads | None = None) -> Tensor:
+        """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding).
+
+        heads: the encoder's LM head, for a part that receives it.
+        """
+        vectors: Tensor = self.part(hidden, attention, *([heads] if self.receives_heads else []))
         return vectors
 
     def save(self, folder: Path) -> None:

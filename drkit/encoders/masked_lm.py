@@ -19,6 +19,7 @@ from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import (
     STATIC,
+    TIED,
     BertSizes,
     architecture,
     backbone_info,
@@ -26,7 +27,7 @@ from drkit.encoders.architectures import (
     first_position,
     longest_text,
 )
-from drkit.encoders.heads import TIED, Heads, projection, seeded, tie_lm_head
+from drkit.encoders.heads import Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import mean_of_bags
@@ -65,6 +66,11 @@ class MaskedLmEncoder(nn.Module):
         base = self.model.base_model
         assert isinstance(base, nn.Module)
         return base
+
+    @property
+    def text_model(self) -> Any:
+        """What reads texts in search: the masked LM if the pooling applies its head, else the backbone."""
+        return self.model if self.learned_pooling and self.learned_pooling.receives_heads else self.backbone
 
     @property
     def dimension(self) -> int:
@@ -116,7 +122,7 @@ class MaskedLmEncoder(nn.Module):
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
         """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L]."""
         if self.learned_pooling is not None:
-            vectors: Tensor = self.learned_pooling(hidden, attention)
+            vectors: Tensor = self.learned_pooling(hidden, attention, self.heads())
             return vectors
         return pool(hidden, attention, self.pooling)
 
@@ -151,6 +157,16 @@ class MaskedLmEncoder(nn.Module):
         if bias is None:
             raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to set")
         _copy(bias, log_frequencies, "bias of the LM head")
+
+    @torch.no_grad()
+    def center_lm_bias(self) -> None:
+        """Subtract the mean of the LM head's bias, which changes no probability of a word.
+
+        A bias of log frequencies puts nearly all scores below 0, where a pooling of scores gets no gradient.
+        """
+        _, bias = projection(self.model, self.architecture)
+        if bias is not None:
+            bias -= bias.mean()
 
     @torch.no_grad()
     def set_token_weights(self, weights: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Pooling: how the hidden states of a text become one vector, by name. No torch at import.
 
-These poolings have no weights, or those of tokens; the kind `pooling` adds others (`drkit.encoders.learned_pooling`).
+The poolings of `POOLINGS` have no weights, or those of tokens; the kind `pooling` adds others, with weights or settings
+of their own (`drkit.encoders.learned_pooling`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
+from attrs.validators import in_
 
+from drkit.core.citations import SPLADE
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.settings import at_least, setting
+from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -68,6 +72,29 @@ POOLINGS: Mapping[str, Pooling] = {
     "max": Pooling(max_over_tokens, "max", "The largest value of each dimension over all tokens"),
     "last": Pooling(last_token, "lasttoken", "The state of the last token"),
 }
+
+
+@frozen
+class LexicalConfig:
+    """Settings of `LexicalPooling`."""
+
+    over_positions: str = setting("max", in_(("max", "sum")), "how the scores of a word at all positions become one")
+    top_k: int = setting(0, at_least(0), "words that a text keeps, those with the largest scores; 0: all")
+
+
+# Parts of the kind `pooling` that drkit itself provides.
+POOLING_PARTS = (
+    ComponentSpec(
+        kind=Kind.POOLING,
+        name="lexical",
+        target="drkit.encoders.lexical:LexicalPooling",
+        config=LexicalConfig,
+        summary="Scores of the vocabulary's words by the LM head, stored sparse",
+        cite=SPLADE,
+        receives=("heads",),
+        provides=(WORD_SCORES,),
+    ),
+)
 
 
 def check_pooling(name: str, where: str = "") -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
+    from drkit.losses.flops import FlopsLoss as FlopsLoss
     from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from drkit.losses.self_contrastive import products as products
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
+    from drkit.losses.specs import FlopsConfig as FlopsConfig
     from drkit.losses.specs import InfoNceConfig as InfoNceConfig
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig

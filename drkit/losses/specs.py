@@ -8,7 +8,7 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM
+from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM, SPLADE
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
@@ -121,16 +121,10 @@ def _prefixes(_instance: Any, attribute: Attribute[Any], value: tuple[int, ...])
         raise ValueError(f"'{attribute.name}' must be different numbers from 1 to {LONGEST_VECTOR:,}, got {value}")
 
 
-@frozen
-class MatryoshkaConfig:
-    """Settings of `MatryoshkaLoss`."""
+class _WrapsLoss:
+    """Settings of a loss that computes another loss, and has its properties."""
 
-    loss: LossChoice = setting(
-        Choice("contrastive", ContrastiveConfig()), None, "the loss of every prefix; any loss over pairs"
-    )
-    dimensions: tuple[int, ...] = setting(
-        (), _prefixes, "prefixes to train beside the whole vector; empty: its half, a quarter .. down to 8 numbers"
-    )
+    loss: Choice
 
     @property
     def search_similarity(self) -> str:
@@ -141,6 +135,30 @@ class MatryoshkaConfig:
     def in_batch(self) -> bool:
         """Whether the wrapped loss compares a query with other queries' passages."""
         return self.loss.config.in_batch if isinstance(self.loss.config, InBatchNegatives) else True
+
+
+@frozen
+class MatryoshkaConfig(_WrapsLoss):
+    """Settings of `MatryoshkaLoss`."""
+
+    loss: LossChoice = setting(
+        Choice("contrastive", ContrastiveConfig()), None, "the loss of every prefix; any loss over pairs"
+    )
+    dimensions: tuple[int, ...] = setting(
+        (), _prefixes, "prefixes to train beside the whole vector; empty: its half, a quarter .. down to 8 numbers"
+    )
+
+
+@frozen
+class FlopsConfig(_WrapsLoss):
+    """Settings of `FlopsLoss`."""
+
+    loss: LossChoice = setting(
+        Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
+    )
+    queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors")
+    passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors")
+    warmup: int = setting(0, at_least(0), "batches in which both weights grow quadratically to their values")
 
 
 @frozen
@@ -223,6 +241,16 @@ LOSSES = (
         config=MatryoshkaConfig,
         summary="Applies a loss to vector prefixes, so that vectors can be truncated",
         cite=MATRYOSHKA,
+        receives=("pairs",),
+        scope="batch",
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="flops",
+        target="drkit.losses.flops:FlopsLoss",
+        config=FlopsConfig,
+        summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
+        cite=SPLADE,
         receives=("pairs",),
         scope="batch",
     ),

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import local_path, read_json
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import (
     BATCH,
@@ -26,14 +26,15 @@ from drkit.core.spec import (
     MADE_FOR_PRETRAINING,
     PROVIDED,
     RERANKING,
+    WORD_SCORES,
     ComponentSpec,
     Kind,
     engine_names,
     provided_by,
     scope_problems,
 )
-from drkit.encoders.architectures import check_start_model
-from drkit.encoders.folder import MODULES, read_modules
+from drkit.encoders.architectures import TIED, check_start_model
+from drkit.encoders.folder import CONFIG, MODULES, read_modules
 from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.compose import ComposeRequest, compose
@@ -47,14 +48,14 @@ from drkit.recipe.parts import (
     parts_of,
 )
 from drkit.recipe.rounds import rounds_problems
-from drkit.recipe.schema import ITSELF, MAIN, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, MAIN, Choice, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
 def check(recipe: Recipe, registry: Registry) -> None:
     """Raise ProblemsError that lists every combination in the recipe that cannot work."""
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe)]
-    problems += _pooling_problems(recipe.encoder, registry)
+    problems += _pooling_problems(recipe, registry)
     if recipe.pretrain:
         problems += _pretrain_problems(recipe.pretrain, registry)
     problems += rounds_problems(recipe, registry)
@@ -87,7 +88,8 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
     return problems
 
 
-def _pooling_problems(encoder: EncoderSettings, registry: Registry) -> list[str]:
+def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
+    encoder = recipe.encoder
     if encoder.pooling in POOLINGS:
         wrong = f"the pooling {encoder.pooling!r} has no settings: leave them out @ encoder.pooling_settings"
         return [wrong] if encoder.pooling_settings else []
@@ -95,7 +97,32 @@ def _pooling_problems(encoder: EncoderSettings, registry: Registry) -> list[str]
         pooling_config(registry, encoder.pooling, encoder.pooling_settings or {})
     except DrkitError as error:
         return [f"{error} @ encoder.pooling_settings"]
-    return []
+    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, encoder.pooling).provides
+    return list(_lexical_problems(recipe)) if is_sparse else []
+
+
+def _lexical_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what an encoder whose vectors are scores of words cannot do."""
+    encoder = recipe.encoder
+    what = f"the pooling {encoder.pooling!r} makes scores of words"
+    config = local_path(encoder.pretrained or "") / CONFIG
+    is_tied = read_json(config, "give the folder of a model").get(TIED) if config.is_file() else False
+    if is_tied or (encoder.pretrained is None and encoder.lm_head == "tied"):
+        yield (
+            f"{what} by the LM head, and transformers cannot load the head 'tied': train the encoder with --set "
+            f"encoder.lm_head=transform @ encoder.lm_head"
+        )
+    if recipe.pretrain:
+        yield (
+            f"{what}, which no decoder reads: pre-train with another pooling, and start from that run: --encoder RUN "
+            f"--set pretrain=none @ pretrain"
+        )
+    if recipe.finetune and recipe.finetune.encoders == "separate":
+        yield f"{what}, which only a shared encoder does: --set finetune.encoders=shared @ finetune.encoders"
+    if recipe.similarity == "cosine":
+        yield f"{what}, compared by dot product: set the similarity of the loss to dot @ finetune.loss.similarity"
+    if recipe.evaluation.index != "flat":
+        yield f"{what}, which only an exact index searches: --set evaluation.index=flat @ evaluation.index"
 
 
 def _encoder_problems(recipe: Recipe) -> list[str]:

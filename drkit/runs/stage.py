@@ -278,7 +278,8 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     settings = read_encoder_settings(folder)
     if settings.pop("normalize"):
         settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
-    for name in ("transformer", "word_weights", "learned_pooling", "truncate_dim"):  # truncated ones start no run
+    # Truncated encoders start no run.
+    for name in ("transformer", "word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
         del settings[name]
     return TextReading(**settings, precision=reading.precision)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from drkit.data.rows import batched
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, import_extra
 from drkit.recipe.schema import LANGUAGES
+from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
@@ -31,8 +31,8 @@ ANALYZER_VERSION = 2
 # In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
 _PART = re.compile(r"U+(?!l)|U?l+|D+")
 _LEAST_SHARE = 0.01
-# Scores to a group, of which the largest counts, in the first look for the best ones.
-_GROUP = 32
+# bm25s' arrays of an index without terms.
+_NO_SCORES = dict.fromkeys(("indices", "data", "indptr"), np.zeros(0, dtype=np.int32))
 
 
 def split_words(text: str) -> list[str]:
@@ -204,19 +204,10 @@ class Bm25Retriever:
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         """Add up what each term gives the passages at these positions, without scoring the others."""
-        total = np.zeros(len(positions), dtype=np.float32)
-        if query and self._has_terms:
-            weights = self._engine.scores
-            passages, starts = np.asarray(weights["indices"]), np.asarray(weights["indptr"])
-            begins, ends = starts[query], starts[np.add(query, 1)]
-            wanted = positions.astype(passages.dtype)  # the passages of a term are in order
-            places = np.stack([b + np.searchsorted(passages[b:e], wanted) for b, e in zip(begins, ends, strict=True)])
-            within = np.minimum(places, len(passages) - 1)
-            found = (passages[within] == wanted) & (places < ends[:, None])
-            for given in np.where(found, weights["data"][within], np.float32(0)):
-                total += given
-        scores: list[float] = np.where(positions >= 0, total, math.nan).tolist()
-        return scores
+        found = self._engine.scores if self._has_terms else _NO_SCORES
+        postings = Postings(found["indices"], found["data"], found["indptr"], len(self))
+        terms = query if self._has_terms else []
+        return postings.scores_at(terms, np.ones(len(terms), dtype=np.float32), positions)
 
     def _hits(self, query: list[int], depth: int) -> Hits:
         if not query or not self._has_terms:
@@ -246,27 +237,3 @@ def _contents(passages: Texts, ids: list[str]) -> Iterator[str]:
         doc_id, text = (passage.doc_id, passage.content) if isinstance(passage, Passage) else passage
         ids.append(doc_id)
         yield text
-
-
-def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-    """Return the positions i64[<=depth] of the largest positive scores f32[N], best first, ties by position.
-
-    >>> best_positions(np.array([1, 0, 2, 1], dtype=np.float32), 2).tolist()
-    [2, 0]
-    """
-    positions = np.flatnonzero(scores >= _reached(scores, depth))
-    return positions[np.argsort(-scores[positions], kind="stable")[:depth]]
-
-
-def _reached(scores: NDArray[np.float32], depth: int) -> np.float32:
-    """Return a positive score that at least `depth` of the positive scores reach, or all, and not many more.
-
-    Of the maxima of many groups, `depth` reach the one returned; to find it is a pass over all scores and a small sort.
-    """
-    least: np.float32 = np.nextafter(np.float32(0), np.float32(1))
-    size = min(_GROUP, len(scores) // (2 * depth + 1))
-    if size < 2:
-        return least
-    maxima = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
-    reached: np.float32 = np.partition(maxima, -depth)[-depth]
-    return max(least, reached)

@@ -34,6 +34,8 @@ from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder, inference, read_encoder
 from drkit.search.vectors import (
     ABOUT,
+    SPARSE,
+    SparseRows,
     Storage,
     Vectors,
     ids_file,
@@ -50,6 +52,8 @@ LOCK = ".lock"
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 _HASH = "texts"
 _TEXTS_AT_ONCE = 1024
+# Numbers of sparse vectors, zeros included, before only the others are kept: 128 MB.
+_NUMBERS_AT_ONCE = 2**25
 
 
 def encode_corpus(
@@ -75,6 +79,8 @@ def encode_corpus(
     texts, an id is empty, or a vector is not finite or exceeds float16.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
+    if getattr(loaded_value(encoder), "is_sparse", False):
+        storage = attrs.evolve(storage, format=SPARSE)
     identity = _prepare(path, loaded_value(encoder), storage)
     if isinstance(encoder, Loaded):
         encoder = same_everywhere(encoder, identity)
@@ -134,18 +140,25 @@ def encode_shard(
 
     Raises DrkitError for an empty id, or a vector that is not finite or exceeds float16.
     """
-    names, rows = [name for name, _ in batch], [text for _, text in batch]
+    names = [name for name, _ in batch]
     if "" in names:
         raise DrkitError(f"text {number * storage.shard_size + names.index('') + 1} has an empty id")
-    pieces = []
-    for piece in batched(rows, _TEXTS_AT_ONCE):
-        pieces.append(_encode(loaded_value(encoder), piece, storage.role))
+    pieces: list[Any] = []
+    keep, join = (SparseRows.of, SparseRows.joined) if storage.format == SPARSE else (np.asarray, np.concatenate)
+    for piece in batched(batch, _texts_at_once(loaded_value(encoder), storage)):
+        vectors = _encode(loaded_value(encoder), [text for _, text in piece], storage.role)
+        _check_values(vectors, [name for name, _ in piece], storage.dtype)
+        pieces.append(keep(vectors.astype(storage.dtype)))
         yield len(piece)
-    vectors = np.concatenate(pieces)
-    _check_values(vectors, names, storage.dtype)
-    write_shard(vectors_file(folder, number, storage.format), vectors.astype(storage.dtype))
+    write_shard(vectors_file(folder, number, storage.format), join(pieces))
     # The ids mark the shard as complete.
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+
+
+def _texts_at_once(encoder: Encoder, storage: Storage) -> int:
+    if storage.format != SPARSE:
+        return _TEXTS_AT_ONCE
+    return max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // encoder.dimension))
 
 
 def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32]:

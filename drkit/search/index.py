@@ -40,6 +40,7 @@ from drkit.search.flat import (
     write_about,
     write_vectors,
 )
+from drkit.search.postings import InvertedIndex
 from drkit.search.rankings import Hits, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from drkit.search.text_encoder import Encoder
 
 _LOGGER = logging.getLogger(__name__)
-AnyIndex: TypeAlias = "FlatIndex | FaissIndex"
+AnyIndex: TypeAlias = "FlatIndex | FaissIndex | InvertedIndex"
 RESCORE = (WITH_VECTORS, WITH_CODES) = ("vectors", "codes")
 SAMPLE, DEPTH = 200, 10
 # A measured recall below this share deserves a hint.
@@ -126,9 +127,9 @@ def build_index(
 ) -> AnyIndex:
     """Build an index of a folder of vectors, save it, and return the saved index.
 
-    kind: flat (exact), hnsw, ivf-pq, int8, binary, or a factory string of faiss, such as `IVF1024,PQ32`. settings: of
-    all but flat. The recall of an approximate index is measured with the 10 nearest neighbours of 200 of its own
-    vectors, and stored in its index.json as `recall@10`.
+    kind: flat (exact; of sparse vectors, an inverted index), hnsw, ivf-pq, int8, binary, or a factory string of faiss,
+    such as `IVF1024,PQ32`. settings: of all but flat. The recall of an approximate index is measured with the 10
+    nearest neighbours of 200 of its own vectors, and stored in its index.json as `recall@10`.
 
     Raises DrkitError if the vectors are incomplete or of queries, ids are not unique or values not finite, kind and
     settings do not suit the vectors, or `folder` holds something other than an index.
@@ -143,8 +144,13 @@ def build_index(
     if kind == "flat":
         if settings is not None:
             raise DrkitError("a flat index has no settings: it is exact; choose another kind, or leave them out")
-        FlatIndex.over(vectors).save(folder)
+        exact_index(vectors).save(folder)
         return open_index(folder)
+    if vectors.is_sparse:
+        raise DrkitError(
+            f"{vectors.folder} holds sparse vectors, which are searched exactly by an inverted index, not by an index "
+            f"of kind {kind!r}; use flat"
+        )
     check_kind(kind, vectors.dimension, len(vectors))  # before all vectors are read
     matrix, ids = vectors.shards, vectors.doc_ids
     index = FaissIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
@@ -155,6 +161,11 @@ def build_index(
     return open_index(folder)
 
 
+def exact_index(vectors: Vectors) -> FlatIndex | InvertedIndex:
+    """Return an exact index over an opened folder of vectors: an inverted index if they are sparse, else a flat one."""
+    return InvertedIndex.over(vectors) if vectors.is_sparse else FlatIndex.over(vectors)
+
+
 def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     """Open a saved index of any kind; memory: see `FlatIndex.load`.
 
@@ -162,6 +173,8 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     """
     kind = read_about(Path(folder)).get("kind", "flat")
     _LOGGER.info("opening the %s index %s", kind, folder)
+    if kind == InvertedIndex.kind:
+        return InvertedIndex.load(folder)
     return FlatIndex.load(folder, memory=memory) if kind == "flat" else FaissIndex.load(folder)
 
 
@@ -410,7 +423,7 @@ class Retriever:
         from drkit.search.encode import encode_corpus
 
         encode_corpus(encoder, texts, folder, shard=Shard(0, 1))
-        return cls(encoder, FlatIndex.over(Vectors.open(folder)))
+        return cls(encoder, exact_index(Vectors.open(folder)))
 
     def __len__(self) -> int:
         return len(self.index)

@@ -158,8 +158,7 @@ class QueryBlock:
     def encode(self, encoder: Encoder | None) -> NDArray[np.float32]:
         """Return the vectors f32[n,D]. Raises DrkitError for an empty query, or texts without an encoder."""
         if self.folder is not None:
-            stored = Vectors.open(self.folder).shards
-            return np.asarray(stored[self.start : self.start + len(self.query_ids)], dtype=np.float32)
+            return Vectors.open(self.folder).block(self.start, self.start + len(self.query_ids))
         if encoder is None:
             raise DrkitError(_NO_ENCODER)
         for query_id, text in zip(self.query_ids, self.texts, strict=True):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from drkit.core.files import digest
 from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.processes import local_device
-from drkit.encoders.architectures import check_length, check_vocabulary
+from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.folder import (
     BFLOAT16,
     CONFIG,
@@ -37,8 +37,10 @@ from drkit.encoders.folder import (
     read_routes,
     read_word_weights,
 )
+from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
+from drkit.encoders.masked_lm import load_masked_lm
 from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -75,7 +77,8 @@ class Encoder(Protocol):
 class TextEncoder:
     """A transformer, its tokenizer, and the settings that turn a text into one vector.
 
-    model: a Hugging Face model that returns `last_hidden_state`, already on its device. pooling: a name of `POOLINGS`.
+    model: a Hugging Face model that returns `last_hidden_state`, already on its device; a masked LM, if the pooling
+    applies its head. pooling: a name of `POOLINGS`.
     similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
     token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread on a CPU, whose
@@ -151,17 +154,31 @@ class TextEncoder:
         transformer: Path,
         word_weights: Path | None,
         learned_pooling: Path | None,
+        pooling_settings: Mapping[str, Any] | None,
         device: torch.device,
         backend: str,
         **settings: Any,
     ) -> TextEncoder:
         """Load the parts of an encoder from their folders."""
+        if pooling_settings is not None:
+            return cls._lexical(transformer, pooling_settings, device, backend, settings)
         model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
         learned = read_learned_pooling(learned_pooling) if learned_pooling else None
         pooling = learned.to(device).eval() if learned else None
         encoder = cls(model.to(device), tokenizer, token_weights=found, learned_pooling=pooling, **settings)
         return encoder._tried(transformer)
+
+    @classmethod
+    def _lexical(
+        cls, folder: Path, how: Mapping[str, Any], device: torch.device, backend: str, settings: Mapping[str, Any]
+    ) -> TextEncoder:
+        """Load a masked LM whose head scores words."""
+        if backend != TORCH:
+            raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
+        model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_tokenizer(folder)
+        pooling = LearnedPooling(settings["pooling"], how, backbone_info(model.config, tokenizer))
+        return cls(model, tokenizer, learned_pooling=pooling, **settings)._tried(folder)
 
     def _tried(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
@@ -191,7 +208,13 @@ class TextEncoder:
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
-        return {**hashes, **settings, **backend, "normalize": self.has_unit_length}
+        pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}
+        return {**hashes, **settings, **pooling, **backend, "normalize": self.has_unit_length}
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most numbers of a vector are 0, so that folders of vectors and indexes store the others only."""
+        return self.learned_pooling is not None and self.learned_pooling.is_sparse
 
     @property
     def backend(self) -> str:
@@ -232,6 +255,17 @@ class TextEncoder:
             for positions in length_sorted_batches(lengths, self._budget):
                 vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
         return vectors
+
+    @property
+    def _heads(self) -> Heads | None:
+        """The LM head, if the pooling receives it."""
+        if self.learned_pooling is None or not self.learned_pooling.receives_heads:
+            return None
+        return Heads(self.model, architecture(self.model.config.model_type))
+
+    @property
+    def _backbone(self) -> Any:
+        return self.model if self._heads is None else self.model.base_model
 
     @property
     def _device(self) -> torch.device:
@@ -275,10 +309,10 @@ class TextEncoder:
         device = self._device
         ids, attention = ids.to(device), attention.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
-            hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
+            hidden = self._backbone(input_ids=ids, attention_mask=attention).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
             if self.learned_pooling is not None:
-                vectors: Tensor = self.learned_pooling(hidden, attention).float()
+                vectors: Tensor = self.learned_pooling(hidden, attention, self._heads).float()
                 return vectors
         return pool(hidden, weights, self.pooling)
 
@@ -319,6 +353,11 @@ class DualEncoder:
     def pooling(self) -> str:
         """The pooling of both encoders."""
         return self.passages.pooling
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most numbers of a vector are 0; see `TextEncoder.is_sparse`."""
+        return self.passages.is_sparse
 
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""
@@ -379,10 +418,14 @@ def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
             )
         return load_static(folder)
     model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
-    tokenizer = load_pretrained(
+    return model.eval(), load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of an encoder folder. Raises DrkitError if it cannot be read."""
+    return load_pretrained(
         "AutoTokenizer", str(folder), "load the encoder in", "Export it again.", local_files_only=True
     )
-    return model.eval(), tokenizer
 
 
 def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.device:

@@ -2,6 +2,7 @@
 
 vectors.json     the encoder's identity, dtype, and, once all shards are written, the number of vectors
 00000.npy        vectors of the first 16,384 texts (or 00000.safetensors, tensor `vectors`)
+                 or 00000.csr.safetensors: values, columns and row lengths of vectors that are mostly 0
 00000.arrow      their ids (`DocIds`), column `doc_id`; the metadata holds a hash of the texts
 
 Shards are memory-mapped while they are read and released afterwards, so a corpus may be larger than memory.
@@ -18,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 from pyarrow import ArrowException
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from drkit.core.files import read_json, replacing, write_text
 from drkit.data.arrays import arrow_file
@@ -30,6 +33,8 @@ from drkit.errors import DrkitError
 
 ABOUT = "vectors.json"
 FORMATS = ("npy", "safetensors")
+# The format of the vectors of a sparse encoder.
+SPARSE = "csr.safetensors"
 TENSOR = "vectors"
 BLOCK_BYTES = 2**26
 _SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
@@ -40,12 +45,13 @@ class Storage:
     """How vectors are stored.
 
     role: `passages` or `queries`, which decides length and prompt. dtype: float32 or float16. format: npy or
-    safetensors. shard_size: texts per shard; an interrupted process loses only its current shard.
+    safetensors; a sparse encoder has a format of its own. shard_size: texts per shard; an interrupted process loses
+    only its current shard.
     """
 
     role: str = field(default="passages", validator=in_(("passages", "queries")))
     dtype: str = field(default="float32", validator=in_(("float32", "float16")))
-    format: str = field(default="npy", validator=in_(FORMATS))
+    format: str = field(default="npy", validator=in_((*FORMATS, SPARSE)))
     shard_size: int = field(default=16_384, validator=ge(1))
 
 
@@ -69,14 +75,18 @@ class Vectors:
         if about.get("count") is None:
             raise DrkitError(f"the vectors in {path} are incomplete; repeat the same `drkit encode` to finish them")
         counts = [about.get(name) for name in ("count", "dimension", "shards")]
-        if not all(type(count) is int and 0 <= count < 2**40 for count in counts) or about.get("format") not in FORMATS:
+        if not all(type(count) is int and 0 <= count < 2**40 for count in counts) or about.get("format") not in (
+            *FORMATS,
+            SPARSE,
+        ):
             raise DrkitError(f"{path / ABOUT} does not describe vectors; delete the folder and encode them again")
         found = cls(path, about)
         expected = (about["count"], about["dimension"])
-        if len(found.doc_ids) != about["count"] or found.shards.shape != expected:
+        shape = (len(found.sparse), about["dimension"]) if found.is_sparse else found.shards.shape
+        if len(found.doc_ids) != about["count"] or shape != expected:
             raise DrkitError(
                 f"{path}: {ABOUT} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
-                f"and vectors of shape {found.shards.shape}; encode them again"
+                f"and vectors of shape {shape}; encode them again"
             )
         return found
 
@@ -89,15 +99,39 @@ class Vectors:
         return int(self.about["dimension"])
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether only the numbers other than 0 are stored."""
+        return bool(self.about["format"] == SPARSE)
+
+    @property
     def encoder(self) -> dict[str, Any]:
         """The identity of the encoder that made the vectors."""
         return dict(self.about["encoder"])
 
     @cached_property
     def shards(self) -> Shards:
-        """The vectors [N,D], read when they are sliced."""
-        numbers = range(self.about["shards"])
-        return Shards.read([vectors_file(self.folder, number, self.about["format"]) for number in numbers])
+        """The vectors [N,D], read when they are sliced. Raises DrkitError if they are sparse."""
+        if self.is_sparse:
+            raise DrkitError(
+                f"{self.folder} holds sparse vectors, scores of words, which only an inverted index reads; build it "
+                f"with `drkit index`, or use vectors of a dense encoder"
+            )
+        return Shards.read(self._files)
+
+    @cached_property
+    def sparse(self) -> SparseRows:
+        """The sparse vectors, in memory. Raises DrkitError if a file is broken."""
+        return SparseRows.joined([SparseRows.read(file, self.dimension) for file in self._files])
+
+    def block(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the vectors f32[n,D] from position `start` to `stop`."""
+        if self.is_sparse:
+            return self.sparse.dense(start, min(stop, len(self)), self.dimension)
+        return np.asarray(self.shards[start:stop], dtype=np.float32)
+
+    @property
+    def _files(self) -> list[Path]:
+        return [vectors_file(self.folder, number, self.about["format"]) for number in range(self.about["shards"])]
 
     @cached_property
     def doc_ids(self) -> DocIds:
@@ -194,12 +228,12 @@ def _safetensors_head(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     return tuple(tensor["shape"]), _SAFETENSORS_DTYPES[tensor["dtype"]], 8 + length + int(tensor["data_offsets"][0])
 
 
-def write_shard(path: Path, vectors: NDArray[Any]) -> None:
-    """Write float32 or float16 vectors [n,D] as a .npy or .safetensors file, atomically."""
+def write_shard(path: Path, vectors: NDArray[Any] | SparseRows) -> None:
+    """Write float32 or float16 vectors [n,D] as a .npy or .safetensors file, or sparse ones, atomically."""
     with replacing(path) as temporary:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import save_file
-
+        if isinstance(vectors, SparseRows):
+            save_file(asdict(vectors), temporary)
+        elif path.suffix == ".safetensors":
             save_file({TENSOR: np.ascontiguousarray(vectors)}, temporary)
         else:
             with temporary.open("wb") as file:
@@ -257,6 +291,59 @@ class Shards:
             in_file = np.flatnonzero(file_of == number)
             out[in_file] = self.files[number].take(positions[in_file] - self._starts[number])
         return out
+
+
+@frozen(eq=False)
+class SparseRows:
+    """Vectors that are mostly 0: the other numbers, row by row.
+
+    values: f32[n] or f16[n]; columns: i32[n], ascending in each row; lengths: i64[rows], how many each row has.
+    """
+
+    values: NDArray[Any]
+    columns: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, vectors: NDArray[Any]) -> SparseRows:
+        """Return the numbers of vectors [rows,D] that are not 0."""
+        rows, columns = np.nonzero(vectors)
+        return cls(vectors[rows, columns], columns.astype(np.int32), np.bincount(rows, minlength=len(vectors)))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def rows(self) -> NDArray[np.int32]:
+        """The row of each number, i32[n], ascending."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.lengths)
+
+    def dense(self, start: int, stop: int, dimension: int) -> NDArray[np.float32]:
+        """Return the rows from `start` to `stop` with their zeros, f32[stop-start,dimension]."""
+        before, after = self.lengths[:start].sum(), self.lengths[:stop].sum()
+        rows = np.repeat(np.arange(stop - start), self.lengths[start:stop])
+        out = np.zeros((stop - start, dimension), dtype=np.float32)
+        out[rows, self.columns[before:after]] = self.values[before:after]
+        return out
+
+    @classmethod
+    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Return the rows of all parts."""
+        names = ("values", "columns", "lengths")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    @classmethod
+    def read(cls, path: Path, dimension: int) -> SparseRows:
+        """Read a .csr.safetensors file. Raises DrkitError if it is broken, or has columns beyond `dimension`."""
+        try:
+            found = cls(**load_file(path))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise DrkitError(f"cannot read the vectors in {path}: {error}; encode them again") from error
+        columns, lengths = found.columns, found.lengths
+        is_whole = len(columns) == len(found.values) == lengths.sum() and (lengths >= 0).all()
+        if not is_whole or (len(columns) and not 0 <= columns.min() <= columns.max() < dimension):
+            raise DrkitError(f"the vectors in {path} are inconsistent; encode them again")
+        return found
 
 
 def float32_blocks(vectors: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:

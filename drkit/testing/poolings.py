@@ -8,7 +8,7 @@ import torch
 
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.testing.specs import build, check_spec, require, running, spec_of
-from drkit.testing.toys import toy_context, toy_tokens
+from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 
 PADDING = 5
 
@@ -16,9 +16,9 @@ PADDING = 5
 def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the pooling contract on a spec or the name of an installed part, with default settings or `config`.
 
-    The part must be a module that turns hidden states f[B,L,D] and attention bool[B,L] into finite vectors
-    f[B,dimension] (D without a `dimension`); the same each time, whatever the states of the padding, for a text alone
-    as in a batch; gradient must reach every text and every weight of its own.
+    The part must be a module that turns hidden states f[B,L,D] and attention bool[B,L], and the LM head if its spec
+    receives `heads`, into finite vectors f[B,dimension] (D without a `dimension`); the same each time, whatever the
+    states of the padding, for a text alone as in a batch; gradient must reach every text and every weight of its own.
     """
     spec = spec_of(Kind.POOLING, part)
     check_spec(spec)
@@ -28,13 +28,14 @@ def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
     require(isinstance(pooling, torch.nn.Module), f"{spec.name}: expected an nn.Module, got {type(pooling).__name__}")
     attention = toy_tokens().attention
     draws = torch.Generator().manual_seed(0)
+    heads = [toy_encoder().heads()] if "heads" in spec.receives else []
     hidden = torch.randn(*attention.shape, context.backbone.hidden, generator=draws, requires_grad=True)
     with running(spec.name, "calling it with hidden states and attention"):
-        vectors = pooling(hidden, attention)
-        again = pooling(hidden, attention)
+        vectors = pooling(hidden, attention, *heads)
+        again = pooling(hidden, attention, *heads)
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, PADDING), value=7.0)
-        wide = pooling(padded, torch.nn.functional.pad(attention, (0, PADDING)))
-        alone = pooling(hidden[-1:], attention[-1:])
+        wide = pooling(padded, torch.nn.functional.pad(attention, (0, PADDING)), *heads)
+        alone = pooling(hidden[-1:], attention[-1:], *heads)
     expected = (len(attention), int(getattr(pooling, "dimension", context.backbone.hidden)))
     shape = tuple(vectors.shape)
     require(shape == expected, f"{spec.name}: vectors of shape {shape}, expected {expected} (texts, dimension)")

@@ -28,7 +28,8 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, read_negatives, write_negatives
 from drkit.recipe.schema import Choice
-from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
+from drkit.search import AnyEncoder, Retriever, Vectors, encode_corpus
+from drkit.search.index import exact_index
 from drkit.train.resuming import CALLBACKS
 
 # Negatives as corpus indices, one array per query.
@@ -65,7 +66,7 @@ class ChainMiner:
         processes.barrier()
         if processes.rank():
             return
-        index = FlatIndex.over(Vectors.open(vectors))
+        index = exact_index(Vectors.open(vectors))
         chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=Retriever(self.encoder, index)))
         chain.index(self.corpus)
         yield from chain.mine(self.requests, chain.depth)

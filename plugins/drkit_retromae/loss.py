@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from drkit.decoders import word_mask
-from drkit.plugin import BuildContext, LmHeads, NoSettings, StepOutput, TextStates
+from drkit.plugin import BuildContext, LmHeads, NoSettings, StepOutput, TextStates, highest_logits, pool_logits
 
 # Number of logits held at once: 64 MB in float32, or those of one text if that is more.
 AT_ONCE = 2**24
@@ -49,15 +46,4 @@ class BagOfWordsLoss:
 
 def highest_scores(states: Tensor, attention: Tensor, heads: LmHeads) -> Tensor:
     """Return every word's best score over the positions 1.. without padding, f[B,V]; attention bool[B,L]."""
-    size = max(1, AT_ONCE // (states.shape[1] * len(heads.weight)))
-    parts = [
-        checkpoint(_highest, states[at : at + size, 1:], attention[at : at + size, 1:], heads, use_reentrant=False)
-        for at in range(0, len(states), size)
-    ]
-    return torch.cat(parts)
-
-
-def _highest(states: Tensor, attention: Tensor, heads: LmHeads) -> Any:
-    scores = heads.logits(states)
-    # In place: neither the projection nor the maximum needs the original scores.
-    return scores.masked_fill_(~attention[:, :, None], torch.finfo(scores.dtype).min).max(1).values
+    return pool_logits(states[:, 1:], attention[:, 1:], heads, highest_logits, at_once=AT_ONCE)

@@ -52,6 +52,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/bow-reconstruction",
         "loss/contrastive",
         "loss/encoder-rtd",
+        "loss/flops",
         "loss/info-nce",
         "loss/js-contrastive",
         "loss/kl-distillation",
@@ -79,6 +80,7 @@ def test_the_set_of_parts_is_this_one():
         "miner/refresh",
         "miner/run-file",
         "miner/same-text",
+        "pooling/lexical",
         "signal/idf",
         "signal/importance",
     ]

@@ -15,7 +15,16 @@ from drkit.maskers.views import make_view
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
-from drkit.testing import check_context, check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
+from drkit.testing import (
+    check_context,
+    check_decoder,
+    check_filter,
+    check_loss,
+    check_masker,
+    check_miner,
+    check_pooling,
+    check_spec,
+)
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import ToyCorpus
 from drkit_simlm import GeneratorConfig
@@ -27,6 +36,7 @@ CHECKS = {
     Kind.DECODER: check_decoder,
     Kind.LOSS: check_loss,
     Kind.MINER: check_miner,
+    Kind.POOLING: check_pooling,
 }
 # They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")

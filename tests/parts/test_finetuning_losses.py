@@ -19,6 +19,8 @@ from drkit.errors import DrkitError
 from drkit.losses import (
     ContrastiveConfig,
     ContrastiveLoss,
+    FlopsConfig,
+    FlopsLoss,
     KlDistillationConfig,
     KlDistillationLoss,
     ListwiseLoss,
@@ -290,11 +292,30 @@ def test_a_score_that_is_no_number_is_none(name):
         ("margin-mse", MarginMseConfig(similarity="cosine")),
         ("matryoshka", MatryoshkaConfig(dimensions=(2, 4))),
         ("matryoshka", MatryoshkaConfig(Choice("kl-distillation", KlDistillationConfig()), dimensions=(3,))),
+        ("flops", FlopsConfig(Choice("margin-mse", MarginMseConfig()), queries=1.0, passages=0.5)),
         ("listwise", None),
     ],
 )
 def test_the_contract_holds_with_other_settings_too(name, config):
     check_loss(name, config)
+
+
+def test_flops_is_the_squared_mean_of_each_word_and_grows_over_the_batches():
+    pairs = toy_pairs()
+    inner = ContrastiveLoss(ContrastiveConfig(temperature=1.0, similarity="dot"))
+    loss = FlopsLoss(FlopsConfig(queries=0.3, passages=0.7, warmup=4), loss=inner).train()
+    plain = inner(pairs=pairs).loss
+    penalty = 0.3 * pairs.queries.abs().mean(0).square().sum() + 0.7 * pairs.passages.abs().mean(0).square().sum()
+    found = [loss(pairs=pairs) for _ in range(6)]
+    for batch, step in enumerate(found, start=1):
+        torch.testing.assert_close(step.loss, plain + min(1, batch / 4) ** 2 * penalty)
+    torch.testing.assert_close(found[0].metrics["flops_queries"], pairs.queries.abs().mean(0).square().sum())
+    again = FlopsLoss(loss.config, loss=inner).train()
+    again.load_state_dict(loss.state_dict())
+    torch.testing.assert_close(again(pairs=pairs).loss, found[-1].loss)
+    assert int(again.batches) == 7
+    assert int(again.eval().batches) == 7 == int((again(pairs=pairs), again.batches)[1]), "validation counts nothing"
+    assert loss.config.search_similarity == "dot"
 
 
 def test_the_teachers_scores_are_not_divided_by_the_students_temperature():

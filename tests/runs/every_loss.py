@@ -18,6 +18,8 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.losses import (
     ContrastiveConfig,
     ContrastiveLoss,
+    FlopsConfig,
+    FlopsLoss,
     KlDistillationConfig,
     KlDistillationLoss,
     ListwiseLoss,
@@ -47,6 +49,9 @@ LOSSES = {
     "margin-mse": MarginMseLoss(MarginMseConfig(similarity="cosine")),
     "matryoshka": MatryoshkaLoss(
         MatryoshkaConfig(dimensions=(4,)), loss=ContrastiveLoss(ContrastiveConfig(temperature=0.3))
+    ),
+    "flops": FlopsLoss(
+        FlopsConfig(queries=0.5, passages=0.2), loss=ContrastiveLoss(ContrastiveConfig(temperature=0.3))
     ),
     "listwise": ListwiseLoss(),
     "separate encoders": KlDistillationLoss(KlDistillationConfig(temperature=0.3, directions="all")),

@@ -35,7 +35,7 @@ from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.queries import SPLIT, PseudoQuerySettings, QuerySettings
 from drkit.runs.steps.retriever import load_text_encoder
-from drkit.search import Bm25Retriever, FlatIndex, Retriever
+from drkit.search import Bm25Retriever, Retriever, open_index
 from drkit.train.checkpoints import load_tokenizer
 
 GENERATED = "queries.jsonl"
@@ -159,7 +159,7 @@ def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> l
     settings, inputs = stage.settings, stage.inputs
     found: list[Any] = [Bm25Retriever(language=settings.language).index(corpus)] if settings.language else []
     if settings.reading is not None:
-        found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"])))
+        found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), open_index(inputs["index"])))
     return found
 
 

@@ -133,7 +133,7 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
             f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
             f"--set evaluation.index=flat finds all"
         )
-    return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
+    return {"vectors": len(index), "dimensions": index.dimension, "kind": index.kind, **index.facts}
 
 
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
@@ -213,7 +213,7 @@ def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyE
 def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
     """Return the text encoder of a masked LM, which may be in training."""
     return TextEncoder(
-        encoder.backbone,
+        encoder.text_model,
         tokenizer,
         **asdict(reading),
         token_weights=encoder.token_weights,

@@ -22,6 +22,7 @@ from drkit.data.repeats import unmarked
 from drkit.data.store import TokenStore
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import longest_text
+from drkit.encoders.folder import is_lexical
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.token_weights import read_token_weights, weights_from_idf
@@ -104,13 +105,20 @@ def _with_learned_pooling(
     stage: StageRun[EncoderSizes] | StageRun[ExistingEncoderSettings],
     source: Path | None = None,
 ) -> MaskedLmEncoder:
-    """Return the encoder with the pooling of its settings: that of `source` if it was saved with the same, else new."""
+    """Return the encoder with the pooling of its settings: that of `source` if it was saved with the same, else new.
+
+    An LM head that is to score words from now on gets a centered bias.
+    """
     part = stage.settings.learned_pooling
     assert part is not None
-    pooling = read_learned_pooling(source, stage.registry) if source else None
+    saved = read_learned_pooling(source, stage.registry) if source else None
+    pooling = saved
     if pooling is None or (pooling.name, pooling.settings) != (part.name, part.settings):
         backbone = encoder.info(tokenizer)
         pooling = LearnedPooling(part.name, part.settings, backbone, seed=part.seed, registry=stage.registry)
+    scored_words = (saved and saved.is_sparse) or (source and is_lexical(source))
+    if pooling.is_sparse and not scored_words:
+        encoder.center_lm_bias()
     return MaskedLmEncoder(encoder.model, pooling=pooling)
 
 

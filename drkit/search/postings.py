@@ -1,0 +1,190 @@
+"""Inverted indexes: for each word, the passages that have it, and its weight in each.
+
+`Postings` are the arrays, BM25's too; `InvertedIndex` searches vectors that are scores of words (pooling `lexical`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from drkit.core.files import replacing_folder
+from drkit.errors import DrkitError
+from drkit.search.flat import IDS, check_search, read_about, reading_index, write_about
+from drkit.search.rankings import Hits, check_one_list_per_query
+from drkit.search.vectors import DocIds, SparseRows, Vectors
+
+# Scores to a group, of which the largest counts, in the first look for the best ones.
+_GROUP = 32
+
+
+@frozen(eq=False)
+class Postings:
+    """The weights of words in `count` passages: those of word w are the entries starts[w] to starts[w + 1].
+
+    passages: i32[n], ascending for each word; weights: f32[n] or f16[n]; starts: i64[V+1].
+    """
+
+    passages: NDArray[Any]
+    weights: NDArray[Any]
+    starts: NDArray[Any]
+    count: int
+
+    @classmethod
+    def of(cls, vectors: SparseRows, words: int) -> Postings:
+        """Return the postings of sparse vectors over so many words; memory: about four times their bytes."""
+        order = np.argsort(vectors.columns, kind="stable")
+        starts = np.cumsum(np.bincount(vectors.columns + 1, minlength=words + 1))
+        return cls(vectors.rows[order], vectors.values[order], starts, len(vectors))
+
+    def scores(self, words: Sequence[int], factors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the sum of each passage's weights of these words, each times its factor, f32[N]."""
+        total = np.zeros(self.count, dtype=np.float32)
+        for word, factor in zip(words, factors, strict=True):
+            begin, end = self.starts[word], self.starts[word + 1]
+            total[self.passages[begin:end]] += self.weights[begin:end].astype(np.float32) * factor
+        return total
+
+    def scores_at(
+        self, words: Sequence[int], factors: NDArray[np.float32], positions: NDArray[np.int64]
+    ) -> list[float]:
+        """Return what `scores` returns at these positions i64[n] (-1: NaN), without scoring the others."""
+        total = np.zeros(len(positions), dtype=np.float32)
+        wanted = positions.astype(self.passages.dtype)
+        for word, factor in zip(words, factors, strict=True):
+            begin, end = self.starts[word], self.starts[word + 1]
+            if begin == end:
+                continue
+            places = np.searchsorted(self.passages[begin:end], wanted)
+            within = np.minimum(begin + places, end - 1)
+            found = (places < end - begin) & (self.passages[within] == wanted)
+            total += np.where(found, self.weights[within].astype(np.float32) * factor, np.float32(0))
+        scores: list[float] = np.where(positions >= 0, total, math.nan).tolist()
+        return scores
+
+
+class InvertedIndex:
+    """Exact search by inner product of vectors [N,V] that are mostly 0, none below 0.
+
+    Create one with `over` or `load`. encoder: the identity of the encoder that made the vectors. A passage that shares
+    no word with the query is not a hit; ties are in the order of the passages.
+    """
+
+    kind: ClassVar[str] = "inverted"
+
+    def __init__(self, postings: Postings, doc_ids: DocIds, encoder: Mapping[str, Any] | None = None) -> None:
+        self.postings, self.encoder, self._ids = postings, encoder, doc_ids
+
+    @classmethod
+    def over(cls, vectors: Vectors) -> InvertedIndex:
+        """Build an index over an opened folder of sparse vectors. Raises DrkitError for a duplicate id."""
+        vectors.doc_ids.check_unique()
+        return cls(Postings.of(vectors.sparse, vectors.dimension), vectors.doc_ids, vectors.encoder)
+
+    def __len__(self) -> int:
+        return self.postings.count
+
+    @property
+    def dimension(self) -> int:
+        """V, the number of words."""
+        return len(self.postings.starts) - 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """No settings: the index is exact."""
+        return {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The mean number of words of a passage."""
+        return {"words": round(len(self.postings.passages) / max(len(self), 1), 1)}
+
+    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
+        """Return the best `depth` documents of each query f32[Q,V], or fewer, if fewer share a word with it.
+
+        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
+        """
+        return list(self.stream(queries, depth))
+
+    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
+        """Yield what `search` returns, one query at a time."""
+        check_search(queries, depth, self.dimension)
+        for query in queries:
+            scores = self.postings.scores(*_words(query))
+            best = best_positions(scores, depth)
+            yield Hits(tuple(self._ids.take(best)), tuple(scores[best].tolist()))
+
+    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the scores of each query f32[Q,V] for its own documents; NaN for an unknown id.
+
+        Raises DrkitError if the numbers of queries and lists differ.
+        """
+        check_one_list_per_query(len(doc_ids), len(queries))
+        return [
+            self.postings.scores_at(*_words(query), self._ids.find(names))
+            for query, names in zip(queries, doc_ids, strict=True)
+        ]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write passages.npy, weights.npy, starts.npy, ids.arrow and index.json, atomically."""
+        with replacing_folder(Path(folder)) as temporary:
+            for name in _ARRAYS:
+                np.save(temporary / f"{name}.npy", getattr(self.postings, name), allow_pickle=False)
+            self._ids.write(temporary / IDS)
+            about = {"kind": self.kind, "count": len(self), "dimension": self.dimension, "facts": self.facts}
+            write_about(temporary, {**about, "encoder": self.encoder})
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> InvertedIndex:
+        """Load a saved index, memory-mapped. Raises DrkitError if files are missing, broken or inconsistent."""
+        path, files = Path(folder), [f"{name}.npy" for name in _ARRAYS]
+        about = read_about(path, cls.kind, (*files, IDS))
+        with reading_index(path):
+            passages, weights, starts = (np.load(path / name, mmap_mode="r", allow_pickle=False) for name in files)
+            made = cls(Postings(passages, weights, starts, about["count"]), DocIds.read([path / IDS]), about["encoder"])
+        if len(made._ids) != len(made) or not len(passages) == len(weights) == starts[-1]:
+            raise DrkitError(
+                f"{path}: {len(made._ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
+                f"match index.json; rebuild it with `drkit index`"
+            )
+        return made
+
+
+_ARRAYS = ("passages", "weights", "starts")
+
+
+def _words(query: NDArray[np.float32]) -> tuple[list[int], NDArray[np.float32]]:
+    """Return the words of a query f32[V], ascending, and their scores f32[n]."""
+    words = np.flatnonzero(query)
+    return words.tolist(), query[words]
+
+
+def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+    """Return the positions i64[<=depth] of the largest positive scores f32[N], best first, ties by position.
+
+    >>> best_positions(np.array([1, 0, 2, 1], dtype=np.float32), 2).tolist()
+    [2, 0]
+    """
+    positions = np.flatnonzero(scores >= _reached(scores, depth))
+    return positions[np.argsort(-scores[positions], kind="stable")[:depth]]
+
+
+def _reached(scores: NDArray[np.float32], depth: int) -> np.float32:
+    """Return a positive score that at least `depth` of the positive scores reach, or all, and not many more.
+
+    Of the maxima of many groups, `depth` reach the one returned; to find it is a pass over all scores and a small sort.
+    """
+    least: np.float32 = np.nextafter(np.float32(0), np.float32(1))
+    size = min(_GROUP, len(scores) // (2 * depth + 1))
+    if size < 2:
+        return least
+    maxima = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
+    reached: np.float32 = np.partition(maxima, -depth)[-depth]
+    return max(least, reached)

@@ -1,0 +1,258 @@
+"""The pooling `lexical`: scores of words as SPLADE has them, stored sparse, searched exactly, exported, trained."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from drkit.commands.vector_export import export_vectors
+from drkit.core.progress import Silent
+from drkit.core.registry import installed
+from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.export import export_encoder
+from drkit.encoders.learned_pooling import LearnedPooling
+from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+from drkit.search import Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index
+from drkit.search.encode import Shard
+from tests.search.toys import TEXTS, masked_lm, tokenizer
+
+HOW = {"pooling": "lexical", "similarity": "dot", "query_length": 48, "passage_length": 48}
+SETTINGS = [{}, {"over_positions": "sum"}, {"top_k": 3}]
+IDS = [f"d{number}" for number in range(len(TEXTS))]
+
+
+def pooling(settings, model=None):
+    return LearnedPooling("lexical", settings, MaskedLmEncoder(model or masked_lm()).info(tokenizer()))
+
+
+def text_encoder(settings=None, seed=0):
+    model = masked_lm(seed).eval()
+    return TextEncoder(model, tokenizer(), learned_pooling=pooling(settings or {}, model), **HOW)
+
+
+def by_hand(model, settings):
+    """log(1 + relu(logits)) of each text alone, without padding."""
+    rows = []
+    for ids in tokenizer()(TEXTS, truncation=True, max_length=48)["input_ids"]:
+        with torch.no_grad():
+            scores = model(input_ids=torch.tensor([ids])).logits[0].relu().log1p()
+        row = scores.sum(0) if settings.get("over_positions") == "sum" else scores.max(0).values
+        if "top_k" in settings:
+            row = torch.where(row >= row.topk(settings["top_k"]).values[-1], row, 0.0)
+        rows.append(row)
+    return torch.stack(rows).numpy()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_scores_are_those_of_the_formula_and_of_a_sparse_encoder(tmp_path, settings):
+    from sentence_transformers import SparseEncoder
+
+    model = masked_lm().eval()
+    expected = by_hand(model, settings)
+    folder = export_encoder(
+        model, tokenizer(), tmp_path / "e", learned_pooling=pooling(settings, model), query_prompt="remove ", **HOW
+    )
+    before, loaded = text_encoder(settings).evolve(query_prompt="remove "), TextEncoder.load(folder)
+    theirs = SparseEncoder(str(folder), device="cpu", local_files_only=True)
+    assert before.identity() == loaded.identity()
+    assert (loaded.pooling, loaded.is_sparse, loaded.dimension) == ("lexical", True, expected.shape[1])
+    assert theirs.similarity_fn_name == "dot"
+    np.testing.assert_allclose(before.encode_passages(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(loaded.encode_passages(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode_document(TEXTS).to_dense(), expected, atol=1e-5)
+    np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS).to_dense(), atol=1e-5)
+    assert not np.allclose(loaded.encode_queries(TEXTS), expected)
+    theirs.save(str(tmp_path / "again"))
+    again = TextEncoder.load(tmp_path / "again")
+    np.testing.assert_array_equal(again.encode_passages(TEXTS), loaded.encode_passages(TEXTS))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_gradients_are_those_of_all_positions_at_once(monkeypatch, settings):
+    encoder = MaskedLmEncoder(masked_lm(), pooling=pooling(settings)).eval()
+    batch = tokenizer()(TEXTS, padding=True, truncation=True, max_length=48, return_tensors="pt")
+    ids, attention = batch["input_ids"], batch["attention_mask"].bool()
+    found = []
+    for at_once in (1, 2**24):
+        monkeypatch.setattr("drkit.encoders.heads.pool_logits.__kwdefaults__", {"at_once": at_once})
+        encoder.zero_grad()
+        vectors = encoder.vectors(ids, attention)
+        (vectors * torch.linspace(-1, 1, vectors.shape[1])).sum().backward()
+        found.append({name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None})
+    assert any("predictions.transform" in name for name in found[0])
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_vectors_are_stored_sparse_and_an_interrupted_encoding_goes_on(tmp_path, dtype):
+    encoder, storage = text_encoder({"top_k": 5}), Storage(dtype=dtype, shard_size=3)
+    texts = list(zip(IDS, TEXTS, strict=True))
+    assert encode_corpus(encoder, texts, tmp_path / "v", storage=storage, shard=Shard(1, 2)) is None
+    first = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "v").glob("*.safetensors")}
+    vectors = encode_corpus(encoder, texts, tmp_path / "v", storage=storage, shard=Shard(0, 1))
+    assert {"00001.csr.safetensors"} == {*first} < {path.name for path in (tmp_path / "v").iterdir()}
+    assert (tmp_path / "v" / "00001.csr.safetensors").stat().st_mtime_ns == first["00001.csr.safetensors"]
+    expected = encoder.encode_passages(TEXTS).astype(dtype)
+    assert len(vectors.sparse.values) == np.count_nonzero(expected) <= 5 * len(TEXTS)
+    assert vectors.sparse.values.dtype == dtype
+    np.testing.assert_array_equal(vectors.block(2, 6), expected[2:6].astype(np.float32))
+    with pytest.raises(DrkitError, match=r"another encoder or other settings .*pooling_settings"):
+        encode_corpus(text_encoder({"top_k": 6}), texts, tmp_path / "v", storage=storage, shard=Shard(0, 1))
+    with pytest.raises(DrkitError, match="holds sparse vectors, scores of words"):
+        export_vectors(tmp_path / "v", tmp_path / "vectors.parquet")
+
+
+@pytest.mark.parametrize("name", ["values", "columns", "lengths"])
+def test_a_damaged_file_of_them_is_refused(tmp_path, name):
+    from safetensors.numpy import load_file, save_file
+
+    encode_corpus(text_encoder(), zip(IDS, TEXTS, strict=True), tmp_path / "v", shard=Shard(0, 1))
+    file = tmp_path / "v" / "00000.csr.safetensors"
+    arrays = load_file(file)
+    for damaged in ({**arrays, name: arrays[name] * 0 - 9}, {**arrays, name: arrays[name][:-1]}):
+        save_file(damaged, file)
+        if name != "values" or len(damaged["values"]) < len(arrays["values"]):
+            with pytest.raises(DrkitError, match="encode them again"):
+                Vectors.open(tmp_path / "v")
+    file.write_bytes(b"no tensors")
+    with pytest.raises(DrkitError, match="cannot read the vectors"):
+        Vectors.open(tmp_path / "v")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_inverted_index_is_exact(tmp_path, dtype):
+    encoder = text_encoder({"top_k": 6})
+    storage = Storage(dtype=dtype)
+    vectors = encode_corpus(encoder, zip(IDS, TEXTS, strict=True), tmp_path / "v", storage=storage, shard=Shard(0, 1))
+    index = build_index(vectors, tmp_path / "i")
+    assert (index.kind, index.settings, len(index), index.dimension) == ("inverted", {}, len(TEXTS), 28)
+    queries = encoder.encode_queries(["remove", "abba", "number file"])
+    exact = queries.astype(np.float64) @ encoder.encode_passages(TEXTS).astype(dtype).astype(np.float64).T
+    for hits, expected in zip(index.search(queries, 4), exact, strict=True):
+        best = np.argsort(-expected, kind="stable")[:4]
+        assert list(hits.doc_ids) == [IDS[position] for position in best if expected[position] > 0]
+        np.testing.assert_allclose(hits.scores, expected[best][: len(hits.scores)], rtol=1e-5)
+    asked = [["d3", "nowhere", "d1"], [], ["d0"]]
+    scores = index.score(queries, asked)
+    everything = index.search(queries, len(TEXTS))
+    for row, names, hits in zip(scores, asked, everything, strict=True):
+        known = dict(hits.pairs())
+        assert [known.get(name, 0.0) if name in IDS else "none" for name in names] == [
+            "none" if np.isnan(score) else score for score in row
+        ], "bit for bit what a search returns"
+    assert [hits.doc_ids for hits in index.search(np.zeros((1, 28), dtype=np.float32), 3)] == [()]
+    retriever = Retriever(encoder, open_index(tmp_path / "i"))
+    assert retriever.search(["remove"], 3) == index.search(queries[:1], 3)
+    with pytest.raises(DrkitError, match="expected queries of shape"):
+        index.search(queries[:, :9], 3)
+    with pytest.raises(DrkitError, match="encoder"):
+        Retriever(text_encoder(seed=1), index)
+    with pytest.raises(DrkitError, match="searched exactly by an inverted index"):
+        build_index(vectors, tmp_path / "h", kind="hnsw")
+    (tmp_path / "i" / "passages.npy").write_bytes((tmp_path / "i" / "passages.npy").read_bytes()[:-4])
+    with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):
+        open_index(tmp_path / "i")
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    for how, match in (
+        ({"similarity": "cosine"}, "compared by dot product"),
+        ({"normalize": True}, "compared by dot product"),
+        ({"truncate_dim": 5}, "cannot be truncated"),
+    ):
+        with pytest.raises(DrkitError, match=match):
+            export_encoder(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **{**HOW, **how})
+    assert not (tmp_path / "e").exists()
+    export_encoder(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **HOW)
+    with pytest.raises(DrkitError, match="only torch applies"):
+        TextEncoder.load(tmp_path / "e", backend="openvino")
+    config = json.loads((tmp_path / "e" / "1_SpladePooling" / "config.json").read_text())
+    changed = {**config, "activation_function": "log1p_relu"}
+    (tmp_path / "e" / "1_SpladePooling" / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(DrkitError, match="activation"):
+        TextEncoder.load(tmp_path / "e")
+
+
+RUN = (
+    *("encoder.vocab_size=100", "encoder.layers=1", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
+    *("encoder.passage_length=16", "encoder.query_length=16", "encoder.init_embeddings=random"),
+    *("encoder.mark_repeats=false", "encoder.lm_head=transform", "encoder.pooling=lexical"),
+    *("encoder.pooling_settings.top_k=20", "pretrain=none", "finetune.max_steps=3", "evaluation.depth=20"),
+    "finetune.loss={use = 'flops', passages = 0.01}",
+)
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("beir")
+    (folder / "qrels").mkdir()
+    texts = [f"{name} {deed}" for name in ("ada", "grace", "alan", "barbara") for deed in ("proved", "wrote", "drew")]
+    for kind in ("corpus", "queries"):
+        rows = [json.dumps({"_id": f"{kind[0]}{n}", "text": text}) for n, text in enumerate(texts)]
+        (folder / f"{kind}.jsonl").write_text("\n".join(rows))
+    for number, split in enumerate(("train", "dev", "test")):
+        judged = "".join(f"q{n}\tc{n}\t1\n" for n in range(len(texts)) if n % 3 == number)
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    return folder
+
+
+def composed(beir, *settings, pipeline="dpr"):
+    wanted = ComposeRequest(collection=f"beir:{beir}", pipeline=pipeline, settings=(*RUN, *settings))
+    return compose(wanted, installed())
+
+
+@pytest.fixture(scope="module")
+def run(beir, tmp_path_factory):
+    folder, recipe = tmp_path_factory.mktemp("run") / "run", composed(beir, "finetune.validation.every=2")
+    execute(plan(recipe, installed().registry).stages, folder, recipe, progress=Silent(), registry=installed().registry)
+    return folder
+
+
+def test_a_run_trains_exports_and_evaluates_it(run, run_drkit):
+    from sentence_transformers import SparseEncoder
+
+    results = json.loads((run / "evaluation" / "results.json").read_text())
+    assert {"bm25", "retriever-1", "hybrid"} <= {row["system"] for row in results["rows"]}
+    encoder = TextEncoder.load(run / "encoder")
+    vectors = encoder.encode_passages(["ada proved", "grace wrote"])
+    assert vectors.min() == 0 < (vectors > 0).sum(1).max() <= 20
+    theirs = SparseEncoder(str(run / "encoder"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(theirs.encode(["ada proved", "grace wrote"]).to_dense(), vectors, atol=1e-5)
+    assert open_index(run / "index").kind == "inverted"
+    log = [json.loads(line) for line in (run / "retriever-1" / "log.jsonl").read_text().splitlines()]
+    assert any("flops_passages" in line and line["words_passages"] <= 20 for line in log)
+    code, out, err = run_drkit("search", run, "grace wrote")
+    assert code == 0, err
+    assert "c4" in out
+
+
+def test_commands_encode_index_search_and_evaluate_it(run, beir, run_drkit, tmp_path):
+    collection = f"beir:{beir}"
+    for arguments in (
+        ("encode", "--encoder", run, "--collection", collection, "-o", tmp_path / "v"),
+        ("index", tmp_path / "v", "-o", tmp_path / "i"),
+        ("evaluate", "--encoder", run, "--collection", collection),
+    ):
+        code, out, err = run_drkit(*arguments)
+        assert code == 0, err
+    assert "nDCG@10" in out
+    assert open_index(tmp_path / "i").kind == "inverted"
+
+
+def test_recipes_that_cannot_work_are_refused(beir):
+    for setting, message in (
+        ("encoder.lm_head=tied", "transformers cannot load the head 'tied'"),
+        ("encoder.layers=0", "a static encoder has no 'lexical' pooling"),
+        ("finetune.loss={use = 'contrastive'}", "compared by dot product"),
+        ("pretrain={encoder = {masker = {use = 'uniform'}, losses = {mlm = {use = 'mlm'}}}}", "which no decoder reads"),
+        ("finetune.encoders=separate", "only a shared encoder"),
+        ("evaluation.index=hnsw", "only an exact index"),
+        ("encoder.pooling_settings.top_k=-1", "'top_k' must be >= 0"),
+    ):
+        with pytest.raises(ProblemsError, match=message):
+            check(composed(beir, setting), installed().registry)
