@@ -10,6 +10,9 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that a test starts take it over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Every process that a test starts would compile drkit anew, which takes a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # pytest-xdist sets it, and what tests start is to print as into a pipe.
 os.environ.pop("COLUMNS", None)
 # On AMD's processors, MKL's sums depend on where a matrix lies in memory; tests of equal runs need equal sums.

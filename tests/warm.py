@@ -1,7 +1,7 @@
 """Commands of drkit in children of one warm process, which has torch and transformers imported: seconds less each.
 
 `python -m tests.warm` takes a job and gives its result as a line of JSON each. A job: arguments of drkit, environment
-(all its variables), folder to work in, module (run instead of drkit, if any) and processes, which find each other as
+(all its variables), folder to work in, module or script (run instead of drkit, if any) and processes, which find each other as
 torchrun's do; with faults also root (where operations are counted), at (the operation that fails; 0: none), error (its
 errno; 0: the process is killed) and rank (of the process that fails). A result: code (negative: the signal), operations
 of each process, out and err. The first process that fails ends the others.
@@ -53,7 +53,7 @@ class WarmProcess:
         return self.wait()
 
     def start(self, *arguments, folder=None, environment=None, **job):
-        """Start a command; job: module, processes and faults. `wait` has its result."""
+        """Start a command; job: module, script, processes and faults. `wait` has its result."""
         job = {"arguments": list(map(str, arguments)), "folder": str(folder or Path.cwd()), **job}
         own = {name: str(value) for name, value in (environment or {}).items()}
         job["environment"] = {**os.environ, **ENVIRONMENT, **own}
@@ -157,11 +157,7 @@ def start(job, scratch, rank, variables):
             faults.faults_arm(job["root"].encode(), ctypes.c_long(at), job.get("error", 0))
         else:
             os.fsync = int  # nobody cuts the power
-        if "module" in job:
-            runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
-            code = 0
-        else:
-            code = sys.modules["drkit_cli.main"]._status()
+        code = run_job(job)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
@@ -171,6 +167,17 @@ def start(job, scratch, rank, variables):
     if rank == 0:
         (scratch / "modules").write_text("\n".join(sys.modules))
     os._exit(code)
+
+
+def run_job(job):
+    """Run drkit, or the module or script of the job, in this process; its exit code."""
+    if "module" in job:
+        runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+    elif "script" in job:
+        runpy.run_path(job["script"], run_name="__main__")
+    else:
+        return sys.modules["drkit_cli.main"]._status()
+    return 0
 
 
 def import_modules(names):

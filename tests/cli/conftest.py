@@ -20,7 +20,8 @@ def environment(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True, symlinks=True)
-    paths = [sysconfig.get_path("purelib"), *map(str, (ROOT, ROOT / "cli", ROOT / "plugins"))]
+    packages = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"  # with what its .pth files add
+    paths = [*map(str, (ROOT, ROOT / "cli", ROOT / "plugins")), packages]
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "tests-own.pth").write_text("\n".join(paths))
     scripts = folder / "bin"
