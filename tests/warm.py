@@ -1,10 +1,10 @@
 """Commands of drkit in children of one warm process, which has torch and transformers imported: seconds less each.
 
 `python -m tests.warm` takes a job and gives its result as a line of JSON each. A job: arguments of drkit, environment
-(all its variables), folder to work in, module or script (run instead of drkit, if any) and processes, which find each other as
-torchrun's do; with faults also root (where operations are counted), at (the operation that fails; 0: none), error (its
-errno; 0: the process is killed) and rank (of the process that fails). A result: code (negative: the signal), operations
-of each process, out and err. The first process that fails ends the others.
+(all its variables), folder to work in, module or script (run instead of drkit, if any) and processes, which find each
+other as torchrun's do; with faults also root (where operations are counted), at (the operation that fails; 0: none),
+error (its errno; 0: the process is killed) and rank (of the process that fails). A result: code (negative: the signal),
+operations of each process, out and err. The first process that fails ends the others.
 
 What a module reads from the environment as it is imported, it reads from that of the warm process; ir_datasets, which
 reads its folder then, is left to the children.

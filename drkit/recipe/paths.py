@@ -33,7 +33,7 @@ def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator
         where = f"{path}.{a.name}" if path else a.name
         if isinstance(settings, WeightedLoss) and a.name in ("use", "config"):
             continue
-        yield from _paths(getattr(settings, a.name), registry, where, a, _kind(hints[a.name]))
+        yield from _paths(getattr(settings, a.name), registry, where, a, _kind(hints.get(a.name, a.type)))
     if isinstance(settings, WeightedLoss):
         yield from _part(settings, Kind.LOSS, registry, path)
 
