@@ -77,6 +77,6 @@ def _loss(loss: LossPlacement, matrix: Matrix) -> tuple[str, str, str]:
     decoders = "every decoder" if loss.decoders == matrix.decoders else ", ".join(loss.decoders)
     uses = ["encoder"] if loss.encoder else []
     uses += [f"decoder ({decoders})"] if loss.decoders else []
-    uses += [f"fine-tuning{' with a teacher' if loss.needs_teacher else ''}"] if loss.finetuning else []
+    uses += [" with ".join(["fine-tuning", *loss.columns])] if loss.finetuning else []
     uses += ["re-ranker"] if loss.reranking else []
     return loss.name, ", ".join(loss.needs), "; ".join(uses) or "nothing installed"

@@ -71,12 +71,12 @@ CAPABILITIES: Mapping[str, str] = {
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
     "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
-    "teacher": "a cross-encoder's scores in `pairs` or `groups`",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
 }
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
-FOR_LOSSES = ("teacher",)
+# What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
+PAIRS, TEACHER = "pairs", "teacher"
 
 
 def query_source(_instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
@@ -208,9 +208,10 @@ class ComponentSpec:
     attrs class with every default and validator; its module must not import torch. Four fields decide which parts go
     together:
 
-    receives: the names that its call receives, from `drkit.core.spec` or another part. signals: the signals it
-    reads, by name (`drkit list signal`). requires: the capabilities that the run must have
-    (`drkit.core.spec.CAPABILITIES`). provides: the names of its results.
+    receives: the names that its call receives, from `drkit.core.spec` or another part; beside `pairs`, the columns that
+    a loss of fine-tuning reads, by `pairs.column(name)`. signals: the signals it reads, by name (`drkit list signal`).
+    requires: the capabilities that the run must have (`drkit.core.spec.CAPABILITIES`). provides: the names of its
+    results.
 
     If any of these depends on the settings, the config class has a property of the same name. For `receives` and
     `provides`, it returns additional names; for `signals` and `requires`, a mapping of additional names to the settings

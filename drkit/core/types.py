@@ -166,15 +166,34 @@ class StepOutput:
 
 
 @frozen(eq=False)
-class EmbeddedPairs(Movable):
-    """Vectors of a fine-tuning batch.
+class WithColumns(Movable):
+    """A batch for a loss that carries further data by name, such as the column `teacher`, a teacher's scores.
+
+    columns: [Q], one value per query, [P], one per passage, or [Q,G], one per passage of each query's own group; NaN,
+    -1 or False at padding.
+    """
+
+    columns: Mapping[str, Tensor] = field(factory=dict, kw_only=True)
+
+    def column(self, name: str) -> Tensor:
+        """Return a column of this batch. Raises DrkitError if the batch does not have it."""
+        if name not in self.columns:
+            raise DrkitError(
+                f"the batch does not have the column {name!r} (columns: {', '.join(self.columns) or 'none'}). In a "
+                f"run, list it in `receives` of the loss's spec; in your own loop, pass columns={{{name!r}: ..}}"
+            )
+        return self.columns[name]
+
+
+@frozen(eq=False)
+class EmbeddedPairs(WithColumns):
+    """Vectors of a fine-tuning batch, and its columns.
 
     queries f[Q,D]; passages f[P,D]; positives i64[Q], the index of each query's positive. candidates bool[Q,P]: False
     if a passage must not be a negative of the query (another judged positive, or a duplicate), None if all may be.
-    groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. teacher f[Q,G]: a
-    teacher's scores of the group (NaN: unscored), or None. numbers i64[P]: equal for copies of the same passage, None
-    if all rows are distinct. sharing bool[Q,Q]: True if two queries share a judged positive, None if that is known only
-    for the passages in the batch.
+    groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. numbers i64[P]:
+    equal for copies of the same passage, None if all rows are distinct. sharing bool[Q,Q]: True if two queries share a
+    judged positive, None if that is known only for the passages in the batch.
     """
 
     queries: Tensor
@@ -182,22 +201,19 @@ class EmbeddedPairs(Movable):
     positives: Tensor
     candidates: Tensor | None = None
     groups: Tensor | None = None
-    teacher: Tensor | None = None
     numbers: Tensor | None = None
     sharing: Tensor | None = None
 
 
 @frozen(eq=False)
-class ScoredGroups(Movable):
-    """A cross-encoder's scores of each query's group of passages.
+class ScoredGroups(WithColumns):
+    """A cross-encoder's scores of each query's group of passages, and its columns.
 
-    scores f[Q,G], the positive in column 0; mask bool[Q,G], False at padding; teacher f[Q,G], a teacher's scores of the
-    same passages (NaN: unscored), or None.
+    scores f[Q,G], the positive in column 0; mask bool[Q,G], False at padding.
     """
 
     scores: Tensor
     mask: Tensor
-    teacher: Tensor | None = None
 
 
 @frozen

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drkit.core.spec import TEACHER
 from drkit.core.types import EmbeddedPairs
 from drkit.errors import DrkitError
 
@@ -119,7 +120,7 @@ def check_pairs(pairs: EmbeddedPairs) -> None:
 
 
 def check_groups(pairs: EmbeddedPairs) -> None:
-    """Raise DrkitError if the pairs have no groups, or groups or teacher do not fit the queries."""
+    """Raise DrkitError if the pairs have no groups, or these do not fit the queries."""
     check_pairs(pairs)
     if pairs.groups is None:
         raise DrkitError(
@@ -131,22 +132,21 @@ def check_groups(pairs: EmbeddedPairs) -> None:
         raise DrkitError(
             f"pairs.groups must be i64[Q,G] with Q = {len(pairs.queries)} and G of 1 or more, got {groups}"
         )
-    if pairs.teacher is not None and tuple(pairs.teacher.shape) != groups:
-        raise DrkitError(f"pairs.teacher must be f[Q,G] = {groups}, got {tuple(pairs.teacher.shape)}")
 
 
-def teacher_scores(pairs: EmbeddedPairs, loss: str) -> tuple[Tensor, Tensor]:
-    """Return the teacher's scores f[Q,G] (0 if not finite), and which are finite, bool[Q,G].
+def teacher_scores(pairs: EmbeddedPairs) -> tuple[Tensor, Tensor]:
+    """Return the column `teacher` f[Q,G] (0 if not finite), and which of its scores are finite, bool[Q,G].
 
-    Raises DrkitError without a teacher.
+    Raises DrkitError without the column, or with another shape than that of the groups.
     """
-    if pairs.teacher is None:
+    scores = pairs.column(TEACHER)
+    if tuple(scores.shape) != tuple(_groups(pairs).shape):
         raise DrkitError(
-            f"{loss} needs a teacher's scores, but pairs.teacher is missing; pass f[Q,G], "
-            f"one score for each entry of pairs.groups"
+            f"the column 'teacher' must be f[Q,G] = {tuple(_groups(pairs).shape)}, one score for each entry of "
+            f"pairs.groups; got {tuple(scores.shape)}"
         )
-    scored = pairs.teacher.isfinite()
-    return pairs.teacher.detach().float().masked_fill(~scored, 0), scored
+    scored = scores.isfinite()
+    return scores.detach().float().masked_fill(~scored, 0), scored
 
 
 def _groups(pairs: EmbeddedPairs) -> Tensor:

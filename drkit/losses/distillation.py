@@ -18,7 +18,7 @@ class KlDistillationLoss:
     |---|---|---|
     | pairs.queries, passages, positives | f[Q,D], f[P,D], i64[Q] | as `ContrastiveLoss` takes them |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
-    | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
+    | column `teacher` | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
     | pairs.candidates, numbers, sharing | or None | as `ContrastiveLoss` takes them |
 
     P = softmax(T / teacher_temperature) and S = softmax(s / temperature) over the passages of the group that the
@@ -38,7 +38,7 @@ class KlDistillationLoss:
     ...     passages=passages,
     ...     positives=torch.tensor([0]),
     ...     groups=torch.tensor([[0, 1]]),
-    ...     teacher=torch.tensor([[3.0, 3.0]]),
+    ...     columns={"teacher": torch.tensor([[3.0, 3.0]])},
     ... )
     >>> out = KlDistillationLoss(KlDistillationConfig(temperature=1.0, alpha=0.0))(pairs=pairs)
     >>> round(out.loss.item(), 4)  # log((1 + e) / 2) - 1 / 2
@@ -51,7 +51,7 @@ class KlDistillationLoss:
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
         """Return the loss of one batch. Raises DrkitError if the shapes do not fit, or without groups or teacher."""
         kept = own_passages(pairs)
-        teacher, scored = teacher_scores(pairs, "kl-distillation")
+        teacher, scored = teacher_scores(pairs)
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
         compared = kept & scored
         is_learned = compared.sum(1) > 1
@@ -93,7 +93,7 @@ class MarginMseLoss:
     |---|---|---|
     | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
-    | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
+    | column `teacher` | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
     | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
     s is dot product or cosine, t the student's temperature. A negative counts if the teacher scored it and its
@@ -110,7 +110,7 @@ class MarginMseLoss:
     ...     passages=passages,
     ...     positives=torch.tensor([0]),
     ...     groups=torch.tensor([[0, 1, 2]]),
-    ...     teacher=torch.tensor([[9.0, 5.0, 7.0]]),
+    ...     columns={"teacher": torch.tensor([[9.0, 5.0, 7.0]])},
     ... )
     >>> MarginMseLoss()(pairs=pairs).loss.item()  # ((1 - 4)^2 + (2 - 2)^2) / 2
     4.5
@@ -122,7 +122,7 @@ class MarginMseLoss:
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
         """Return the loss of one batch. Raises DrkitError if the shapes do not fit, or without groups or teacher."""
         kept = own_passages(pairs)
-        teacher, scored = teacher_scores(pairs, "margin-mse")
+        teacher, scored = teacher_scores(pairs)
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
         is_learned = (kept & scored & scored[:, :1])[:, 1:]
         errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])

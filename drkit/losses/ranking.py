@@ -88,7 +88,5 @@ def check_scored_groups(groups: ScoredGroups) -> None:
     shape = tuple(groups.scores.shape)
     if len(shape) != 2 or not shape[0] or not shape[1]:
         raise DrkitError(f"groups.scores must be f[Q,G] with at least one query and its positive, got {shape}")
-    for name in ("mask", "teacher"):
-        given = getattr(groups, name)
-        if given is not None and tuple(given.shape) != shape:
-            raise DrkitError(f"groups.{name} must be [Q,G] = {shape}, got {tuple(given.shape)}")
+    if tuple(groups.mask.shape) != shape:
+        raise DrkitError(f"groups.mask must be [Q,G] = {shape}, got {tuple(groups.mask.shape)}")

@@ -219,8 +219,7 @@ LOSSES = (
         config=KlDistillationConfig,
         summary="KL to a teacher's scores of positives and negatives, plus InfoNCE",
         cite=SIMLM,
-        receives=("pairs",),
-        requires=("teacher",),
+        receives=("pairs", "teacher"),
         scope="batch",
     ),
     ComponentSpec(
@@ -230,8 +229,7 @@ LOSSES = (
         config=MarginMseConfig,
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
-        receives=("pairs",),
-        requires=("teacher",),
+        receives=("pairs", "teacher"),
         scope="batch",
     ),
     ComponentSpec(

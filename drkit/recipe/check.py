@@ -22,8 +22,8 @@ from drkit.core.registry import Installed, Registry
 from drkit.core.spec import (
     BATCH,
     ENCODER,
-    FINETUNING,
     MADE_FOR_PRETRAINING,
+    PAIRS,
     PROVIDED,
     RERANKING,
     WORD_SCORES,
@@ -40,6 +40,7 @@ from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import (
     PartInUse,
+    columns_of,
     join_names,
     losses_that_fit,
     maskers_that_fit,
@@ -384,7 +385,8 @@ class Pair:
 class LossPlacement:
     """What a loss can be used for: on the encoder, on some decoders, in fine-tuning, for the re-ranker.
 
-    needs: the names it receives, the signals it reads, and the capabilities it requires.
+    needs: the names it receives, the signals it reads, and the capabilities it requires. columns: those that it
+    receives in fine-tuning.
     """
 
     name: str
@@ -393,7 +395,7 @@ class LossPlacement:
     decoders: tuple[str, ...]
     finetuning: bool
     reranking: bool
-    needs_teacher: bool
+    columns: tuple[str, ...]
 
 
 @frozen
@@ -486,7 +488,7 @@ def _loss_placement(name: str, loss: ComponentSpec, decoders: Mapping[str, Compo
         needs=tuple(sorted({*receives, *loss.signals_of(config), *loss.requires_of(config)})),
         encoder=bool(receives) and receives <= {*provided_by(ENCODER, BATCH, masker=masked)},
         decoders=tuple(fitting),
-        finetuning=bool(receives) and receives <= {*provided_by(FINETUNING)},
+        finetuning=PAIRS in receives,
         reranking=bool(receives) and receives <= {*provided_by(RERANKING)},
-        needs_teacher="teacher" in loss.requires_of(config),
+        columns=columns_of(loss, config),
     )

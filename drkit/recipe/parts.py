@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import PAIRS, ComponentSpec, Kind
 from drkit.errors import MissingExtraError
 from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Pretrain, Recipe, WeightedLoss
 
@@ -119,6 +119,19 @@ def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict
         for name, settings in part.spec.requires_of(part.config).items():
             required[name] = settings if settings is not None else required.get(name)
     return required
+
+
+def columns_of(spec: ComponentSpec, config: Any) -> tuple[str, ...]:
+    """Return the columns that a loss of fine-tuning receives beside the pairs; none if it is no such loss."""
+    receives = spec.receives_of(config)
+    return tuple(sorted(receives - {PAIRS})) if PAIRS in receives else ()
+
+
+def received_columns(loss: Choice, registry: Registry) -> frozenset[str]:
+    """Return the columns that a chosen loss, and each loss that it wraps, receives."""
+    return frozenset(
+        name for _, one in with_nested(loss) for name in columns_of(registry.get(Kind.LOSS, one.use), one.config)
+    )
 
 
 def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:

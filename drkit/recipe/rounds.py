@@ -11,10 +11,17 @@ import re
 from drkit.core.hub import check_model_path
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by
+from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
 from drkit.encoders.architectures import check_start_model
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.parts import join_names, losses_that_fit, missing_extras, with_nested
+from drkit.recipe.parts import (
+    columns_of,
+    join_names,
+    losses_that_fit,
+    missing_extras,
+    received_columns,
+    with_nested,
+)
 from drkit.recipe.schema import (
     GIVEN,
     JUDGED,
@@ -22,13 +29,17 @@ from drkit.recipe.schema import (
     RERANKER,
     STARTS,
     Choice,
+    Column,
     Finetune,
     Recipe,
     Reranker,
+    Round,
+    is_model,
     similarity_of,
 )
 
 RETRIEVER = "retriever"
+_OR_A_TEACHER = "; or set the round's teacher to reranker, or to a cross-encoder's path or hub id"
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -54,13 +65,15 @@ def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[st
         path, loss = f"finetune.rounds.{index}", finetune.for_round(current).loss
         if current.loss:
             problems += _loss_problems(f"{path}.loss", loss, FINETUNING, registry)
-        if not current.teacher:
-            problems += [
-                f"loss {one.use!r} learns from a teacher's scores, but the round has no teacher: set teacher to "
-                f"reranker, or to a cross-encoder's path or hub id @ {path}"
-                for _, one in with_nested(loss)
-                if "teacher" in registry.get(Kind.LOSS, one.use).requires_of(one.config)
-            ]
+        columns = finetune.columns_for(current)
+        problems += [
+            f"loss {one.use!r} receives the column {name!r}, which the round does not have (columns: "
+            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
+            f"{_OR_A_TEACHER * (name == TEACHER)} @ {path}"
+            for _, one in with_nested(loss)
+            for name in columns_of(registry.get(Kind.LOSS, one.use), one.config)
+            if name not in columns
+        ]
         similarities = {similarity_of(one) for one in (finetune.loss, loss)}
         if len(similarities) > 1:
             problems.append(
@@ -83,7 +96,8 @@ def _one_loss_problems(path: str, loss: Choice, source: str, registry: Registry)
     spec, offered = registry.get(Kind.LOSS, loss.use), provided_by(source)
     receives = spec.receives_of(loss.config)
     problems = []
-    if not receives or not receives <= {*offered}:
+    takes_pairs = source == FINETUNING and PAIRS in receives  # every other name is a column
+    if not takes_pairs and (not receives or not receives <= {*offered}):
         is_of_pretraining = not receives & {*provided_by(FINETUNING, RERANKING)}
         added = f"; --pretrain-loss {loss.use} adds it to pre-training" if is_of_pretraining else ""
         problems.append(
@@ -95,10 +109,10 @@ def _one_loss_problems(path: str, loss: Choice, source: str, registry: Registry)
             f"loss {spec.name!r} reads the signal {join_names(signals)}, but {source} has no signals; only the parts "
             f"of [pretrain] can read them @ {path}"
         )
-    if lacking := sorted(spec.requires_of(loss.config).keys() - {*FOR_LOSSES}):
+    if required := sorted(spec.requires_of(loss.config)):
         problems.append(
-            f"loss {spec.name!r} requires {join_names(lacking)}; a loss of {source} may only require "
-            f"{join_names(FOR_LOSSES)} @ {path}"
+            f"loss {spec.name!r} requires {join_names(required)}, which no loss of {source} can; leave it out of "
+            f"`requires` @ {path}"
         )
     return problems
 
@@ -150,37 +164,48 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
     starts_from_retriever = recipe.encoder.pretrained is not None and recipe.pretrain is None
     for index, current in enumerate(finetune.rounds):
         path = f"finetune.rounds.{index}"
-        if current.teacher == RERANKER:
-            problems += _teacher_problems(recipe, index, path)
-            has_reranker = True
-        if current.teacher and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
-            problems.append(
-                f"the teacher scores the negatives that are mined before the round, but 'refresh' mines new ones "
-                f"during it: use dense instead @ {path}.miners"
-            )
-        if current.teacher == GIVEN and (current.pairs != JUDGED or [one.use for one in current.miners[:1]] != [GIVEN]):
-            problems.append(
-                f"the teacher 'given' has scores of the passages in the training rows: set miners = "
-                f'[{{use = "given"}}] and pairs = "judged" @ {path}'
-            )
+        for name, column in _used_columns(finetune, current, registry).items():
+            where = f"{path}.teacher" if name == TEACHER and current.teacher else f"finetune.columns.{name}"
+            problems += _source_problems(recipe, index, column, where)
+            has_reranker = has_reranker or column.use == RERANKER
         has_retriever = index > 0 or starts_from_retriever
         trained = (*([RETRIEVER] if has_retriever else []), *([RERANKER] if has_reranker else []))
         problems += _chain_problems(current.miners, trained, registry, f"{path}.miners")
     return problems
 
 
-def _teacher_problems(recipe: Recipe, index: int, path: str) -> list[str]:
-    if recipe.reranker is None:
-        return [
-            f"the teacher 'reranker' needs a table [reranker]: add it, or set teacher to a cross-encoder's path or hub "
-            f"id @ {path}.teacher"
-        ]
-    if not index:
-        return [
+def _used_columns(finetune: Finetune, current: Round, registry: Registry) -> dict[str, Column]:
+    """Return the columns of a round that its loss receives, and its teacher."""
+    received = received_columns(finetune.for_round(current).loss, registry)
+    columns = finetune.columns_for(current)
+    return {name: one for name, one in columns.items() if name in received or (name == TEACHER and current.teacher)}
+
+
+def _source_problems(recipe: Recipe, index: int, column: Column, path: str) -> list[str]:
+    """Return why a round cannot have a column from its source."""
+    assert recipe.finetune is not None
+    current, problems = recipe.finetune.rounds[index], []
+    if column.use == RERANKER and recipe.reranker is None:
+        problems.append(
+            f"the source 'reranker' needs a table [reranker]: add it, or name a cross-encoder's path or hub id @ {path}"
+        )
+    elif column.use == RERANKER and not index:
+        problems.append(
             f"the re-ranker cannot teach the first round, because it is trained on the results of an earlier one: put "
-            f"a round before it @ {path}.teacher"
-        ]
-    return []
+            f"a round before it @ {path}"
+        )
+    is_scored = column.use == RERANKER or is_model(column.use)
+    if is_scored and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
+        problems.append(
+            f"a model scores the negatives that are mined before the round, but 'refresh' mines new ones during it: "
+            f"use dense instead @ finetune.rounds.{index}.miners"
+        )
+    if column.use == GIVEN and (current.pairs != JUDGED or [one.use for one in current.miners[:1]] != [GIVEN]):
+        problems.append(
+            f"the source 'given' has scores of the passages in the training rows: set miners = [{{use = \"given\"}}] "
+            f'and pairs = "judged" @ finetune.rounds.{index}'
+        )
+    return problems
 
 
 def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
@@ -227,11 +252,12 @@ def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], regist
 def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
     models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
+    models |= {f"finetune.columns.{name}": column.use for name, column in (finetune.columns or {}).items()}
     if recipe.reranker:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model and model not in (RERANKER, GIVEN):
+        if model and is_model(model):
             try:
                 (check_start_model if path == "reranker.pretrained" else check_model_path)(model)
             except DrkitError as error:

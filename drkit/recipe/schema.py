@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from attrs import Factory, evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
 
+from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
+from drkit.core.spec import TEACHER, Kind, LossChoice, NoSettings
 from drkit.core.spec import Choice as Choice
-from drkit.core.spec import Kind, LossChoice, NoSettings
 from drkit.encoders.folder import PRECISIONS
 
 SCHEMA = 1
@@ -298,7 +300,9 @@ class Pretrain(Training):
         return {f"{side}_{name}": (side, loss) for side, losses in sides.items() for name, loss in losses.items()}
 
 
-RERANKER, GIVEN = "reranker", "given"
+RERANKER, GIVEN, FROM_FILE = "reranker", "given", "file:"
+_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
+_COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
@@ -353,6 +357,36 @@ class PseudoQueries:
         return self.round_trip > 0 and "encoder" in self.found_by
 
 
+def column_file(source: str) -> Path | None:
+    """Return the path in a source `file:PATH`, or None for other sources."""
+    return local_path(source.removeprefix(FROM_FILE)) if source.startswith(FROM_FILE) else None
+
+
+def is_model(source: str) -> bool:
+    """Return whether a source of a column is the path or hub id of a cross-encoder.
+
+    >>> is_model("cross-encoder/ms-marco-MiniLM-L-6-v2"), is_model("file:ages.tsv")
+    (True, False)
+    """
+    return source not in (RERANKER, GIVEN) and column_file(source) is None
+
+
+@frozen
+class Column:
+    """Further data of queries, passages or pairs, which losses receive by name: where it is from, and a default."""
+
+    use: str = field(validator=min_len(1), metadata={"help": _SOURCES})
+    default: float | None = setting(
+        None, optional(at_least(-1e12, 1e12)), "value of all that a file or the training rows lack; none: an error"
+    )
+
+
+def _column_names(_instance: Any, attribute: Any, value: dict[str, Column] | None) -> None:
+    """Validate names of columns."""
+    if wrong := [name for name in value or () if not _COLUMN_NAME.fullmatch(name)]:
+        raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; use lower-case letters, digits, '_' and '-'")
+
+
 def _with_training(_cls: type, own: list[Any]) -> list[Any]:
     """Add every setting of `Training` to the attributes of a class, None unless it is given."""
     settings: tuple[Any, ...] = fields(resolve_types(Training))
@@ -377,11 +411,7 @@ class Round:
         "weights to start from: pretrained, pretrained@STEP (kept), previous (round), initial, or an earlier round",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
-    teacher: str = setting(
-        "",
-        None,
-        "whose scores it learns from: reranker, a cross-encoder's path or hub id, or given: those in the training rows",
-    )
+    teacher: str = setting("", None, f"whose scores it learns from: {_SOURCES}")
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
@@ -412,6 +442,7 @@ class Finetune(Training):
     loss: LossChoice = field(kw_only=True)
     negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
+    columns: dict[str, Column] | None = setting(None, _column_names, "further data that losses receive, by name")
     validation: Validation = field(kw_only=True, factory=Validation)
     encoders: str = setting(
         "shared",
@@ -428,6 +459,18 @@ class Finetune(Training):
         """Return these settings with those that the round overrides."""
         names = (a.name for a in fields(Finetune))
         return evolve(self, **{name: value for name in names if (value := getattr(current, name, None)) is not None})
+
+    def columns_for(self, current: Round) -> dict[str, Column]:
+        """Return the columns that the loss of a round may receive, by name."""
+        columns = dict(self.columns or {})
+        if current.teacher:
+            columns[TEACHER] = evolve(columns.get(TEACHER, Column(current.teacher)), use=current.teacher)
+        return columns
+
+    def column_sources(self) -> list[str]:
+        """Return the sources of all columns of all rounds, each once."""
+        sources = [column.use for current in self.rounds for column in self.columns_for(current).values()]
+        return list(dict.fromkeys(sources))
 
 
 @frozen

@@ -25,7 +25,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
-from drkit.recipe.schema import FROM_SCRATCH, Choice, EncoderSettings, Recipe, WeightedLoss
+from drkit.recipe.schema import FROM_SCRATCH, Choice, Column, EncoderSettings, Recipe, WeightedLoss
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -127,6 +127,7 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
+    converter.register_structure_hook(Column, _column(converter))
     converter.register_structure_hook_func(_is_tuple, _tuple(converter))
     return converter
 
@@ -269,6 +270,16 @@ def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, A
         rest = {k: v for k, v in value.items() if k != "weight"} if isinstance(value, Mapping) else value
         use, config = _part(converter, registry, Kind.LOSS, rest)
         return WeightedLoss(use=use, config=config, weight=converter.structure(weight, float))
+
+    return structure
+
+
+def _column(converter: Converter) -> Callable[[Any, Any], Column]:
+    made = _table(converter, Column)
+
+    def structure(value: Any, target: Any) -> Column:
+        column: Column = made({"use": value} if isinstance(value, str) else value, target)
+        return column
 
     return structure
 

@@ -83,7 +83,7 @@ def plan_texts(builder: PlanBuilder) -> None:
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
-        extra={"scored": any(one.teacher == GIVEN for one in (recipe.finetune.rounds if recipe.finetune else ()))},
+        extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
     )
     if recipe.encoder.pretrained:
         if ignored := [

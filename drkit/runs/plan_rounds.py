@@ -6,17 +6,19 @@ negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> neg
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
 from drkit.core.files import local_path, path_state
-from drkit.core.spec import Kind
+from drkit.core.spec import TEACHER, Kind
+from drkit.data.rows import require_file
 from drkit.errors import DrkitError, ProblemsError
 from drkit.miners.specs import RunFileConfig, refresh_settings
+from drkit.recipe.parts import received_columns
 from drkit.recipe.schema import (
-    GIVEN,
     INITIAL,
     JUDGED,
     PRETRAINED,
@@ -24,17 +26,20 @@ from drkit.recipe.schema import (
     PSEUDO,
     RERANKER,
     Choice,
+    Column,
     Finetune,
     Recipe,
     Round,
+    column_file,
+    is_model,
 )
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
+from drkit.runs.stages.columns import COLUMN
 from drkit.runs.stages.finetune import BASELINE, FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
-from drkit.runs.stages.reranker import TEACHER
 from drkit.runs.stages.retriever import AS_IT_IS, EXPORT, INDEX
 from drkit.runs.stages.start import INITIAL as INITIAL_ENCODER
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
@@ -88,7 +93,8 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
     starts |= {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
     compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
     for current in builder.rounds:
-        if current.teacher == RERANKER and not builder.has(RERANKER_STAGE):
+        taught = any(column.use == RERANKER for column in _columns(builder, current).values())
+        if taught and not builder.has(RERANKER_STAGE):
             systems.append(_plan_reranker(builder, start, previous, current.pairs))
         retriever = _Retriever(current.name, current, finetune.for_round(current), starts[current.start])
         negatives = ""
@@ -100,6 +106,7 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
             systems.append(_plan_retriever(builder, baseline, negatives))
         systems.append(_plan_retriever(builder, retriever, negatives))
         starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
+    builder.notes.extend(_unread_columns(builder))
     if builder.recipe.reranker and not builder.has(RERANKER_STAGE):
         builder.notes.append(
             "no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out"
@@ -226,8 +233,8 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
         inputs["dev"] = split_of("dev")
     if negatives:
         inputs["negatives"] = StageOutput(negatives)
-    if recipe_round.teacher:
-        inputs["teacher"] = StageOutput(_plan_teacher(builder, retriever, negatives))
+    for name, column in _columns(builder, recipe_round).items():
+        inputs[f"column/{name}"] = StageOutput(_plan_column(builder, retriever, negatives, name, column))
     if refreshed and RERANKER in _required_by(builder, refreshed):
         inputs["reranker"] = StageOutput(RERANKER)
     origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
@@ -258,25 +265,45 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
     return PlannedSystem(retriever.name, tuple(stages))
 
 
-def _plan_teacher(builder: PlanBuilder, retriever: _Retriever, negatives: str) -> str:
-    """Add the stage that scores the positives and negatives that a round draws by its teacher."""
+def _unread_columns(builder: PlanBuilder) -> Iterator[str]:
+    """Yield a note for each column that the loss of no round receives."""
+    finetune, rounds = builder.recipe.finetune, builder.rounds
+    assert finetune is not None
+    read = {name for current in rounds for name in _columns(builder, current)}
+    for name in sorted({name for current in rounds for name in finetune.columns_for(current)} - read):
+        yield f"no loss reads the column {name!r}; drkit list loss shows what each receives"
+
+
+def _columns(builder: PlanBuilder, current: Round) -> dict[str, Column]:
+    """Return the columns that the loss of a round receives, by name."""
+    finetune = builder.recipe.finetune
+    assert finetune is not None
+    received = received_columns(finetune.for_round(current).loss, builder.registry)
+    return {name: column for name, column in finetune.columns_for(current).items() if name in received}
+
+
+def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, name: str, column: Column) -> str:
+    """Add the stage that makes the values of a column for the queries and passages that a round draws."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
-    is_reranker, is_given = (recipe_round.teacher == name for name in (RERANKER, GIVEN))
-    made_by = "from the training rows" if is_given else f"by {recipe_round.teacher}"
+    scored = column.use == RERANKER or is_model(column.use)
     inputs = {"passages": PASSAGES, "train": training_split(recipe_round.pairs)}
     if negatives:
         inputs["negatives"] = StageOutput(negatives)
-    if is_reranker:
+    if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
+    if path := column_file(column.use):
+        require_file(str(path), f"the column {name!r} of {recipe_round.name}")
     return builder.add(
-        f"teacher-{recipe_round.name}",
-        TEACHER,
-        f"scores of the positives and negatives that the round draws, {made_by}",
+        f"{'' if name == TEACHER else 'column-'}{name}-{recipe_round.name}",
+        COLUMN,
+        f"scores of the pairs that the round draws, by {column.use}" if scored else f"values of {name} ({column.use})",
         inputs,
-        sources={} if is_reranker or is_given else {"teacher": path_state(recipe_round.teacher)},
+        sources={"column": path_state(str(path or column.use))} if path or is_model(column.use) else {},
         extra={
-            "model": "" if is_reranker else recipe_round.teacher,
-            "max_length": builder.recipe.reranker.max_length if builder.recipe.reranker and not is_given else None,
+            "column": name,
+            "source": column.use,
+            "default": column.default,
+            "max_length": builder.recipe.reranker.max_length if builder.recipe.reranker and scored else None,
             "queries": recipe_round.queries,
             "draws": recipe_round.draws if recipe_round.queries else 1,
             "training": settings.schedule_only(),

@@ -29,13 +29,24 @@ from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
+from drkit.data.values import PAIR, read_values
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.recipe.parts import PartInUse, all_parts, parts_of, required_signals
-from drkit.recipe.schema import ENCODER, RERANKER, Choice, DecoderTask, EncoderSettings, EncoderTask, Pretrain, Recipe
+from drkit.recipe.parts import PartInUse, all_parts, parts_of, received_columns, required_signals
+from drkit.recipe.schema import (
+    ENCODER,
+    Choice,
+    DecoderTask,
+    EncoderSettings,
+    EncoderTask,
+    Pretrain,
+    Recipe,
+    column_file,
+    is_model,
+)
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
@@ -79,7 +90,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
 def describe_trial(recipe: Recipe, registry: Registry) -> str:
     """Return in words what `try_parts` has tried, and what was looked up of the models that the recipe names."""
     named = [recipe.encoder.pretrained, recipe.reranker.pretrained if recipe.reranker else None]
-    named += [one.teacher for one in recipe.finetune.rounds if one.teacher != RERANKER] if recipe.finetune else []
+    named += [one for one in recipe.finetune.column_sources() if is_model(one)] if recipe.finetune else []
     parts = list(all_parts(recipe, registry))
     sources = [*(recipe.pseudo_queries.sources if recipe.pseudo_queries else ())]
     sources += [str(getattr(part.config, "queries", "")) for part in parts]
@@ -324,20 +335,22 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
 
 def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
     """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
-    seen: list[tuple[Choice, bool]] = []
-    for current in recipe.finetune.rounds if recipe.finetune else ():
-        assert recipe.finetune is not None
-        loss, has_teacher = recipe.finetune.for_round(current).loss, bool(current.teacher)
-        if (loss, has_teacher) not in seen:
-            seen.append((loss, has_teacher))
-            pairs = toys.toy_pairs(_vector_length(recipe.encoder))
-            yield (
-                PartInUse.of(Kind.LOSS, loss, registry),
-                {"pairs": pairs if has_teacher else attrs.evolve(pairs, teacher=None)},
-            )
+    losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
+    for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
+        columns = {name: _has_value(recipe, name) for name in received_columns(loss, registry)}
+        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns)
+        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
     if recipe.reranker:
-        groups = attrs.evolve(toys.toy_groups(), teacher=None)
+        groups = attrs.evolve(toys.toy_groups(), columns={})
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+
+
+def _has_value(recipe: Recipe, column: str) -> str:
+    """Return what a column has a value for, by the first row of its file; scores are of pairs."""
+    assert recipe.finetune is not None
+    found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
+    path = next((path for one in found if one and (path := column_file(one.use))), None)
+    return next((value.per for value in read_values(path, column)), PAIR) if path else PAIR
 
 
 def _vector_length(encoder: EncoderSettings) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 
 from drkit.core.protocols import CountsItems
 from drkit.core.registry import installed
-from drkit.core.spec import ComponentSpec, Kind, keyword
+from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword
 from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
+from drkit.data.values import PAIR, PASSAGE
+from drkit.recipe.parts import columns_of
 from drkit.testing.decoders import toy_outputs
 from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
@@ -27,13 +30,14 @@ def check_loss(
     config: Any = None,
     inputs: dict[str, Any] | None = None,
     decoder: ComponentSpec | str | None = None,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Run the loss contract on a spec or the name of an installed part, with default settings or `config`.
 
     Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced`, `partners`,
-    `pairs` (with a teacher), `groups`, and its signals of tokens and texts. Names of its own are taken from what
-    `decoder` makes of the toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any
-    by hand.
+    `pairs` with the columns that it receives, `groups`, and its signals of tokens and texts. columns: what a column has
+    a value for, `query`, `passage` or `pair` (the default). Names of its own are taken from what `decoder` makes of the
+    toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any by hand.
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
     and every weight of its own; metrics must not carry gradient; with scope `rows`, the loss of a batch is the mean of
@@ -43,7 +47,8 @@ def check_loss(
     check_spec(spec)
     settings = spec.config() if config is None else config
     loss = build(spec, settings, toy_context())
-    make = functools.partial(_inputs, spec, settings, decoder, inputs or {})
+    columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **columns}
+    make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns)
     given = make(range(ROWS))
     out = _call(loss, given, f"{spec.name}: the loss of a batch")
     _check_metrics(out, spec.name)
@@ -123,11 +128,18 @@ def _check_rows(name: str, loss: Any, make: Callable[[Sequence[int]], dict[str, 
 
 
 def _inputs(
-    spec: ComponentSpec, settings: Any, decoder: ComponentSpec | str | None, own: dict[str, Any], rows: Sequence[int]
+    spec: ComponentSpec,
+    settings: Any,
+    decoder: ComponentSpec | str | None,
+    own: dict[str, Any],
+    columns: Mapping[str, str],
+    rows: Sequence[int],
 ) -> dict[str, Any]:
     """Return toy arguments of a loss for some of the toy texts; partners, pairs and groups are of a batch of `rows`."""
     needs, scopes = spec.receives_of(settings), signal_scopes(spec, settings)
     tokens = rows_of(with_signals(toy_tokens(), scopes), rows)
+    if PAIRS in needs:
+        return {PAIRS: _pairs(len(tokens.ids), columns), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
     signals = {keyword(name): value for name, value in tokens.signals.items()}
     if unknown := needs - {*made, *signals, *own}:
@@ -168,13 +180,14 @@ def _leaf(values: Tensor) -> Tensor:
     return values.clone().requires_grad_()
 
 
-def _pairs(tokens: TokenBatch) -> Any:
-    pairs = toy_pairs()
-    if len(tokens.ids) == ROWS:
+def _pairs(rows: int, columns: Mapping[str, str]) -> Any:
+    pairs = toy_pairs(columns=columns)
+    if rows == ROWS:
         return pairs
-    some = slice(len(tokens.ids))
-    per_query = ("queries", "positives", "candidates", "groups", "teacher")
-    return attrs.evolve(pairs, **{name: _cut(getattr(pairs, name), some) for name in per_query})
+    some = slice(rows)
+    cut = {name: _cut(getattr(pairs, name), some) for name in ("queries", "positives", "candidates", "groups")}
+    own = {name: value if columns[name] == PASSAGE else value[some] for name, value in pairs.columns.items()}
+    return attrs.evolve(pairs, **cut, columns=own)
 
 
 def _groups(tokens: TokenBatch) -> Any:
@@ -182,7 +195,8 @@ def _groups(tokens: TokenBatch) -> Any:
     if len(tokens.ids) == ROWS:
         return groups
     some = slice(len(tokens.ids))
-    return attrs.evolve(groups, **{name: _cut(getattr(groups, name), some) for name in ("scores", "mask", "teacher")})
+    columns = {name: value[some] for name, value in groups.columns.items()}
+    return attrs.evolve(groups, scores=_cut(groups.scores, some), mask=groups.mask[some], columns=columns)
 
 
 def _cut(values: Tensor, some: slice) -> Tensor:
@@ -197,7 +211,6 @@ _TOYS: dict[str, Callable[[TokenBatch], Any]] = {
     "words": lambda tokens: _values(tokens, VOCAB)[:, 2] > 0.8,
     "replaced": lambda tokens: _values(tokens, 2)[..., 1][tokens.maskable] > 0.5,
     "partners": lambda tokens: torch.arange(len(tokens.ids)).roll(len(tokens.ids) // 2),
-    "pairs": _pairs,
     "groups": _groups,
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from attrs import evolve
 
+from drkit.core.spec import TEACHER
 from drkit.core.types import (
     BuildContext,
     EmbeddedPairs,
@@ -19,6 +21,7 @@ from drkit.core.types import (
     TokenBatch,
     map_tensors,
 )
+from drkit.data.values import PAIR, PASSAGE, QUERY
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -139,11 +142,12 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
-def toy_pairs(dimension: int = 6) -> EmbeddedPairs:
+def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR})) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
-    passage 5 for the first. Scores are of the same size for vectors of any dimension.
+    passage 5 for the first. Scores are of the same size for vectors of any dimension. columns: what each has a value
+    for, `query`, `passage` or `pair`.
     """
     draw = torch.Generator().manual_seed(3)
     scale = (6 / dimension) ** 0.5
@@ -154,6 +158,7 @@ def toy_pairs(dimension: int = 6) -> EmbeddedPairs:
     candidates = torch.ones(5, 11, dtype=torch.bool)
     candidates[1, 6] = candidates[:, 8] = False
     teacher = torch.randn(5, 4, generator=draw).masked_fill(groups < 0, float("nan"))
+    others = {QUERY: torch.randn(5, generator=draw), PASSAGE: torch.randn(11, generator=draw), PAIR: teacher.clone()}
     teacher[4], teacher[0, 1] = float("nan"), float("nan")
     return EmbeddedPairs(
         queries=queries,
@@ -161,8 +166,8 @@ def toy_pairs(dimension: int = 6) -> EmbeddedPairs:
         positives=torch.arange(5),
         candidates=candidates,
         groups=groups,
-        teacher=teacher,
         numbers=numbers,
+        columns={name: teacher if name == TEACHER else others[per] for name, per in columns.items()},
     )
 
 
@@ -171,7 +176,7 @@ def toy_groups() -> ScoredGroups:
     draw = torch.Generator().manual_seed(4)
     scores, teacher = torch.randn(4, 5, generator=draw).requires_grad_(), torch.randn(4, 5, generator=draw)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 2])[:, None]
-    return ScoredGroups(scores=scores, mask=mask, teacher=teacher.masked_fill(~mask, float("nan")))
+    return ScoredGroups(scores=scores, mask=mask, columns={TEACHER: teacher.masked_fill(~mask, float("nan"))})
 
 
 class ToyCorpus:

@@ -7,8 +7,8 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.train.adapters import CachedGradients as CachedGradients
     from drkit.train.adapters import RankedGroups as RankedGroups
+    from drkit.train.columns import read_column as read_column
     from drkit.train.probes import anisotropy as anisotropy
     from drkit.train.probes import top_direction as top_direction
-    from drkit.train.teacher import read_scores as read_scores
 
 lazy_exports(__name__)

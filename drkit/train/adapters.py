@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from drkit.core.protocols import Loss
+from drkit.core.spec import TEACHER
 from drkit.core.types import ScoredGroups
 from drkit.errors import DrkitError
 from drkit.train.biencoder import pair_loss
@@ -110,7 +111,8 @@ class CachedGradients(nn.Module):
         """Return the loss over the rows of all processes, and its metrics."""
         queries, answers = rows["query_fingerprints"], rows["passage_indices"][rows["positives"]]
         judged = torch.where(queries[:, None] == queries, answers, -1)
-        return pair_loss(self.loss, {**rows, "judged": judged})
+        known = {name: row for name, row in rows.items() if name != "query_fingerprints"}
+        return pair_loss(self.loss, {**known, "judged": judged})
 
     def _embed(self, chunk: Chunk) -> dict[str, Tensor]:
         name, features = chunk
@@ -139,8 +141,8 @@ class RankedGroups(nn.Module):
     model: a `CrossEncoder` of sentence-transformers with one label. Called with columns of texts as
     `drkit.miners.HardNegatives` returns them: query, positive, then negatives. A negative does not count if it equals
     the positive or an earlier negative of its row. labels: a teacher's scores of the positive and each negative, f[n]
-    per row, for losses that need `teacher`, or None. All pairs of a batch go through the model at once. `metrics` holds
-    the metrics of the last loss. Returns the loss f[].
+    per row, for losses that receive `teacher`, or None. All pairs of a batch go through the model at once. `metrics`
+    holds the metrics of the last loss. Returns the loss f[].
 
     Raises DrkitError for fewer than three columns, or labels of another shape.
     """
@@ -160,7 +162,8 @@ class RankedGroups(nn.Module):
         pairs = [(query, text) for query, group in zip(queries, groups, strict=True) for text in group]
         scores = self._scores(pairs, options).view(len(groups), -1)
         mask = torch.tensor([[text not in group[:column] for column, text in enumerate(group)] for group in groups])
-        step = self.loss(groups=ScoredGroups(scores, mask.to(scores.device), _teacher(labels, scores)))
+        columns = {} if labels is None or not len(labels) else {TEACHER: _teacher(labels, scores)}
+        step = self.loss(groups=ScoredGroups(scores, mask.to(scores.device), columns=columns))
         self.metrics = _as_floats(step.metrics)
         return step.loss
 
@@ -228,7 +231,7 @@ def _row_indices(columns: Sequence[Features], labels: Tensor | None) -> dict[str
     }
     if labels is not None and labels.numel():
         _check_labels(labels, (count, len(passages)))
-        found["teacher"] = labels.float()
+        found[TEACHER] = labels.float()
     return {ROWS + name: rows for name, rows in found.items()}
 
 
@@ -246,9 +249,7 @@ def _fingerprints(features: Features) -> Tensor:
     return total
 
 
-def _teacher(labels: Any, scores: Tensor) -> Tensor | None:
-    if labels is None or not len(labels):
-        return None
+def _teacher(labels: Any, scores: Tensor) -> Tensor:
     found = torch.stack([torch.as_tensor(row) for row in labels]).to(scores)
     _check_labels(found, tuple(scores.shape))
     return found

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from drkit.core import processes
 from drkit.core.draws import Draws
@@ -29,15 +30,17 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
 from drkit.recipe.schema import Choice, Training
 from drkit.train.batches import Example
-from drkit.train.gradients import ROWS, Rows
+from drkit.train.gradients import ROWS, Rows, padding_of
 
 if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 
-# A batch's tensors per query and per passage, besides their tokens.
-QUERY_TENSORS = ("positives", "judged", "groups", "teacher")
-PASSAGE_TENSORS = ("passage_indices",)
+# The rows that say which vectors belong together; all others are columns, by name after a prefix. A tensor whose name
+# begins with `passage` has a row per passage, any other a row per query.
+LINKS = ("queries", "passages", "positives", "judged", "groups", "passage_indices")
+QUERY, PASSAGE = "query", "passage"
+COLUMN, PASSAGE_COLUMN = "column.", "passage_column."
 
 
 class BiEncoder(nn.Module):
@@ -63,7 +66,7 @@ class BiEncoder(nn.Module):
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the rows to compare: vectors of queries and passages, and which of them belong together."""
-        rows = {f"{ROWS}{name}": tensors[name] for name in (*QUERY_TENSORS, *PASSAGE_TENSORS) if name in tensors}
+        rows = {ROWS + name: tensor for name, tensor in tensors.items() if not name.endswith((".ids", ".attention"))}
         passage_encoder = self.encoder if self.passage_encoder is None else self.passage_encoder
         for side, name, encoder in (("query", "queries", self.encoder), ("passage", "passages", passage_encoder)):
             if f"{side}.ids" in tensors:
@@ -78,13 +81,14 @@ class BiEncoder(nn.Module):
         """Cut a batch into chunks of at most `size` texts, queries first."""
         queries, passages = (
             [
-                {name: tensors[name][start : start + size] for name in names if name in tensors}
-                for start in range(0, len(tensors[names[0]]), size)
+                {
+                    name: tensor[start : start + size]
+                    for name, tensor in tensors.items()
+                    if name.startswith(PASSAGE) == (side == PASSAGE)
+                }
+                for start in range(0, len(tensors[f"{side}.ids"]), size)
             ]
-            for names in (
-                ("query.ids", "query.attention", *QUERY_TENSORS),
-                ("passage.ids", "passage.attention", *PASSAGE_TENSORS),
-            )
+            for side in (QUERY, PASSAGE)
         )
         if self.passage_encoder is None:
             return [*queries, *passages]
@@ -95,9 +99,11 @@ class BiEncoder(nn.Module):
 def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss over the rows of the whole batch, and its metrics; `negatives`: mean negatives per query.
 
-    rows: queries f[Q,D], passages f[P,D], positives i64[Q], passage_indices i64[P], judged i64[Q,J], and optionally
-    groups i64[Q,G] and teacher f[Q,G]; see `EmbeddedPairs`.
+    rows: queries f[Q,D], passages f[P,D], positives i64[Q], passage_indices i64[P], judged i64[Q,J], optionally groups
+    i64[Q,G], and columns; see `EmbeddedPairs`.
     """
+    # Constants: no column gets a gradient.
+    columns = {name.rpartition(".")[2]: row.detach() for name, row in rows.items() if name not in LINKS}
     mask = candidate_mask(rows["passage_indices"], rows["judged"], rows["positives"])
     step = loss(
         pairs=EmbeddedPairs(
@@ -106,10 +112,9 @@ def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
             positives=rows["positives"],
             candidates=mask,
             groups=rows.get("groups"),
-            # Constant: the teacher gets no gradient.
-            teacher=rows["teacher"].detach() if "teacher" in rows else None,
             numbers=rows["passage_indices"],
             sharing=share_positive(rows["judged"]),
+            columns=columns,
         )
     )
     return step.loss, {**step.metrics, "negatives": mask.sum(1).float().mean() - 1}
@@ -195,11 +200,18 @@ def schedule_lengths(pairs: TrainingPairs) -> NDArray[np.int32]:
     return np.zeros(len(pairs), dtype=np.int32)
 
 
-class TeacherScores(Protocol):
-    """A teacher's scores of passages, by index."""
+class ColumnValues(Protocol):
+    """The values of a column, by index in the stores."""
 
-    def lookup(self, query_index: int, passages: Indices) -> NDArray[np.float32]:
-        """Return scores f32[n] of passages i64[n] for a query, all by index in the stores; NaN if not scored."""
+    @property
+    def per(self) -> str:
+        """What has a value: a `query`, a `passage`, or a `pair` of both."""
+
+    def lookup(self, query_index: int, passages: Indices) -> NDArray[Any]:
+        """Return the values [n] of passages i64[n] for a query."""
+
+    def lacks(self, query_index: int, passages: Indices) -> NDArray[np.bool_]:
+        """Return which passages i64[n] have no value for a query, bool[n]."""
 
 
 @frozen(eq=False)
@@ -207,9 +219,9 @@ class PairCollator:
     """Turns (epoch, query) pairs into token batches: each query with one positive and up to `negatives` hard negatives.
 
     Every epoch draws again which of several positives, and which of the mined negatives, without repeats; a query with
-    fewer mined negatives gets all of them. With a teacher, batches contain its scores of every query's own passages.
-    refreshed: returns an epoch's negatives, one array per query, which replace those of `pairs`. self_passages: i64[n],
-    the passage with a query's own id, which is never its negative either, or -1.
+    fewer mined negatives gets all of them. columns: by name, those that the loss receives. refreshed: returns an
+    epoch's negatives, one array per query, which replace those of `pairs`. self_passages: i64[n], the passage with a
+    query's own id, which is never its negative either, or -1.
     """
 
     pairs: TrainingPairs
@@ -217,7 +229,7 @@ class PairCollator:
     passages: TokenStore
     negatives: int
     seed: int
-    teacher: TeacherScores | None = None
+    columns: Mapping[str, ColumnValues] = field(factory=dict)
     refreshed: Callable[[int], Sequence[Indices]] | None = None
     self_passages: Indices | None = None
 
@@ -241,8 +253,9 @@ class PairCollator:
             "passage_indices": torch.from_numpy(passage_indices),
             "groups": torch.from_numpy(groups),
         }
-        if self.teacher is not None:
-            batch["teacher"] = self._teacher_scores(self.teacher, rows, passage_indices[groups], groups >= 0)
+        for name, column in self.columns.items():
+            prefix = PASSAGE_COLUMN if column.per == PASSAGE else COLUMN
+            batch[prefix + name] = column_tensor(column, self.pairs.queries[rows], passage_indices, groups)
         return batch
 
     def _judged(self, rows: Indices) -> Tensor:
@@ -252,13 +265,21 @@ class PairCollator:
             return judged
         return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
 
-    def _teacher_scores(
-        self, teacher: TeacherScores, rows: Indices, passages: Indices, present: NDArray[np.bool_]
-    ) -> Tensor:
-        scores = np.full(present.shape, np.nan, dtype=np.float32)
-        for row, query, group, mask in zip(scores, self.pairs.queries[rows], passages, present, strict=True):
-            row[mask] = teacher.lookup(int(query), group[mask])
-        return torch.from_numpy(scores)
+
+def column_tensor(column: ColumnValues, queries: Indices, passages: Indices, groups: Indices) -> Tensor:
+    """Return the values of a batch: [Q] of queries i64[Q], [P] of passages i64[P], or [Q,G] of groups i64[Q,G].
+
+    groups: the rows of each query's own passages, padded with -1; padding is NaN, -1 or False.
+    """
+    if column.per == PASSAGE:
+        return torch.from_numpy(column.lookup(-1, passages))
+    if column.per == QUERY:
+        return torch.from_numpy(np.concatenate([column.lookup(query, passages[:1]) for query in queries.tolist()]))
+    values = [
+        torch.from_numpy(column.lookup(query, passages[group[group >= 0]]))
+        for query, group in zip(queries.tolist(), groups, strict=True)
+    ]
+    return pad_sequence(values, batch_first=True, padding_value=padding_of(values[0]))
 
 
 def training_pairs(

@@ -198,8 +198,8 @@ def gather_rows(
 ) -> tuple[Rows, Rows]:
     """Return this process' rows as leaves, and the rows of all processes with those leaves among them.
 
-    rows: [R, ..] by name. R may differ between processes; other axes are padded to the longest, with -1 for integers,
-    NaN for floats, or the value that `padding` has for a name. Rows named in `row_indices` hold indices of other rows
+    rows: [R, ..] by name. R may differ between processes; other axes are padded to the longest, with `padding_of`, or
+    the value that `padding` has for a name. Rows named in `row_indices` hold indices of other rows
     and are shifted by the number of rows of earlier processes; -1 stays -1.
     """
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
@@ -239,8 +239,12 @@ def _pad_to(row: Tensor, shape: Sequence[int], fill: float | None) -> Tensor:
     if not any(missing):
         return row
     pads = [amount for size in reversed(missing) for amount in (0, size)]
-    usual = math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
-    return torch.nn.functional.pad(row, pads, value=usual if fill is None else fill)
+    return torch.nn.functional.pad(row, pads, value=padding_of(row) if fill is None else fill)
+
+
+def padding_of(row: Tensor) -> float:
+    """Return what pads a tensor of its type: NaN, -1 or False."""
+    return math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
 
 
 def world_size() -> int:

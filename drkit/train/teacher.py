@@ -7,13 +7,12 @@ the same for any number of processes and interruptions: a kill loses only the cu
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from attrs import define, frozen
 from numpy.typing import NDArray
 
@@ -23,25 +22,16 @@ from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
+from drkit.train.columns import FILE, ColumnInfo, column_schema, read_info
 
 if TYPE_CHECKING:
     from drkit.search.reranking import Scorer
 
     Indices = NDArray[np.int64]
 
-FILE = "scores.arrow"
 BLOCK_PAIRS = 8192
 # Pairs between two reports of progress within a block.
 REPORTED_PAIRS = 1024
-SCHEMA = pa.schema(
-    [
-        ("query", pa.int64()),
-        ("query_id", pa.large_string()),
-        ("passages", pa.list_(pa.int64())),
-        ("scores", pa.list_(pa.float32())),
-    ]
-)
-_TEACHER = b"teacher"
 
 
 @frozen(eq=False)
@@ -109,6 +99,10 @@ class ScoreBlocks:
         batches = (batch for number in numbers for batch in read_batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
+    @property
+    def _schema(self) -> Any:
+        return column_schema(ColumnInfo(self.teacher))
+
     def score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
         """Score a block and write it; yields how many pairs more are scored. Raises DrkitError for a NaN."""
         indices = np.unique(np.concatenate([request.passages for request in block]))
@@ -128,48 +122,20 @@ class ScoreBlocks:
             [request.passages for request in block],
             np.split(scores, ends[:-1]),
         )
-        self._write(self._path(number), [record_batch(columns, SCHEMA)])
+        self._write(self._path(number), [record_batch(columns, self._schema)])
 
     def _write(self, path: Path, batches: Iterable[Any]) -> Path:
-        metadata = {_TEACHER: self.teacher.encode()}
-        with arrow_file(path, SCHEMA.with_metadata(metadata)) as writer:
+        with arrow_file(path, self._schema) as writer:
             for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(metadata))
+                writer.write_batch(batch)
         return path
 
     def _is_finished(self, number: int) -> bool:
         path = self._path(number)
-        if not path.is_file():
-            return False
-        with pa.memory_map(str(path)) as source:
-            found: Mapping[bytes, bytes] = pa.ipc.open_file(source).schema.metadata or {}
-        return found.get(_TEACHER) == self.teacher.encode()
+        return path.is_file() and read_info(path).source == self.teacher
 
     def _path(self, number: int) -> Path:
         return self.blocks / f"block-{number:07d}.arrow"
-
-
-def write_given(
-    requests: Sequence[ScoreRequest], given: Mapping[str, Mapping[str, float]], corpus: StoredCorpus, folder: Path
-) -> None:
-    """Write the scores of these pairs from given ones, by query and passage id, into `folder`, atomically.
-
-    Raises DrkitError if a pair has none.
-    """
-    with arrow_file(folder / FILE, SCHEMA.with_metadata({_TEACHER: b"given"})) as writer:
-        for block in cut_blocks(requests):
-            scores = []
-            for query in block:
-                ids, own = corpus.ids_at(query.passages), given.get(query.query.query_id, {})
-                missing = [name for name in ids if name not in own]
-                if missing:
-                    raise DrkitError(
-                        f"the training rows have no teacher score of the passage {missing[0]!r} for the query "
-                        f"{query.query.text!r:.60}; give each positive and negative a score, or name another teacher"
-                    )
-                scores.append([own[name] for name in ids])
-            columns = ([q.index for q in block], [q.query.query_id for q in block], [q.passages for q in block], scores)
-            writer.write_batch(record_batch(columns, SCHEMA).replace_schema_metadata({_TEACHER: b"given"}))
 
 
 def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:
@@ -199,73 +165,6 @@ def _check(scores: NDArray[np.float32], pairs: Sequence[tuple[str, str]]) -> Non
             f"the teacher's score of the query {query[:50]!r} and the passage {passage[:50]!r} is not finite: "
             f"its training may have diverged. Lower its learning rate, or use another teacher."
         )
-
-
-def read_scores(folder: Path) -> StoredScores:
-    """Open the scores that a teacher stage wrote to `folder`. Raises DrkitError if they are missing."""
-    return StoredScores(Path(folder) / FILE)
-
-
-class StoredScores:
-    """A teacher's scores, memory-mapped; pickled as a path. `len` is the number of queries."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        batches = [batch for batch in read_batches(path) if batch.num_rows]
-        if batches and not {field.name for field in SCHEMA} <= set(batches[0].schema.names):
-            raise DrkitError(f"{path} is not a file of teacher scores (missing columns); run the teacher stage again")
-        self._batches = [_Batch.of(batch) for batch in batches]
-        self._starts = np.array([batch.queries[0] for batch in self._batches], dtype=np.int64)
-
-    def __reduce__(self) -> tuple[type[StoredScores], tuple[Path]]:
-        return StoredScores, (self.path,)
-
-    def __len__(self) -> int:
-        return sum(len(batch.queries) for batch in self._batches)
-
-    def row(self, query_index: int) -> tuple[Indices, NDArray[np.float32]] | None:
-        """Return the passages i64[n] scored for a query, ascending, and their scores f32[n]; None without scores."""
-        which = int(np.searchsorted(self._starts, query_index, side="right")) - 1
-        return self._batches[which].row(query_index) if which >= 0 else None
-
-    def lookup(self, query_index: int, passages: Indices) -> NDArray[np.float32]:
-        """Return scores f32[n] of passages i64[n] for a query, by index in the stores; NaN if missing."""
-        out = np.full(len(passages), np.nan, dtype=np.float32)
-        found = self.row(query_index)
-        if found is None:
-            return out
-        scored, scores = found
-        slots = np.minimum(np.searchsorted(scored, passages), len(scored) - 1)
-        hit = scored[slots] == passages
-        out[hit] = scores[slots[hit]]
-        return out
-
-
-@frozen(eq=False)
-class _Batch:
-    """Views of one record batch: queries i64[n], ascending; passages and scores, flat; starts i32[n + 1]."""
-
-    queries: Indices
-    passages: Indices
-    scores: NDArray[np.float32]
-    starts: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, batch: Any) -> _Batch:
-        passages, scores = batch.column("passages"), batch.column("scores")
-        return cls(
-            batch.column("query").to_numpy(),
-            passages.values.to_numpy(),
-            scores.values.to_numpy(),
-            passages.offsets.to_numpy(),
-        )
-
-    def row(self, query: int) -> tuple[Indices, NDArray[np.float32]] | None:
-        index = int(np.searchsorted(self.queries, query))
-        if index == len(self.queries) or self.queries[index] != query:
-            return None
-        row = slice(self.starts[index], self.starts[index + 1])
-        return self.passages[row], self.scores[row]
 
 
 @define

@@ -75,8 +75,8 @@ def test_losses_stand_where_their_needs_are_met():
     assert "mlm" in places["mlm"].decoders
     assert places["contrastive"].finetuning
     assert places["kl-distillation"].finetuning
-    assert places["kl-distillation"].needs_teacher
-    assert not places["contrastive"].needs_teacher
+    assert places["kl-distillation"].columns == ("teacher",)
+    assert not places["contrastive"].columns
     assert places["listwise"].reranking
     assert not places["contrastive"].reranking
     assert not places["contrastive"].encoder

@@ -414,7 +414,7 @@ def test_the_first_round_mines_with_the_encoder_that_the_run_starts_from():
     ("settings", "said"),
     [
         (("finetune.rounds.0.teacher=reranker",), "needs a table"),
-        (("finetune.rounds.1.loss=kl-distillation",), "the round has no teacher"),
+        (("finetune.rounds.1.loss=kl-distillation",), "which the round does not have"),
         (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "a different similarity"),
         (("finetune.rounds.0.miners=['margin']",), "put a source"),
         (("finetune.rounds.0.miners=['bm25', 'random']",), "must be first in its chain"),

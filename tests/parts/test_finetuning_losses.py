@@ -90,7 +90,7 @@ def drawn(judged, groups, teacher):
         positives=positives,
         candidates=candidate_mask(numbers, lists, positives),
         groups=placed,
-        teacher=scores,
+        columns={"teacher": scores},
         numbers=numbers,
         sharing=share_positive(lists),
     )
@@ -239,7 +239,7 @@ def test_no_answer_of_a_query_and_no_second_copy_counts_against_it(name, batch):
             positives=batch.pairs.positives[i : i + 1],
             candidates=batch.pairs.candidates[i : i + 1],
             groups=batch.pairs.groups[i : i + 1],
-            teacher=batch.pairs.teacher[i : i + 1],
+            columns={"teacher": batch.pairs.column("teacher")[i : i + 1]},
             sharing=batch.pairs.sharing[i : i + 1, i : i + 1],
         )
         loss = LOSSES[name](pairs=kept).loss
@@ -262,7 +262,7 @@ def test_unscored_and_padding_reach_no_gradient_as_nan(name):
 @pytest.mark.parametrize("name", ["kl-distillation", "margin-mse"])
 def test_without_any_score_a_teacher_teaches_nothing(name):
     pairs = toy_pairs()
-    pairs = attrs.evolve(pairs, teacher=torch.full_like(pairs.teacher, math.nan))
+    pairs = attrs.evolve(pairs, columns={"teacher": torch.full_like(pairs.column("teacher"), math.nan)})
     out = LOSSES[name](pairs=pairs)
     out.loss.backward()
     assert out.metrics["unscored"].item() == 5
@@ -274,10 +274,10 @@ def test_without_any_score_a_teacher_teaches_nothing(name):
 @pytest.mark.parametrize("name", ["kl-distillation", "margin-mse"])
 def test_a_score_that_is_no_number_is_none(name):
     pairs = toy_pairs()
-    endless = pairs.teacher.clone()
+    endless = pairs.column("teacher").clone()
     endless[0, 1], endless[4] = -math.inf, math.inf
     torch.testing.assert_close(
-        LOSSES[name](pairs=attrs.evolve(pairs, teacher=endless)).loss, LOSSES[name](pairs=pairs).loss
+        LOSSES[name](pairs=attrs.evolve(pairs, columns={"teacher": endless})).loss, LOSSES[name](pairs=pairs).loss
     )
 
 
@@ -341,7 +341,7 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn():
     pairs = toy_pairs()
     plain = attrs.evolve(pairs, candidates=None, numbers=None)
     scores = torch.einsum("qd,qgd->qg", pairs.queries, pairs.passages[pairs.groups.clamp(min=0)]).detach()
-    agreed = attrs.evolve(plain, teacher=scores.masked_fill(pairs.groups < 0, math.nan))
+    agreed = attrs.evolve(plain, columns={"teacher": scores.masked_fill(pairs.groups < 0, math.nan)})
     kl = KlDistillationLoss(KlDistillationConfig(temperature=1.0, similarity="dot", alpha=0))(pairs=agreed)
     assert kl.loss.item() == pytest.approx(0, abs=1e-6)
     assert MarginMseLoss()(pairs=agreed).loss.item() == pytest.approx(0, abs=1e-10)
@@ -364,9 +364,9 @@ def test_listwise_equals_its_formula(sizes, seed):
     [
         ("pairwise", {"groups": None}, "groups is missing"),
         ("pairwise", {"groups": torch.zeros(4, 3, dtype=torch.long)}, r"groups must be i64\[Q,G\] with Q = 5"),
-        ("margin-mse", {"teacher": None}, "margin-mse needs a teacher's scores"),
-        ("kl-distillation", {"teacher": None}, "kl-distillation needs a teacher's scores"),
-        ("kl-distillation", {"teacher": torch.zeros(5, 11)}, r"teacher must be f\[Q,G\] = \(5, 4\)"),
+        ("margin-mse", {"columns": {}}, "the batch does not have the column 'teacher'"),
+        ("kl-distillation", {"columns": {}}, "the batch does not have the column 'teacher'"),
+        ("kl-distillation", {"columns": {"teacher": torch.zeros(5, 11)}}, r"'teacher' must be f\[Q,G\] = \(5, 4\)"),
         ("all directions", {"numbers": torch.zeros(5)}, r"numbers must be i64\[P\]"),
         ("all directions", {"sharing": torch.zeros(5, 11, dtype=torch.bool)}, r"sharing must be \[Q,Q\]"),
     ],
@@ -382,7 +382,6 @@ def test_bundles_that_do_not_fit_are_refused(loss, change, says):
         ({"scores": torch.zeros(4)}, r"scores must be f\[Q,G\]"),
         ({"scores": torch.zeros(0, 5)}, "at least one query"),
         ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"mask must be \[Q,G\] = \(4, 5\)"),
-        ({"teacher": torch.ones(3, 5)}, r"teacher must be \[Q,G\]"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(change, says):

@@ -85,7 +85,7 @@ def test_the_trial_knows_how_long_the_vectors_are():
 @pytest.mark.parametrize(
     ("inner", "said"),
     [
-        ("kl-distillation", "loss 'kl-distillation' learns from a teacher's scores, but the round has no teacher"),
+        ("kl-distillation", "loss 'kl-distillation' receives the column 'teacher', which the round does not have"),
         ("listwise", r"loss 'listwise' needs groups; fine-tuning provides pairs.* @ finetune.loss.loss"),
         ("mlm", r"loss 'mlm' needs token_states; .* @ finetune.loss.loss"),
     ],
@@ -98,5 +98,5 @@ def test_a_wrapped_loss_that_cannot_work_is_refused(inner, said):
 def test_a_wrapped_loss_that_needs_a_teacher_gets_it():
     loss = MatryoshkaLoss(MatryoshkaConfig(Choice("margin-mse", MarginMseConfig()), (2,)))
     assert "unscored_2" in loss(pairs=toy_pairs()).metrics
-    with pytest.raises(DrkitError, match="margin-mse"):
-        loss(pairs=attrs.evolve(toy_pairs(), teacher=None))
+    with pytest.raises(DrkitError, match="does not have the column 'teacher'"):
+        loss(pairs=attrs.evolve(toy_pairs(), columns={}))

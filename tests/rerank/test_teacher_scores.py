@@ -33,18 +33,19 @@ from drkit.recipe.schema import Choice, Training
 from drkit.runs.costs import sizes_of
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading
+from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
-from drkit.runs.stages.reranker import TEACHER, TeacherSettings
 from drkit.runs.stages.texts import COLLECTION
+from drkit.runs.steps.columns import make_column
 from drkit.runs.steps.finetune import finetune
-from drkit.runs.steps.reranker import score_pairs
 from drkit.runs.steps.texts import store_collection
 from drkit.runs.work import BERT_BASE
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
-from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores
+from drkit.train.columns import read_column
+from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks
 from tests.encoders.toys import tiny
 from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
 
@@ -94,7 +95,7 @@ def test_every_judged_query_with_its_positives_and_negatives(work, tmp_path):
     made = blocks(Lengths())
     made.make(asked, Silent())
     made.join(asked, tmp_path)
-    found = read_scores(tmp_path)
+    found = read_column(tmp_path)
     queries = list(collection.queries("train"))
     assert len(found) == len(asked) == len(queries) - 1, "all but the unjudged one"
     corpus, judged = collection.corpus, collection.positives("train")
@@ -116,7 +117,7 @@ def test_looking_up_in_any_order_and_for_unknown_queries(work, tmp_path):
     made = blocks(Lengths())
     made.make(asked, Silent())
     made.join(asked, tmp_path)
-    found = pickle.loads(pickle.dumps(read_scores(tmp_path)))
+    found = pickle.loads(pickle.dumps(read_column(tmp_path)))
     first = asked[1]
     turned = first.passages[::-1]
     np.testing.assert_array_equal(found.lookup(first.index, turned), found.lookup(first.index, first.passages)[::-1])
@@ -182,13 +183,13 @@ def test_scores_that_are_no_numbers_are_refused(work, value):
 
 
 def test_another_file_is_no_scores(tmp_path):
-    with pytest.raises(DrkitError, match=r"scores\.arrow: cannot be read as an Arrow file"):
-        read_scores(tmp_path)
+    with pytest.raises(DrkitError, match=r"values\.arrow: cannot be read as an Arrow file"):
+        read_column(tmp_path)
     table = pa.table({"query": [1]})
-    with pa.OSFile(str(tmp_path / "scores.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.OSFile(str(tmp_path / "values.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DrkitError, match="is not a file of teacher scores"):
-        read_scores(tmp_path)
+    with pytest.raises(DrkitError, match="is not the file of a column"):
+        read_column(tmp_path)
 
 
 @settings(max_examples=30)
@@ -204,9 +205,18 @@ def test_blocks_hold_whole_queries_in_order(sizes, limit):
 def taught(folder, inputs, **changes):
     """The metrics of the stage, which writes into `folder/teacher`."""
     training = Training(num_train_epochs=30)  # every query in every batch
-    given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "training": training, "negatives": 63}
+    given = {
+        "column": "teacher",
+        "source": "reranker",
+        "default": None,
+        "max_length": None,
+        "queries": 0,
+        "draws": 1,
+        "training": training,
+        "negatives": 63,
+    }
     given |= {"seed": 7, **changes}
-    return score_pairs(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
+    return make_column(stage_run(COLUMN, folder / "teacher", inputs, ColumnSettings(**given)))
 
 
 @pytest.mark.parametrize("where", ["stage", "folder"])
@@ -217,19 +227,19 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     inputs["negatives"] = mined(tmp_path / "collection", tmp_path / "negatives")
     if where == "stage":
         inputs["reranker"] = tmp_path / "reranker"
-    metrics = taught(tmp_path, inputs, model="" if where == "stage" else str(tmp_path / "reranker"))
+    metrics = taught(tmp_path, inputs, source="reranker" if where == "stage" else str(tmp_path / "reranker"))
     assert metrics["queries"] == 13
     assert metrics["pairs_per_second"] > 0
     assert len(metrics["model"]) == 32
     assert metrics["max_length"] == 32
-    found = read_scores(tmp_path / "teacher")
+    found = read_column(tmp_path / "teacher")
     collection = open_collection(tmp_path / "collection")
     query = next(iter(collection.queries("train")))
     passages = collection.corpus.positions(["d path ü", "d list ü"])
     texts = [passage.content for passage in collection.corpus.at(passages)]
     expected = Reranker.load(tmp_path / "reranker").score([(query.text, text) for text in texts])
     np.testing.assert_allclose(found.lookup(0, passages), expected, atol=1e-6)
-    assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "scores.arrow"]
+    assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "values.arrow"]
     judged, first = collection.positives("train"), []
     for index, query in enumerate(collection.queries("train")):
         if query.query_id in judged and query.query_id in read_negatives(inputs["negatives"]):
@@ -256,7 +266,7 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     ids = [query.query_id for query in collection.queries("train")]
     pairs = training_pairs(ids, collection.positive_indices("train"), {})
     drawn = {int(pairs.queries[p]) for draw in (0, 1) for p in draw_queries(len(pairs), 4, seed=5, draw=draw)}
-    found = read_scores(tmp_path / "teacher")
+    found = read_column(tmp_path / "teacher")
     assert {index for index in range(len(ids)) if found.row(index) is not None} == drawn
     assert metrics["queries"] == len(drawn) < len(pairs)
 
@@ -285,9 +295,9 @@ def pairs_of(folder, rows):
 def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
     counts, inputs = pairs_of(tmp_path, SCORED)
     assert counts["teacher_scores"] == 12
-    metrics = taught(tmp_path, inputs, model="given")
+    metrics = taught(tmp_path, inputs, source="given")
     assert (metrics["queries"], metrics["pairs"], metrics["positive_first"]) == (2, 8, 1.0)
-    found, corpus = read_scores(tmp_path / "teacher"), open_collection(tmp_path / "collection").corpus
+    found, corpus = read_column(tmp_path / "teacher"), open_collection(tmp_path / "collection").corpus
     for index, scores in enumerate(({"b": 3, "c": 2.5, "d": 0.5, "e": -1}, {"d": 7, "b": 6, "c": 3, "e": 4})):
         passages = corpus.positions([text_id(text) for text in scores])
         assert found.lookup(index, passages).tolist() == [*scores.values()]
@@ -295,8 +305,8 @@ def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
 
 def test_a_row_without_scores_is_refused_before_it_trains(tmp_path):
     _, inputs = pairs_of(tmp_path, [*SCORED, {"query": "g", "pos": "b", "neg": "c"}])
-    with pytest.raises(DrkitError, match=r"no teacher score of the passage '.*' for the query 'g'"):
-        taught(tmp_path, inputs, model="given")
+    with pytest.raises(DrkitError, match=r"no value for 2 of the 10 pairs .* query '\w+' \('g'\) and passage"):
+        taught(tmp_path, inputs, source="given")
 
 
 @pytest.mark.parametrize("scores", [[1], [1, None], [1, "x"], {"b": 1}, "high"])
@@ -357,7 +367,7 @@ def finetuned(tmp_path):
             validation=None,
             seed=7,
         )
-        stage = stage_run(FINETUNE, tmp_path / name, {**inputs, **stores, "teacher": scores}, settings)
+        stage = stage_run(FINETUNE, tmp_path / name, {**inputs, **stores, "column/teacher": scores}, settings)
         finetune(stage)
         return load_file(tmp_path / name / "model.safetensors")
 
@@ -375,7 +385,7 @@ def test_the_pairs_that_a_round_draws_train_it_as_all_pairs_do(tmp_path, finetun
     scored = {name: inputs[name] for name in ("passages", "train", "negatives")} | {"reranker": tmp_path / "reranker"}
     with patch.object(Reranker, "score", Lengths().score):
         metrics = taught(tmp_path, scored, queries=6, draws=2, training=FEW.schedule_only(), negatives=2)
-    drawn = read_scores(tmp_path / "teacher")
+    drawn = read_column(tmp_path / "teacher")
     assert metrics["pairs"] == sum(len(row[0]) for i in range(14) if (row := drawn.row(i)) is not None)
     # the two draws of six queries see 2 x 3 steps of four queries with three passages each
     assert 0 < metrics["pairs"] <= 72 < sum(len(one.passages) for one in everything)
@@ -390,7 +400,7 @@ def test_a_training_that_draws_other_pairs_than_were_scored_is_refused(tmp_path,
     CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32).save(tmp_path / "reranker")
     scored = {name: inputs[name] for name in ("passages", "train", "negatives")} | {"reranker": tmp_path / "reranker"}
     taught(tmp_path, scored, queries=6, draws=2, training=FEW.schedule_only(), negatives=2)
-    with pytest.raises(DrkitError, match=r"have no teacher score.*another number of processes.*\(1 now\)"):
+    with pytest.raises(DrkitError, match=r"have no value in the column .*another number of processes.*\(1 now\)"):
         train(tmp_path / "teacher", "longer", max_steps=9)
 
 
@@ -437,7 +447,7 @@ def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
     def work(*settings, **choices):
         request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=(*steps, *settings), **choices)
         recipe = compose(request, parts)
-        (stage,) = (one for one in plan(recipe, parts.registry).stages if one.spec is TEACHER)
+        (stage,) = (one for one in plan(recipe, parts.registry).stages if one.spec is COLUMN)
         return stage.spec.work(stage, sizes_of(recipe, collection))
 
     layer = 4 * 16**2 + 2 * 16 * 24

@@ -23,8 +23,10 @@ from drkit.miners.chain import read_negatives
 from drkit.plugin import NoSettings
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
-from drkit.runs.stages.reranker import RERANKER, TEACHER, RerankerSettings, TeacherSettings
-from drkit.runs.steps.reranker import score_pairs, train_reranker
+from drkit.runs.stages.columns import COLUMN, ColumnSettings
+from drkit.runs.stages.reranker import RERANKER, RerankerSettings
+from drkit.runs.steps.columns import make_column
+from drkit.runs.steps.reranker import train_reranker
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.biencoder import training_pairs
@@ -288,11 +290,11 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
         assert float(found.pop("loss")) == pytest.approx(float(loss), rel=1e-5)
         close(found, expected)
     taught(tmp_path, "alone")
-    shared, alone = ((tmp_path / name / "scores.arrow").read_bytes() for name in ("teacher-0", "alone"))
+    shared, alone = ((tmp_path / name / "values.arrow").read_bytes() for name in ("teacher-0", "alone"))
     assert shared == alone
     made = {int((tmp_path / f"teacher-{rank}" / "scored").read_text()) for rank in (0, 1)}
     assert 0 not in made
-    assert not (tmp_path / "teacher-1" / "scores.arrow").exists()
+    assert not (tmp_path / "teacher-1" / "values.arrow").exists()
 
 
 def taught(folder, name):
@@ -301,10 +303,18 @@ def taught(folder, name):
 
     teacher_scores.BLOCK_PAIRS = 30
     inputs = {name: folder / name for name in ("negatives", "reranker")} | parts_of(folder / "collection", "train")
-    given = TeacherSettings(
-        model="", max_length=None, queries=0, draws=1, training=Training(num_train_epochs=30), negatives=63, seed=7
+    given = ColumnSettings(
+        column="teacher",
+        source="reranker",
+        default=None,
+        max_length=None,
+        queries=0,
+        draws=1,
+        training=Training(num_train_epochs=30),
+        negatives=63,
+        seed=7,
     )
-    return score_pairs(stage_run(TEACHER, folder / name, inputs, given))
+    return make_column(stage_run(COLUMN, folder / name, inputs, given))
 
 
 def process(folder):

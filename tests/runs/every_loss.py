@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from drkit.core import processes
+from drkit.core.types import StepOutput
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.losses import (
     ContrastiveConfig,
@@ -36,8 +37,24 @@ from drkit.train import gradients as gathering
 from drkit.train.biencoder import BiEncoder, pad_lists
 from drkit.train.reranker import GroupRanker
 
+
+class WithColumns:
+    """Reads a number per query, one per passage, and a grade and a mark per own passage."""
+
+    def __call__(self, *, pairs):
+        scores = (pairs.queries @ pairs.passages.T) / 3 + pairs.column("age")
+        chosen = scores.log_softmax(1).gather(1, pairs.positives[:, None])[:, 0]
+        grades, marks = pairs.column("grade"), pairs.column("mark")
+        assert not grades.is_floating_point()
+        assert (grades < 0).equal(pairs.groups < 0), "-1 at padding"
+        assert not (marks & (pairs.groups < 0)).any(), "False at padding"
+        own = scores.gather(1, pairs.groups.clamp(min=0)) * (grades.clamp(min=0) + marks.float())
+        return StepOutput(loss=-(pairs.column("weight") * chosen).sum() + own.sum() / 9)
+
+
 CHUNKS = (0, 2)
 LOSSES = {
+    "columns": WithColumns(),
     **{name: ContrastiveLoss(ContrastiveConfig(temperature=0.3, directions=name)) for name in DIRECTIONS},
     "all": ContrastiveLoss(ContrastiveConfig(temperature=0.3, directions="all")),
     "dot": ContrastiveLoss(ContrastiveConfig(temperature=2.0, similarity="dot", directions="all")),
@@ -62,6 +79,7 @@ LOSSES = {
 JUDGED = [[3], [7, 9], [1, 3], [3, 5], [2]]
 GROUPS = [[3, 7, 8], [9, 4, 6, 0], [1], [3, 7], [2, 8, 3]]
 TEACHER = [[2.0, 1.0, math.nan], [0.5, 3.0, -1.0, 0.0], [1.0], [4.0, 2.5], [math.nan] * 3]
+WEIGHTS, AGES = torch.tensor([1.0, 0.25, 2.0, 0.5, 1.5]), torch.arange(10) / 4
 SHARES = ([0, 1], [2, 3, 4])
 
 
@@ -114,7 +132,14 @@ def batch_of(name, chosen=(0, 1, 2, 3, 4)):
     for row, query in zip(teacher, chosen, strict=True):
         row[: len(TEACHER[query])] = torch.tensor(TEACHER[query])
     queries = toy_tokens((6, 5, 9, 4, 7), 2)
+    columns = {
+        "column.weight": WEIGHTS[list(chosen)],
+        "passage_column.age": AGES[indices],
+        "column.grade": torch.where(numbers < 0, -1, torch.tensor(indices)[numbers] % 3),
+        "column.mark": pad_lists([np.array(own) % 2 for own in groups]) == 1,
+    }
     return {
+        **(columns if name == "columns" else {}),
         "query.ids": queries.ids[list(chosen)],
         "query.attention": queries.attention[list(chosen)],
         "passage.ids": texts.ids[indices],

@@ -124,6 +124,8 @@ def test_queries_without_a_positive_are_left_out():
 class Sums:
     """A teacher that has not read every passage: its score tells query and passage."""
 
+    per = "pair"
+
     def lookup(self, query_index, passages):
         return np.where(passages % 7 == 0, np.nan, 100 * query_index + passages).astype(np.float32)
 
@@ -132,7 +134,9 @@ def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
     queries, passages = stores
     pairs = pairs_of(np.random.default_rng(2))
     pairs = TrainingPairs(queries=pairs.queries[::-1].copy(), positives=pairs.positives, negatives=pairs.negatives)
-    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=4, seed=5, teacher=Sums())
+    collate = PairCollator(
+        pairs=pairs, queries=queries, passages=passages, negatives=4, seed=5, columns={"teacher": Sums()}
+    )
     chosen = [7, 0, 3, 11]
     batch = collate([(1, q) for q in chosen])
     groups, indices = batch["groups"], batch["passage_indices"]
@@ -143,8 +147,8 @@ def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
         assert len(real) == 1 + min(4, len(pairs.negatives[q]))
         assert {int(indices[p]) for p in real[1:]} <= {*pairs.negatives[q]}
         expected = Sums().lookup(int(pairs.queries[q]), indices[real].numpy())
-        np.testing.assert_array_equal(batch["teacher"][row, : len(real)].numpy(), expected)
-        assert batch["teacher"][row, len(real) :].isnan().all()
+        np.testing.assert_array_equal(batch["column.teacher"][row, : len(real)].numpy(), expected)
+        assert batch["column.teacher"][row, len(real) :].isnan().all()
 
 
 def test_batches_mix_queries_of_all_lengths():

@@ -64,7 +64,7 @@ FINETUNE = StageSpec(
         "tokens": "the passages' tokens",
         "query-tokens": "the training queries' tokens",
         "negatives": "mined negatives",
-        "teacher": "a teacher's scores of positives and negatives",
+        "column/*": "a column that the loss receives, such as a teacher's scores",
         "reranker": "a cross-encoder, if negatives are filtered during training",
     },
     records=(LOG, TRAINING, "validation.jsonl"),

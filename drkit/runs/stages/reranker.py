@@ -1,17 +1,13 @@
-"""Stages of the re-ranker: train it, and let it (or another cross-encoder) teach.
-
-`reranker` trains a cross-encoder that re-ranks and teaches; `teacher-scores` scores the positives and mined negatives
-that a round draws for its queries.
-"""
+"""Stage: train the re-ranker, a cross-encoder that re-ranks and teaches."""
 
 from __future__ import annotations
 
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING
-from drkit.recipe.schema import GIVEN, Choice, Training
+from drkit.recipe.schema import Choice, Training
 from drkit.runs.stage import Stage, StageSpec, from_recipe
-from drkit.runs.work import BERT_BASE, ModelSize, Sizes, Work, count_examples, reading_work, stored_size, training_work
+from drkit.runs.work import ModelSize, Sizes, Work, count_examples, reading_work, training_work
 
 
 @frozen
@@ -68,55 +64,4 @@ RERANKER = StageSpec(
     joint=True,
     folders=("reranker",),
     work=_reranker_work,
-)
-
-
-@frozen
-class TeacherSettings:
-    """The teacher: a cross-encoder's path or hub id, empty for the run's own re-ranker, `given` for training rows.
-
-    max_length: tokens per pair, None for the teacher's own limit. queries, draws: number of training queries per draw
-    (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round (see
-    `Training.schedule_only`), which with `negatives` per query decide the pairs that it reads.
-    """
-
-    model: str
-    max_length: int | None
-    queries: int
-    draws: int
-    training: Training
-    negatives: int
-    seed: int = from_recipe("seed")
-
-
-# Bytes of a score.
-_PAIR_BYTES = 8.0
-
-
-def _teacher_work(stage: Stage[TeacherSettings], sizes: Sizes) -> Work:
-    settings = stage.settings
-    queries = settings.queries or sizes.count(str(stage.inputs["train"]))
-    pairs = settings.draws * count_examples(settings.training, queries) * (1 + settings.negatives)
-    kept = Work(disk=_PAIR_BYTES * pairs)
-    if settings.model == GIVEN:
-        return kept
-    model = (stored_size(settings.model) or BERT_BASE) if settings.model else sizes.reranker
-    return kept + scoring_work(model, pairs, settings.max_length, sizes)
-
-
-TEACHER = StageSpec(
-    name="teacher-scores",
-    version=3,
-    settings=TeacherSettings,
-    run="drkit.runs.steps.reranker:score_pairs",
-    inputs={
-        "passages": "the corpus",
-        "train": "training queries and judgements",
-        "negatives": "mined negatives",
-        "reranker": "the run's own cross-encoder",
-    },
-    resumable=True,
-    joint=True,
-    folders=("teacher-*",),
-    work=_teacher_work,
 )

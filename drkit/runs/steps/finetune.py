@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from attrs import evolve
 
 from drkit.core import processes
@@ -38,8 +37,8 @@ from drkit.train.biencoder import (
     uses_in_batch_negatives,
 )
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
+from drkit.train.columns import read_column
 from drkit.train.refresh import ChainMiner, Refresher
-from drkit.train.teacher import read_scores
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task
 
@@ -52,8 +51,8 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
     validations = _validations(stage, module, tokenizer, collate, collection)
-    if collate.teacher is not None:
-        _check_scored(stage, collate)
+    if collate.columns:
+        _check_columns(stage, collate)
     if not refresher:
         stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     result = train_in(
@@ -99,27 +98,28 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         passages=TokenStore.open(inputs["tokens"]),
         negatives=settings.negatives,
         seed=settings.seed,
-        teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
+        columns={name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name},
         self_passages=own,
     )
 
 
-def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
-    """Raise DrkitError if the teacher has not scored every pair that this training draws."""
-    settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
-    assert teacher is not None
+def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
+    """Raise DrkitError if a column lacks a value that this training draws."""
+    settings, pairs = stage.settings, collate.pairs
     batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=processes.count())
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
-    missing = sum(
-        int(np.isnan(teacher.lookup(query, passages)).sum())
-        for query, passages in zip(pairs.queries.tolist(), drawn, strict=True)
-    )
-    if missing:
-        raise DrkitError(
-            f"{missing:,} of the {sum(map(len, drawn)):,} pairs that {stage.name} draws have no teacher score: they "
-            f"were scored for batches of another number of processes. Run it with as many processes as before "
-            f"({processes.count()} now), or remove {stage.inputs['teacher']} and run it again."
+    for name, column in collate.columns.items():
+        missing = sum(
+            int(column.lacks(query, passages).sum())
+            for query, passages in zip(pairs.queries.tolist(), drawn, strict=True)
         )
+        if missing:
+            raise DrkitError(
+                f"{missing:,} of the {sum(map(len, drawn)):,} pairs that {stage.name} draws have no value in the "
+                f"column {name!r}: it was made for batches of another number of processes. Run it with as many "
+                f"processes as before ({processes.count()} now), or remove {stage.inputs[f'column/{name}']} and run it "
+                f"again."
+            )
 
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:

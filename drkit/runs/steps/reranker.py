@@ -1,18 +1,16 @@
-"""Train the re-ranker, and score pairs with a teacher."""
+"""Train the re-ranker, and load a cross-encoder that teaches."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from drkit.core import processes
 from drkit.core.engine import Loaded
-from drkit.core.files import CHECKPOINTS, digest
+from drkit.core.files import digest
 from drkit.core.processes import local_device
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
@@ -22,23 +20,16 @@ from drkit.encoders.architectures import longest_text
 from drkit.encoders.masked_lm import read_config
 from drkit.errors import DrkitError
 from drkit.miners.chain import read_negatives
-from drkit.recipe.schema import GIVEN
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.reranker import RerankerSettings, TeacherSettings
-from drkit.runs.steps.finetune import judged_pairs
+from drkit.runs.stages.reranker import RerankerSettings
 from drkit.search import Reranker
-from drkit.train.batches import Schedule
 from drkit.train.biencoder import (
     TrainingPairs,
-    draw_queries,
-    drawn_passages,
     passage_counts,
     query_counts,
-    schedule_lengths,
     training_pairs,
 )
 from drkit.train.reranker import GroupCollator, GroupRanker
-from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, StoredScores, read_scores, write_given
 from drkit.train.trainer import train_in
 
 
@@ -117,52 +108,6 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     return pairs.subset(kept)
 
 
-def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
-    """Write `scores.arrow`; returns counts, speed, the hash of the teacher's identity, and the agreement."""
-    collection = collection_of(stage.inputs)
-    if stage.settings.model == GIVEN:
-        return _given_scores(stage, collection)
-    # The run's own re-ranker, or another by path or hub id.
-    model = stage.inputs.get("reranker", stage.settings.model)
-    loaded = loaded_teacher(model, stage.settings.max_length)
-    teacher = loaded.value
-    requests = _requests(stage, collection)
-    work = ScoreBlocks(
-        scorer=loaded,
-        teacher=digest(teacher.identity()),
-        corpus=collection.corpus,
-        blocks=stage.folder / CHECKPOINTS,
-        rank=processes.rank(),
-        processes=processes.count(),
-    )
-    done = work.make(requests, stage.progress, stage.engine)
-    processes.barrier()
-    agreement = Agreement()
-    if work.rank == 0:
-        work.join(requests, stage.folder)
-        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_indices("train"))
-        stage.progress.note(agreement.summary())
-    return {
-        "queries": len(requests),
-        "pairs": sum(len(request.passages) for request in requests),
-        "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
-        "max_length": teacher.model.max_length,
-        "model": work.teacher,
-        **agreement.metrics(),
-    }
-
-
-def _given_scores(stage: StageRun[TeacherSettings], collection: StoredCollection) -> Mapping[str, Any]:
-    """Write the scores that come with the training rows. Raises DrkitError if a pair that the round draws has none."""
-    requests, agreement = _requests(stage, collection), Agreement()
-    if processes.rank() == 0:
-        write_given(requests, collection.teacher_scores("train"), collection.corpus, stage.folder)
-        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_indices("train"))
-        stage.progress.note(agreement.summary())
-    pairs = sum(len(request.passages) for request in requests)
-    return {"queries": len(requests), "pairs": pairs, **agreement.metrics()}
-
-
 def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
     """Load a cross-encoder by path or hub id onto the device of this process; max_length: see `TeacherSettings`."""
     teacher = Reranker.load(model, local_device())
@@ -185,36 +130,3 @@ def check_teacher(teacher: Reranker, identity: str) -> Reranker:
             "machines"
         )
     return teacher
-
-
-def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) -> list[ScoreRequest]:
-    """Return the passages to score for every query: those that any draw of the round reads."""
-    settings, queries = stage.settings, list(collection.queries("train"))
-    pairs = judged_pairs(stage.inputs, collection, "a teacher")
-    drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
-    for draw in range(settings.draws):
-        own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
-        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.count())
-        passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
-        for query, found in zip(own.queries.tolist(), passages, strict=True):
-            drawn[query].append(found)
-    requests = [ScoreRequest(query, queries[query], np.unique(np.concatenate(drawn[query]))) for query in sorted(drawn)]
-    candidates = sum(map(len, [*pairs.positives, *pairs.negatives]))
-    stage.progress.note(
-        f"{sum(len(one.passages) for one in requests):,} pairs to score, those that the training draws from "
-        f"{candidates:,} positives and mined negatives"
-    )
-    return [request for request in requests if len(request.passages)]
-
-
-def _agreement(
-    scores: StoredScores, requests: list[ScoreRequest], positives: Mapping[str, NDArray[np.int64]]
-) -> Agreement:
-    """Return the agreement of the teacher with the judgements, over all scored queries."""
-    agreement = Agreement()
-    for request in requests:
-        found = scores.row(request.index)
-        if found is not None:
-            relevant = np.isin(found[0], positives[request.query.query_id])
-            agreement.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
-    return agreement

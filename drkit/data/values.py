@@ -1,0 +1,73 @@
+"""The values of a column in a file: one per query, per passage, or per pair of both."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from drkit.data.rows import NamedColumns, Row, file_kind, parse_number, read_rows
+from drkit.errors import DrkitError
+
+QUERY, PASSAGE, PAIR = "query", "passage", "pair"
+_IDS, _VALUES = ("query_id", "doc_id"), ("value", "score")
+# The ids and the scores in a line that `drkit distill` wrote.
+_DISTILLED = (("positive_ids", "positive_scores"), ("negative_ids", "negative_scores"))
+_INTEGER = re.compile(r"-?\d{1,18}")
+
+
+@frozen
+class Value:
+    """A value of a query, a passage, or a pair; the id that it does not depend on is empty. row: where it was read."""
+
+    query_id: str
+    doc_id: str
+    value: float
+    row: Row | None = None
+
+    @property
+    def per(self) -> str:
+        """What has the value: a query, a passage, or a pair of both."""
+        return PAIR if self.query_id and self.doc_id else QUERY if self.query_id else PASSAGE
+
+
+def read_values(path: Path, name: str) -> Iterator[Value]:
+    """Stream the values of the column `name` in a file, which has query_id, doc_id or both, and the value.
+
+    The value is under the column's name, `value` or `score`; in a line of `drkit distill`, it is each passage's score.
+    Raises DrkitError, with file and line, for a row without ids or value, and a value that is not a finite number.
+    """
+    for row in read_rows(path, NamedColumns([_IDS, (name, *_VALUES)], (*_IDS, _VALUES[0]))):
+        if _DISTILLED[0][1] in row.values:
+            yield from _distilled(row)
+            continue
+        key = row.first((name, *_VALUES))
+        query_id, doc_id = (row.id(known) if known in row.values else "" for known in _IDS)
+        if not query_id and not doc_id:
+            raise DrkitError(f"{row}: expected query_id, doc_id or both; columns: {', '.join(row.values)}")
+        yield Value(query_id, doc_id, _number(row, key, row.values[key]), row)
+
+
+def _distilled(row: Row) -> Iterator[Value]:
+    for ids, scores in _DISTILLED:
+        found, values = row.values.get(ids), row.values.get(scores)
+        if not isinstance(found, list) or not isinstance(values, list) or len(found) != len(values):
+            raise DrkitError(f"{row}: {ids!r} and {scores!r} must be lists of the same length, as `drkit distill` has")
+        for doc_id, score in zip(found, values, strict=True):
+            yield Value(row.id("query_id"), str(doc_id), _number(row, scores, score), row)
+
+
+def _number(row: Row, key: str, value: Any) -> float:
+    """Return a number or a bool as it is, or that which a cell of a table has."""
+    if isinstance(value, str) and file_kind(Path(row.path)) in (".tsv", ".csv"):
+        try:
+            value = int(value) if _INTEGER.fullmatch(value) else parse_number(value)
+        except ValueError:
+            raise DrkitError(f"{row}: {key!r} must be a number, got {value!r:.60}") from None
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) >= 2**63:
+        raise DrkitError(f"{row}: {key!r} must be a finite number, got {value!r:.60}")
+    return value

@@ -1,0 +1,131 @@
+"""Make the values of a column: score pairs with a model, or look them up in a file or in the training rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drkit.core import processes
+from drkit.core.files import CHECKPOINTS, digest
+from drkit.core.spec import TEACHER
+from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.values import Value, read_values
+from drkit.errors import DrkitError
+from drkit.recipe.schema import column_file, is_model
+from drkit.runs.stage import StageRun
+from drkit.runs.stages.columns import ColumnSettings
+from drkit.runs.steps.finetune import judged_pairs
+from drkit.runs.steps.reranker import loaded_teacher
+from drkit.train.batches import Schedule
+from drkit.train.biencoder import draw_queries, drawn_passages, schedule_lengths
+from drkit.train.columns import ColumnInfo, StoredColumn, read_column, write_values
+from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest
+
+
+def make_column(stage: StageRun[ColumnSettings]) -> Mapping[str, Any]:
+    """Write `values.arrow`; returns counts, a model's speed and hash, and the agreement of a teacher's scores."""
+    collection, settings = collection_of(stage.inputs), stage.settings
+    requests = _requests(stage, collection)
+    pairs = sum(len(request.passages) for request in requests)
+    done: Mapping[str, Any] = {}
+    if "reranker" in stage.inputs or is_model(settings.source):
+        done = _score(stage, collection, requests)
+    elif processes.rank() == 0:
+        info = ColumnInfo(settings.source, default=settings.default)
+        queries = {query.query_id: index for index, query in enumerate(collection.queries("train"))}
+        write_values(_values(settings, collection), queries, collection.corpus, stage.folder, info)
+        _check_complete(stage, collection, requests)
+    agreement = Agreement()
+    if settings.column == TEACHER and processes.rank() == 0:
+        agreement = _agreement(read_column(stage.folder), requests, collection.positive_indices("train"))
+        stage.progress.note(agreement.summary())
+    return {"queries": len(requests), "pairs": pairs, **done, **agreement.metrics()}
+
+
+def _score(
+    stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
+) -> Mapping[str, Any]:
+    """Write the scores of a cross-encoder: the run's own re-ranker, or another by path or hub id."""
+    loaded = loaded_teacher(stage.inputs.get("reranker", stage.settings.source), stage.settings.max_length)
+    teacher = loaded.value
+    work = ScoreBlocks(
+        scorer=loaded,
+        teacher=digest(teacher.identity()),
+        corpus=collection.corpus,
+        blocks=stage.folder / CHECKPOINTS,
+        rank=processes.rank(),
+        processes=processes.count(),
+    )
+    done = work.make(requests, stage.progress, stage.engine)
+    processes.barrier()
+    if work.rank == 0:
+        work.join(requests, stage.folder)
+    return {
+        "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
+        "max_length": teacher.model.max_length,
+        "model": work.teacher,
+    }
+
+
+def _values(settings: ColumnSettings, collection: StoredCollection) -> Iterator[Value]:
+    """Yield the values in the column's file, or the scores that come with the training rows."""
+    if path := column_file(settings.source):
+        yield from read_values(path, settings.column)
+        return
+    for query_id, scores in collection.teacher_scores("train").items():
+        for doc_id, score in scores.items():
+            yield Value(query_id, doc_id, score)
+
+
+def _check_complete(
+    stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
+) -> None:
+    """Raise DrkitError if anything that the training draws has neither a value nor a default."""
+    column, source = read_column(stage.folder), stage.settings.source
+    lacking = [(request, request.passages[column.lacks(request.index, request.passages)]) for request in requests]
+    if count := sum(len(passages) for _, passages in lacking):
+        request, passages = next((request, passages) for request, passages in lacking if len(passages))
+        name, (doc_id,) = stage.settings.column, collection.corpus.ids_at(passages[:1])
+        raise DrkitError(
+            f"the column {name!r} ({source}) has no value for {count:,} of the "
+            f"{sum(len(one.passages) for one in requests):,} pairs that the round draws, such as query "
+            f"{request.query.query_id!r} ({request.query.text!r:.60}) and passage {doc_id!r}. Add what is missing, or "
+            f"give the column a default: --set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
+        )
+
+
+def _requests(stage: StageRun[ColumnSettings], collection: StoredCollection) -> list[ScoreRequest]:
+    """Return the passages of every query whose values are needed: those that any draw of the round reads."""
+    settings, queries = stage.settings, list(collection.queries("train"))
+    pairs = judged_pairs(stage.inputs, collection, "a teacher")
+    drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    for draw in range(settings.draws):
+        own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
+        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.count())
+        passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
+        for query, found in zip(own.queries.tolist(), passages, strict=True):
+            drawn[query].append(found)
+    requests = [ScoreRequest(query, queries[query], np.unique(np.concatenate(drawn[query]))) for query in sorted(drawn)]
+    candidates = sum(map(len, [*pairs.positives, *pairs.negatives]))
+    stage.progress.note(
+        f"{sum(len(one.passages) for one in requests):,} pairs to score, those that the training draws from "
+        f"{candidates:,} positives and mined negatives"
+    )
+    return [request for request in requests if len(request.passages)]
+
+
+def _agreement(
+    scores: StoredColumn, requests: Sequence[ScoreRequest], positives: Mapping[str, NDArray[np.int64]]
+) -> Agreement:
+    """Return the agreement of the teacher with the judgements, over all scored queries."""
+    agreement = Agreement()
+    for request in requests:
+        found = scores.row(request.index)
+        if found is not None:
+            relevant = np.isin(found[0], positives[request.query.query_id])
+            agreement.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
+    return agreement

@@ -1,0 +1,275 @@
+"""Columns of fine-tuning: files of values per query, passage or pair, on their way into the batches of a loss."""
+
+import json
+import os
+import pickle
+import subprocess
+from itertools import count, product
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drkit.core.registry import installed
+from drkit.data.corpus import open_collection
+from drkit.data.store import TokenStore, tokenise
+from drkit.data.values import read_values
+from drkit.errors import DrkitError, ProblemsError
+from drkit.miners.chain import read_negatives
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import Column
+from drkit.recipe.toml import recipe_from_table, recipe_table
+from drkit.runs.plan import plan
+from drkit.runs.stages.columns import COLUMN
+from drkit.train.biencoder import PairCollator, training_pairs
+from drkit.train.columns import ColumnInfo, read_column, write_values
+from tests.encoders.toys import tiny
+from tests.plugins.packages import path_with, write_package
+from tests.rerank.toys import mined, query_tokens, stored
+from tests.runs.conftest import TINY, command, write_lines
+
+ROW = {"query_id": "q file 0", "doc_id": "d file ü"}
+
+
+@pytest.fixture
+def collection(tmp_path):
+    return open_collection(stored(tmp_path / "collection"))
+
+
+@pytest.fixture
+def column(collection, tmp_path):
+    """Write rows into a file, read it into a column, and open that."""
+
+    numbers = count()
+
+    def made(rows, name="age", default=None, suffix=".jsonl"):
+        folder = tmp_path / f"column-{next(numbers)}"
+        folder.mkdir()
+        path = folder / f"rows{suffix}"
+        lines = rows if isinstance(rows, str) else "".join(f"{json.dumps(row)}\n" for row in rows)
+        path.write_text(lines, encoding="utf-8")
+        queries = {query.query_id: index for index, query in enumerate(collection.queries("train"))}
+        info = ColumnInfo(f"file:{path}", default=default)
+        write_values(read_values(path, name), queries, collection.corpus, folder, info)
+        return pickle.loads(pickle.dumps(read_column(folder)))
+
+    return made
+
+
+def test_a_value_per_query_passage_or_pair(column):
+    both = np.array([1, 0])  # of the passages list and file
+    ages = column([{"query_id": "q list 0", "age": 3}, {"query_id": "q file 0", "age": 5}])
+    assert (ages.per, ages.lookup(0, both).tolist(), ages.lookup(1, both).tolist()) == ("query", [5, 5], [3, 3])
+    assert ages.lacks(2, both).tolist() == [True, True]
+    dates = column([{"doc_id": "d list ü", "value": 0.5}, {"doc_id": "d file ü", "value": 2}], "date", default=7)
+    assert (dates.per, dates.lookup(9, np.array([1, 0, 2])).tolist()) == ("passage", [0.5, 2.0, 7.0])
+    assert not dates.lacks(9, np.array([1, 0, 2])).any()
+    marks = column([{**ROW, "doc_id": "d list ü", "mark": True}, {**ROW, "mark": False}], "mark")
+    assert (marks.per, marks.lookup(0, both).tolist()) == ("pair", [True, False])
+    assert marks.lacks(1, both).tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "default", "kind"),
+    [
+        ([1, 2], None, np.int64),
+        ([1, 2], 0.0, np.int64),
+        ([1, 2], 0.5, np.float32),
+        ([1, 2.5], None, np.float32),
+        ([True, False], None, np.bool_),
+        ([True, False], 1.0, np.bool_),
+    ],
+)
+def test_numbers_keep_their_type_as_far_as_the_default_has_it(column, values, default, kind):
+    rows = [{"query_id": f"q {topic} 0", "age": value} for topic, value in zip(("file", "list"), values, strict=True)]
+    found = column(rows, default=default).lookup(1, np.array([0]))
+    assert (found.dtype, found.tolist()) == (kind, [values[1]])
+    assert column(rows, default=default).lookup(3, np.array([0])).dtype == kind
+
+
+def test_a_table_and_what_distill_writes(column):
+    table = "query_id\tdoc_id\tage\nq file 0\td file ü\t-3\nq file 0\td list ü\t1e2\n"
+    assert column(table, suffix=".tsv").lookup(0, np.array([0, 1])).tolist() == [-3, 100]
+    assert column(table.partition("\n")[2], suffix=".tsv").lookup(0, np.array([0, 1])).tolist() == [-3, 100]
+    line = {"query_id": "q list 0", "positive_ids": ["d list ü"], "positive_scores": [4.0]}
+    line |= {"negative_ids": ["d file ü", "d path ü"], "negative_scores": [1.0, -2.0]}
+    scores = column([line], "teacher")
+    assert (scores.per, scores.lookup(1, np.array([0, 1, 11])).tolist()) == ("pair", [1, 4, -2])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "has no values"),
+        ([{**ROW, "age": float("nan")}], r"jsonl:1: 'age' must be a finite number, got nan"),
+        ([{**ROW, "age": "old"}], r"jsonl:1: 'age' must be a finite number, got 'old'"),
+        ([{**ROW, "age": None}], r"jsonl:1: expected one of 'age', 'value', 'score'"),
+        ([{**ROW, "year": 3}], r"jsonl:1: expected one of 'age', 'value', 'score'; columns: query_id, doc_id, year"),
+        ([{"age": 3}], r"jsonl:1: expected query_id, doc_id or both"),
+        ([{**ROW, "query_id": 1.5, "age": 3}], r"jsonl:1: 'query_id' must be a string or an integer"),
+        ([{**ROW, "age": 3}, {**ROW, "doc_id": "d", "age": 3}], r"jsonl:2: passage 'd' is not in the collection"),
+        ([{"query_id": "t file 北", "age": 3}], r"jsonl:1: query 't file 北' is not among the training queries"),
+        (
+            [{**ROW, "age": 3}, {**ROW, "doc_id": "d list ü", "age": 4}, {**ROW, "age": 5}],
+            r":1 and .*:3 are of the same",
+        ),
+        ([{**ROW, "age": 3}, {"query_id": "q list 0", "age": 3}], r"jsonl:2 is of a query, but .*:1 of a pair"),
+        ([{**ROW, "age": 3}, {**ROW, "doc_id": "d list ü", "age": True}], "use bools or numbers"),
+        (
+            [{"query_id": "q list 0", "positive_ids": ["d list ü"], "positive_scores": [4.0, 1.0]}],
+            r"jsonl:1: 'positive_ids' and 'positive_scores' must be lists of the same length",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_their_line(column, rows, said):
+    with pytest.raises(DrkitError, match=said):
+        column(rows)
+
+
+@pytest.mark.parametrize("cell", ["", "nan", "1_000", "x"])
+def test_cells_that_are_no_numbers_are_refused(column, cell):
+    with pytest.raises(DrkitError, match=r"rows\.tsv:2: 'age' must be a number"):
+        column(f"doc_id\tage\nd file ü\t{cell}\n", suffix=".tsv")
+
+
+def test_a_batch_has_the_values_of_its_own_queries_passages_and_pairs(collection, column, tmp_path):
+    queries, passages = list(collection.queries("train")), list(collection.corpus)
+    tokenise(((p.doc_id, p.content) for p in passages), tiny("bert")[1], tmp_path / "tokens", max_length=16)
+    ids = [query.query_id for query in queries]
+    negatives = read_negatives(mined(tmp_path / "collection", tmp_path / "negatives"))
+    pairs = training_pairs(ids, collection.positive_indices("train"), negatives)
+    number = {doc.doc_id: index for index, doc in enumerate(passages)}
+    both = [{"query_id": q, "doc_id": d, "value": 100 * ids.index(q) + number[d]} for q, d in product(ids, number)]
+    columns = {
+        "pair": column(both),
+        "query": column([{"query_id": q, "value": ids.index(q) / 2} for q in ids]),
+        "passage": column([{"doc_id": d, "value": number[d] + 0.5} for d in number]),
+    }
+    stores = [TokenStore.open(query_tokens(tmp_path / "collection", tmp_path / "queries"))]
+    stores += [TokenStore.open(tmp_path / "tokens")]
+    collate = PairCollator(pairs, *stores, negatives=3, seed=2, columns=columns)
+    batch = collate([(0, row) for row in (4, 0, 9)])
+    drawn, groups, rows = batch["passage_indices"], batch["groups"], torch.from_numpy(pairs.queries[[4, 0, 9]])
+    assert batch["column.query"].tolist() == (rows / 2).tolist()
+    assert batch["passage_column.passage"].tolist() == (drawn + 0.5).tolist()
+    expected = torch.where(groups < 0, -1, 100 * rows[:, None] + drawn[groups])
+    assert (groups < 0).any(), "one has fewer negatives"
+    assert batch["column.pair"].tolist() == expected.tolist()
+
+
+def composed(*settings, miners=("random",), collection="pydocs", registry=None):
+    request = ComposeRequest(collection=str(collection), miners=miners, settings=("pretrain=none", *settings))
+    return compose(request, registry or installed())
+
+
+def test_a_recipe_with_columns_reads_back_equal():
+    recipe = composed("finetune.columns.age=file:ages.tsv", "finetune.columns.date={use='file:d.tsv', default=1}")
+    assert recipe.finetune.columns == {"age": Column("file:ages.tsv"), "date": Column("file:d.tsv", 1.0)}
+    assert recipe_from_table(recipe_table(recipe), installed().registry) == recipe
+    assert (
+        composed("finetune.columns.age=file:a", "finetune.columns.age.default=2").finetune.columns["age"].default == 2
+    )
+    with pytest.raises(ProblemsError, match=r"'columns' has 'Age x'; use lower-case letters"):
+        composed("finetune.columns={'Age x'='given'}")
+
+
+def test_the_rounds_teacher_is_the_source_of_its_column_and_keeps_the_default():
+    recipe = composed("finetune.columns.teacher={use='given', default=-1}", "finetune.rounds.0.teacher=file:x.jsonl")
+    assert recipe.finetune.columns_for(recipe.finetune.rounds[0]) == {"teacher": Column("file:x.jsonl", -1.0)}
+
+
+def test_a_loss_without_its_column_is_refused_with_the_remedy():
+    with pytest.raises(ProblemsError) as refused:
+        check(composed("finetune.loss=margin-mse", "finetune.columns.age=given"), installed().registry)
+    assert "receives the column 'teacher', which the round does not have (columns: age)" in str(refused.value)
+    assert "--set finetune.columns.teacher=file:PATH" in str(refused.value)
+
+
+def planned(tmp_path, *settings, miners=("random",), rows=()):
+    """The plan of one round on a BEIR collection, whose column `teacher` has these rows."""
+    write_lines(tmp_path / "scores.jsonl", rows)
+    recipe = composed("encoder.layers=1", *settings, miners=miners, collection=f"beir:{tmp_path / 'beir'}")
+    check(recipe, installed().registry)
+    return plan(recipe, installed().registry)
+
+
+@pytest.fixture
+def small_beir(tmp_path, beir):
+    (tmp_path / "beir").symlink_to(beir)
+
+
+@pytest.mark.usefixtures("small_beir")
+def test_the_plan_makes_a_column_that_a_loss_reads_and_notes_others(tmp_path):
+    source = f"finetune.columns.teacher=file:{tmp_path / 'scores.jsonl'}"
+    made = planned(tmp_path, source, "finetune.loss=margin-mse")
+    (stage,) = (one for one in made.stages if one.spec is COLUMN)
+    assert (stage.name, stage.settings.source) == ("teacher-retriever-1", source.partition("=")[2])
+    assert not any("column" in note for note in made.notes)
+    before = stage.sources
+    (tmp_path / "scores.jsonl").write_text("{}\n")
+    (again,) = (
+        one for one in planned(tmp_path, source, "finetune.loss=margin-mse", rows=[{}]).stages if one.spec is COLUMN
+    )
+    assert again.sources != before, "size and time of the file"
+    unread = planned(tmp_path, source)
+    assert not any(one.spec is COLUMN for one in unread.stages)
+    assert any("no loss reads the column 'teacher'" in note for note in unread.notes)
+    with pytest.raises(DrkitError, match=r"the column 'teacher' of .*: .*nowhere.jsonl does not exist"):
+        planned(tmp_path, "finetune.columns.teacher=file:nowhere.jsonl", "finetune.loss=margin-mse")
+
+
+STRANGER = """
+import os
+from drkit.plugin import StepOutput
+
+class Part:
+    calls = 0
+
+    def __init__(self, config, context=None):
+        pass
+
+    def __call__(self, *, pairs):
+        scores = pairs.queries @ pairs.passages.T - pairs.column("age")
+        Part.calls += 1
+        if str(Part.calls) == os.environ.get("FAIL_AT"):
+            raise KeyboardInterrupt
+        chosen = scores.log_softmax(1).gather(1, pairs.positives[:, None])[:, 0]
+        metrics = {"age": pairs.column("age").float().mean()}
+        return StepOutput(loss=-(pairs.column("weight") * chosen).mean(), metrics=metrics)
+"""
+
+
+def test_a_strangers_loss_has_columns_of_its_own_through_a_run_that_was_interrupted(beir, tmp_path):
+    (tmp_path / "stranger_loss.py").write_text(STRANGER)
+    part = 'part("loss", "weighted", "stranger_loss:Part", receives=("pairs", "weight", "age"), scope="batch")'
+    write_package(tmp_path, "stranger", f"@hookimpl\ndef drkit_components():\n    return [{part}]\n")
+    write_lines(tmp_path / "weights.jsonl", [{"query_id": f"q{n}", "weight": 1 + n / 4} for n in range(12)])
+    (tmp_path / "ages.tsv").write_text("".join(["doc_id\tvalue\n", *(f"d{n}\t{n}\n" for n in range(0, 60, 2))]))
+
+    def run(folder, *settings, **environment):
+        sizes = [one for one in TINY if "packages" not in one and "pretrain." not in one]
+        columns = [f"--set=finetune.columns.weight=file:{tmp_path / 'weights.jsonl'}"]
+        columns += [f"--set=finetune.columns.age={{use='file:{tmp_path / 'ages.tsv'}', default=30}}"]
+        arguments = command(
+            *("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--set=finetune.loss=weighted"),
+            *("--set=finetune.gradient_cache_chunk=5", "--set=finetune.baseline=false", "--miner", "random"),
+            *sizes,
+            *columns,
+            *settings,
+            *("--run-dir", tmp_path / folder),
+        )
+        environment = {**os.environ, "PYTHONPATH": path_with(tmp_path), "OMP_NUM_THREADS": "1", **environment}
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+
+    whole = run("whole")
+    assert whole.returncode == 0, whole.stderr
+    assert run("cut", FAIL_AT="7").returncode != 0
+    done = run("cut")
+    assert done.returncode == 0, done.stderr
+    assert "resumed" in done.stdout + done.stderr
+    weights = [load_file(tmp_path / name / "retriever-1/model.safetensors") for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    lines = [json.loads(line) for line in (tmp_path / "whole/retriever-1/log.jsonl").read_text().splitlines()]
+    assert all(0 <= line["age"] < 60 and line["age"] != 30 for line in lines), "some of the file, some of the default"
