@@ -1,0 +1,81 @@
+"""Every `drkit compose` on the pages of papers is composed and checked, without a run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from attrs import evolve, fields
+
+from drkit.core.registry import installed
+from drkit.errors import DrkitError
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit_cli.commands.compose import compose as command
+
+PAGES = Path(__file__).parents[2] / "docs" / "papers"
+PARTS = installed()
+TABLED = ("retromae", "simlm", "cpdae", "cdmae", "query-as-context")
+NAMES = [a.name for a in fields(ComposeRequest)]
+
+
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def lines_of(name: str) -> list[str]:
+    """The commands in a page's blocks, without comments."""
+    blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", page(name), flags=re.DOTALL | re.MULTILINE))
+    lines = (line.partition("  #")[0].strip() for line in blocks.replace("\\\n", " ").splitlines())
+    return [line.removeprefix("drkit compose") for line in lines if line.startswith("drkit compose ")]
+
+
+def rows_of(name: str) -> list[str]:
+    """The rows of a page's table, each with the options that all rows have."""
+    (base,) = re.findall(r"Every row is `drkit compose ([^`]+)`", page(name))
+    options = re.findall(r"^\|[^|]+\| `(--[^`]+)` \|", page(name), flags=re.MULTILINE)
+    return [f"{base.replace('COLLECTION', 'beir:FOLDER')} {row}" for row in options]
+
+
+def composed(options: str):
+    params = command.make_context("compose", shlex.split(options)).params
+    return compose(ComposeRequest(**{name: params[name] for name in NAMES if name in params}), PARTS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(line for path in sorted(PAGES.glob("*.md")) for line in lines_of(path.stem)),
+        *(row for name in TABLED for row in rows_of(name)),
+    ],
+)
+def test_a_command_composes_a_recipe_that_works(options):
+    check(composed(options), PARTS.registry)
+
+
+def works(options: str) -> bool:
+    try:
+        check(composed(options), PARTS.registry)
+    except DrkitError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_other_readings_are_settings_of_a_recipe_of_the_page(name):
+    recipes = dict.fromkeys(re.findall(r"--paper ([\w-]+)", page(name)))
+    settings = re.findall(r"`(--set [^`]+)`", page(name))
+    assert settings
+    assert [
+        one for one in settings if not any(works(f"--scale paper --paper {recipe} {one}") for recipe in recipes)
+    ] == []
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_no_two_rows_of_a_table_are_the_same_recipe(name):
+    rows = rows_of(name)
+    assert len(rows) > 5
+    recipes = [evolve(composed(row), name="x") for row in rows]
+    assert [row for n, row in enumerate(rows) if recipes[n] in recipes[:n]] == []
