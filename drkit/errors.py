@@ -114,6 +114,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the clause `; did you mean 'x'?` for the closest known name, or `;` if none is close."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ";"
+    """Return the clause `; did you mean 'x'?` for the closest known name in any case, or `;` if none is close."""
+    lowered = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ";"

@@ -66,32 +66,16 @@ def cli() -> None:
     """
 
 
-for command in (
-    init,
-    compose,
-    run,
-    sweep,
-    status,
-    prune,
-    push,
-    search,
-    evaluate,
-    compare,
-    fuse,
-    rerank,
-    distill,
-    encode,
-    index,
-    export,
-    mine,
-    queries,
-    list_parts,
-    show,
-    plugins,
-    new_plugin,
-    doctor,
-):
-    cli.add_command(with_examples(command))
+SECTIONS = {
+    "Start": (init, compose, run, sweep, status, doctor),
+    "Results": (search, evaluate, compare),
+    "Files": (encode, index, mine, distill, queries, rerank, fuse, export, push, prune),
+    "Parts and plugins": (list_parts, show, plugins, new_plugin),
+}
+for title, commands in SECTIONS.items():
+    for command in commands:
+        cli.add_command(with_examples(command))
+        cli.sections.setdefault(title, []).append(str(command.name))
 
 
 def main() -> None:
@@ -111,7 +95,9 @@ def _status() -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
-        error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        advice = f" (see `{context.command_path} --help`)" if context else ""
+        echo(f"error: {error.format_message().removesuffix('.')}{advice}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt) as interrupt:
         if isinstance(interrupt.__cause__, EOFError):  # click reports the end of any file as Ctrl-D

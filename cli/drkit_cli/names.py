@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from click.shell_completion import CompletionItem
 
 from drkit.core.files import input_path, local_path
 from drkit.core.settings import MOST
-from drkit.core.spec import Kind
-from drkit.errors import DrkitError
+from drkit.core.spec import EXTENSIONS, Kind
+from drkit.errors import DrkitError, UnknownNameError
 
 if TYPE_CHECKING:
     from drkit.recipe.paths import SettingPath
@@ -24,6 +25,49 @@ else:  # only new releases of click take a type here
     _ParamType = click.ParamType
 
 LARGEST_SEED = 2**31 - 1
+PARTS = tuple(kind.value for kind in Kind)
+KINDS = (*PARTS, "pipeline", "recipe", *EXTENSIONS)
+# The option of `drkit compose` that takes a name of each kind.
+CHOSEN_BY = {
+    **{kind: f"--{kind}" for kind in ("masker", "context", "decoder", "loss", "miner", "collection", "pipeline")},
+    "recipe": "--paper",
+}
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Return the installed names of a kind."""
+    from drkit.core.registry import installed
+
+    parts = installed()
+    return parts.registry.names(kind) if kind in PARTS else tuple(parts.table(kind))
+
+
+def kinds_of(name: str) -> list[str]:
+    """Return the kinds that have something of this name, in any case."""
+    return [kind for kind in KINDS if recased(name, names_of(kind)) in names_of(kind)]
+
+
+def recased(name: str, known: Iterable[str]) -> str:
+    """Return the known name that differs in nothing but case, if there is a single one; otherwise the name itself.
+
+    >>> recased("RetroMAE", ["retromae", "simlm"]), recased("bert", ["simlm"])
+    ('retromae', 'bert')
+    """
+    found = [one for one in known if one.lower() == name.lower()]
+    return found[0] if len(found) == 1 else name
+
+
+def chosen_by(name: str) -> str:
+    """Say what a name is and which option of `drkit compose` takes it; nothing if no option does.
+
+    >>> chosen_by("pmi"), chosen_by("nothing")
+    ("'pmi' is a masker: --masker pmi", '')
+    """
+    return ", or ".join(
+        f"{name!r} is a {kind}: {CHOSEN_BY[kind]} {recased(name, names_of(kind))}"
+        for kind in kinds_of(name)
+        if kind in CHOSEN_BY
+    )
 
 
 def count(least: int) -> click.IntRange:
@@ -61,6 +105,32 @@ class InputPath(LocalPath):
         return super().convert(input_path(value), param, ctx)
 
 
+@contextmanager
+def _of_another_kind() -> Iterator[None]:
+    """Say of an unknown name that is one of another kind which option takes it."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if found := chosen_by(error.name):
+            raise DrkitError(f"no {error.kind} named {error.name!r}; {found}") from None
+        raise
+
+
+class KindName(_ParamType):
+    """A kind of part, or recipe, pipeline ..; plurals and capitals are understood, other words left as they are."""
+
+    name = "kind"
+
+    def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
+        """Return the kind, or the text unchanged."""
+        spellings = (value.lower().removesuffix(end) for end in ("", "s", "es"))
+        return next((one for one in spellings if one in KINDS), value)
+
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+        """Return the kinds that start with the incomplete text."""
+        return [CompletionItem(kind) for kind in KINDS if kind.startswith(incomplete)]
+
+
 class PartName(_ParamType):
     """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value.
 
@@ -71,12 +141,16 @@ class PartName(_ParamType):
         self.name, self.others = kind, others
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the text unchanged. Raises as `Registry.split` does if it does not name a part."""
+        """Return the text, its name in the case of the part. Raises as `Registry.split` does if it names no part."""
         from drkit.core.registry import installed
 
-        if value not in self.others:
-            installed().registry.split(self.name, value)
-        return value
+        if value in self.others:
+            return value
+        head, colon, rest = value.partition(":")
+        text = f"{recased(head, names_of(self.name))}{colon}{rest}"
+        with _of_another_kind():
+            installed().registry.split(self.name, text)
+        return text
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the registered names that start with the incomplete text."""
@@ -103,11 +177,13 @@ class InstalledName(_ParamType):
         self.name = kind
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the text unchanged. Raises as `NameTable.get` does if it does not name one."""
+        """Return the name in its own case. Raises as `NameTable.get` does if there is none."""
         from drkit.core.registry import installed
 
-        installed().table(self.name).get(value)
-        return value
+        name = recased(value, names_of(self.name))
+        with _of_another_kind():
+            installed().table(self.name).get(name)
+        return name
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the names that start with the incomplete text."""
@@ -154,6 +230,14 @@ class Assignment(_ParamType):
     """A setting `PATH=VALUE`; paths are those of the recipe, or of the parts, that the command line chooses."""
 
     name = "setting"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text unchanged; refuses one without an equals sign."""
+        if "=" not in value and not (ctx and ctx.resilient_parsing):  # a line that is still being typed
+            self.fail(
+                f"expected PATH=VALUE without spaces, as in pretrain.learning_rate=1e-4, got {value!r}", param, ctx
+            )
+        return value
 
     def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the paths that start with the incomplete text, each with an equals sign."""

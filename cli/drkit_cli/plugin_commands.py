@@ -10,12 +10,35 @@ from drkit.core.registry import NameTable, installed
 from drkit.core.spec import Extension
 from drkit.errors import DrkitError, did_you_mean
 
+# What to call instead of a command that other tools have.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("train", "pretrain", "finetune", "fit"), "training is part of a run: `drkit compose`, `drkit run`"
+    ),
+    "help": "`drkit --help`, `drkit COMMAND --help`",
+}
+
 
 class Commands(click.Group):
     """The group of all commands, which refuses arguments that no command can use.
 
-    A command of drkit's own comes before one of a plugin with the same name, which is `PACKAGE:NAME`.
+    A command of drkit's own comes before one of a plugin with the same name, which is `PACKAGE:NAME`. sections: the
+    names of drkit's own commands, by the heading of help that they stand under.
     """
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.sections: dict[str, list[str]] = {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, those of plugins last."""
+        own = {name for names in self.sections.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in own]
+        for title, names in {**self.sections, "Commands of plugins": others}.items():
+            found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(formatter.width)) for name, command in found])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
@@ -44,9 +67,10 @@ class Commands(click.Group):
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             failed = _of_plugins().failed
             not_loaded = f". Not loaded: {'; '.join(failed)}; see `drkit plugins`" if failed else ""
-            raise click.UsageError(
-                f"no command {name!r}{did_you_mean(name, known)} see `drkit --help`{not_loaded}", ctx
+            instead = (
+                f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else f"{did_you_mean(name, known)} see `drkit --help`"
             )
+            raise click.UsageError(f"no command {name!r}{instead}{not_loaded}")
         return super().resolve_command(ctx, args)
 
 

@@ -21,7 +21,7 @@ from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, p
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
 from drkit.recipe.start import starting_point
-from drkit.recipe.toml import assign, parse_toml, recipe_from_table
+from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 # What a pipeline follows if no paper is named, and it has no recipe of its own.
@@ -124,6 +124,12 @@ def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
     chosen = parts.pipelines.get(pipeline)
     own = [one for one in parts.recipes.items() if (one.name, one.provider) == (chosen.name, chosen.provider)]
     return parts.recipes.name_of(own[0]) if own else _BASE
+
+
+def quickened(recipe: Recipe, registry: Registry) -> Recipe:
+    """Return a complete recipe with the settings of a smoke run, named NAME-quick."""
+    table = _quickened(recipe_table(recipe), "quick" if recipe.encoder.pretrained is None else "quick-paper")
+    return recipe_from_table({**table, "name": f"{recipe.name}-quick"}, registry)
 
 
 def _quickened(table: Table, name: str) -> Table:

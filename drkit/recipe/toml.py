@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import tomli_w
@@ -104,15 +104,21 @@ def problems_of(error: BaseException) -> list[str]:
 def _message(error: BaseException, _expected: type | None) -> str:
     if isinstance(error, ForbiddenExtraKeysError):
         known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
-        return "; ".join(
-            f"no setting named {key!r}{did_you_mean(key, known)} known: {', '.join(known)}"
-            for key in sorted(error.extra_fields)
-        )
+        meant = {key: _further_in(error.cl, key) or did_you_mean(key, known) for key in sorted(error.extra_fields)}
+        return "; ".join(f"no setting named {key!r}{said} known: {', '.join(known)}" for key, said in meant.items())
     if isinstance(error, KeyError):
         return f"required setting {error.args[0]!r} is missing"
     if isinstance(error, ValueError) and error.args and isinstance(error.args[0], str):
         return error.args[0]  # validators add the attribute and its class after the message
     return str(error) or type(error).__name__
+
+
+def _further_in(cls: type, key: str) -> str:
+    """Return the clause `; did you mean 'TABLE.key'?` for the tables of a class that have this setting, or nothing."""
+    hints = get_type_hints(cls) if attrs.has(cls) else {}
+    inner = {name: [one for one in (hint, *get_args(hint)) if attrs.has(one)] for name, hint in hints.items()}
+    paths = [f"{name}.{key}" for name, found in inner.items() if any(key in attrs.fields_dict(one) for one in found)]
+    return f"; did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
 @lru_cache(maxsize=8)  # cattrs compiles a function for every table, which takes longer than a recipe's values

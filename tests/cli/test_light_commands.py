@@ -167,7 +167,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["show", "masker", "mlm"], "no masker named 'mlm'"),
         (["search", "/no/run", "words"], "folder not found"),
         (["search", "/no/run", "  "], "query is empty"),
-        (["list", "maskers"], "not one of"),
+        (["list", "makers"], "did you mean 'masker'?"),
         (["list", "masker", "--matrix"], "omit KIND"),
         (["compose", "--no-such-option"], "No such option"),
     ],

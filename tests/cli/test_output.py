@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import click
 import pytest
@@ -56,9 +57,88 @@ def test_every_command_has_the_same_options(path):
 def test_help_lists_every_command_in_whole_sentences(drkit):
     code, out, _ = drkit("--help")
     assert code == 0
-    lines = out.split("Commands:\n")[1].splitlines()
+    lines = [line for line in out.split("Start:\n")[1].splitlines() if line.startswith("  ")]
+    assert {line.split()[0] for line in lines} == {*cli.list_commands(click.Context(cli))}
     assert len(lines) == len(cli.list_commands(click.Context(cli))), "each on a line of its own"
     assert all(line.endswith(".") and "..." not in line for line in lines)
+    assert re.findall(r"^(\w.*):$", out, re.MULTILINE) == [
+        *("Options", "Start", "Results", "Files", "Parts and plugins", "Commands of plugins")
+    ]
+
+
+def test_losses_and_miners_are_listed_by_use(drkit):
+    rows = json.loads(drkit("list", "--json")[1])["parts"]
+    uses = {kind: list(dict.fromkeys(row["use"] for row in rows[kind])) for kind in ("loss", "miner")}
+    assert uses == {"loss": ["pre-training", "fine-tuning", "re-ranker"], "miner": ["sources", "filters"]}
+    assert next(row["use"] for row in rows["miner"] if row["name"] == "margin") == "filters"
+    shown = drkit("list", "miner")[1]
+    assert shown.index("\nrun-file ") < shown.index("\nfilters:") < shown.index("\nmargin ")
+
+
+@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "context"])
+def test_a_part_is_shown_with_a_command_that_chooses_it(drkit, kind, tmp_path):
+    listed = json.loads(drkit("list", kind, "--json")[1])["parts"][kind]
+    shown = {row["name"]: json.loads(drkit("show", kind, row["name"], "--json")[1])["use"] for row in listed}
+    # A teacher, an earlier round or a replaced view is more than a command's options choose.
+    without = {"encoder-rtd", "kl-distillation", "listwise", "margin-mse", "rtd", "flops", "dense", "hybrid", "mixed"}
+    assert {name for name, command in shown.items() if not command} <= without
+    for name, command in shown.items():
+        if command and "PATH" not in command and kind != "collection":
+            written_to = ("--collection", "beir:F", "-o", tmp_path / "r.toml", "--dry-run")
+            err = drkit(*command.split()[1:], *written_to)[2]
+            written = (tmp_path / "r.toml").read_text()
+            assert f'"{name}"' in written, (command, err)
+
+
+MISTAKES = {
+    "compose pmi enhanced": "'pmi' is a masker: --masker pmi; 'enhanced' is a decoder: --decoder enhanced",
+    "compose --set a 1e-4": "expected PATH=VALUE without spaces",
+    "compose --set learning_rate=1e-4 --dry-run": "did you mean 'pretrain.learning_rate' or 'finetune.learning_rate'",
+    "compose --paper two-stage --dry-run": "'two-stage' is a pipeline: --pipeline two-stage",
+    "compose --pipeline simlm --dry-run": "'simlm' is a recipe: --paper simlm",
+    "compose --masker enhanced --dry-run": "'enhanced' is a decoder: --decoder enhanced",
+    "search RUN remove a suffix": 'drkit search RUN "remove a suffix"',
+    "train": "training is part of a run: `drkit compose`, `drkit run`",
+    "show masker": "which masker? known: generator, pmi, uniform",
+    "show mlm": "'mlm' is the name of a decoder and of a loss; write `drkit show KIND NAME`",
+    "show nothing": "'nothing' names no part, recipe or pipeline",
+    "show maskre pmi": "did you mean 'masker'?",
+    "list maskre": "did you mean 'masker'?",
+    "run . --quick": "--quick makes a smoke run of a recipe's file",
+    "compose --no-such-option": "error: No such option '--no-such-option' (see `drkit compose --help`)",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_of_newcomers_has_one_helpful_line(drkit, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if line.startswith("run"):
+        assert drkit("compose", "--collection", "beir:F", "-o", "recipe.toml", "--dry-run")
+    code, out, err = drkit(*line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert MISTAKES[line] in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_names_are_understood_in_any_case_and_kinds_in_the_plural(drkit):
+    assert drkit("show", "PMI") == drkit("show", "masker", "pmi") == drkit("show", "Maskers", "pmi")
+    assert drkit("list", "losses") == drkit("list", "loss")
+    one, other = (
+        json.loads(drkit("compose", "--paper", paper, "--masker", masker, "--dry-run", "--json")[1])["recipe"]
+        for paper, masker in (("RetroMAE", "Pmi"), ("retromae", "pmi"))
+    )
+    assert one == other
+
+
+def test_a_recipes_file_has_a_smoke_run(drkit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert drkit("compose", "--paper", "retromae", "-o", "mine.toml", "--dry-run", "--name", "mine")[0] == 0
+    code, out, err = drkit("run", "mine.toml", "--quick", "--dry-run", "--json")
+    assert code == 0, err
+    found = json.loads(out)["recipe"]
+    assert found["name"] == "mine-quick"
+    assert found["pretrain"]["max_steps"] == 100
 
 
 # The keys of each document. Removing or renaming one breaks the scripts of users.
@@ -68,7 +148,7 @@ KEYS = {
     ("list", "--matrix"): {"maskers", "decoders", "pairs", "made", "losses"},
     ("show", "masker", "pmi"): {
         *("kind", "name", "summary", "settings", "paper", "receives", "signals", "requires", "provides"),
-        *("scope", "from", "code"),
+        *("scope", "from", "code", "use"),
     },
     ("show", "recipe", "retromae"): {"kind", "name", "settings"},
     ("show", "recipe", "retromae", "--diff", "cdmae"): {"left", "right", "differences"},
@@ -93,7 +173,8 @@ def test_json_is_one_document_with_stable_keys(drkit, runs, arguments):
 def test_rows_of_json_have_stable_keys(drkit, runs):
     listed = json.loads(drkit("list", "masker", "--json")[1])["parts"]["masker"]
     assert {"name": "pmi", "paper": "li2023cdmae"}.items() <= next(r for r in listed if r["name"] == "pmi").items()
-    assert all({*row} == {"name", "summary", "paper", "from"} for row in listed)
+    assert all({*row} == {"name", "summary", "paper", "from", "use"} for row in listed)
+    assert {row["use"] for row in listed} == {""}
     plugin = json.loads(drkit("plugins", "--json")[1])["plugins"][0]
     assert {*plugin} == {"name", "from", "adds", "seconds", "imports_torch", "state", "problems"}
     stage = json.loads(drkit("compose", "--dry-run", "--json")[1])["stages"][0]

@@ -8,12 +8,25 @@ from typing import Any
 import click
 
 from drkit.recipe.compose import NONE
-from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId
+from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
 
 
-@click.command(short_help="Compose parts into a recipe, and run it.")
+class NamesWithOptions(click.Command):
+    """The command, which says of a name without its option which option takes it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; refuses what is left over."""
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            said = [chosen_by(text) or f"{text!r} has no option before it" for text in left]
+            raise click.UsageError("; ".join(said), ctx)
+        return left
+
+
+@click.command(cls=NamesWithOptions, short_help="Compose parts into a recipe, and run it.")
 @click.option("--masker", type=PartName("masker"), help="How tokens are hidden from the decoder.")
 @click.option("--encoder-masker", type=PartName("masker"), help="How tokens are hidden from the encoder.")
 @click.option("--context", type=PartName("context"), help="The text that the decoder rebuilds: self, span, query ...")

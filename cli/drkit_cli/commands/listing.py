@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drkit import __version__
-from drkit.core.spec import EXTENSIONS, Extension, Kind
+from drkit.core.spec import FINETUNING, RERANKING, Extension, Kind, provided_by
 from drkit.encoders.pooling import POOLINGS
+from drkit.errors import DrkitError, did_you_mean
+from drkit_cli.names import KINDS, PARTS, KindName
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
+
+# What the losses and miners are for, in the order in which they are listed.
+_USES = ("pre-training", "fine-tuning", "re-ranker", "sources", "filters")
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from drkit.core.registry import Installed, NamedFile
+    from drkit.core.spec import ComponentSpec
 
-PARTS = tuple(kind.value for kind in Kind)
-KINDS = (*PARTS, "pipeline", "recipe", *EXTENSIONS)
 # The end of a sentence, but not of `Wang et al. 2022`.
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 
 
 @click.command("list", short_help="List parts, recipes and extensions.")
-@click.argument("kind", required=False, type=click.Choice(KINDS))
+@click.argument("kind", required=False, type=KindName())
 @click.option("--matrix", is_flag=True, help="Show which maskers and decoders go together, and why others do not.")
 @output_options
 def list_parts(kind: str | None, matrix: bool) -> None:
@@ -41,6 +45,8 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     from drkit.core.registry import installed
 
     parts = installed()
+    if kind and kind not in KINDS:
+        raise DrkitError(f"no kind {kind!r}{did_you_mean(kind, KINDS)} known: {', '.join(KINDS)}")
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")
@@ -66,7 +72,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
 def _own_poolings() -> Iterator[dict[str, str]]:
     """Yield the poolings that are no parts."""
     for name, pooling in POOLINGS.items():
-        yield {"name": name, "summary": pooling.summary, "paper": "", "from": f"drkit {__version__}"}
+        yield {"name": name, "summary": pooling.summary, "paper": "", "from": f"drkit {__version__}", "use": ""}
 
 
 def _print_matrix(parts: Installed) -> None:
@@ -85,16 +91,35 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
         registry = parts.registry
         specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
         rows = [
-            {"name": name, "summary": spec.summary, "paper": spec.cite.key if spec.cite else "", "from": spec.provider}
+            {
+                "name": name,
+                "summary": spec.summary,
+                "paper": spec.cite.key if spec.cite else "",
+                "from": spec.provider,
+                "use": use_of(spec),
+            }
             for name, spec in sorted(specs.items())
         ]
+        rows.sort(key=lambda row: ("", *_USES).index(row["use"]))
         return [*(_own_poolings() if kind == Kind.POOLING else ()), *rows]
     table = parts.table(kind)
     named = {table.name_of(item): item for item in table.items()}
     return [
-        {"name": name, "summary": _summary(item), "paper": "", "from": item.provider}
+        {"name": name, "summary": _summary(item), "paper": "", "from": item.provider, "use": ""}
         for name, item in sorted(named.items())
     ]
+
+
+def use_of(spec: ComponentSpec) -> str:
+    """Return what a loss or a miner is for; nothing for other kinds."""
+    receives = set(spec.receives)
+    if spec.kind is Kind.MINER:
+        return "filters" if "candidates" in receives else "sources"
+    if spec.kind is not Kind.LOSS:
+        return ""
+    if receives & {*provided_by(RERANKING)}:
+        return "re-ranker"
+    return "fine-tuning" if receives & {*provided_by(FINETUNING)} or not receives else "pre-training"
 
 
 def _clashes(kind: str, parts: Installed) -> Sequence[str]:
@@ -111,7 +136,11 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     drawn = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False, show_header=False)
     drawn.add_column(overflow="fold")
     drawn.add_column(overflow="fold")
+    use = ""
     for row in rows:
+        if row.get("use", "") != use:
+            use = row["use"]
+            drawn.add_row(Text(f"{use}:", style="italic"), "")
         about = Text(row["summary"])
         others = row["from"] if package_of(row["from"]) != DRKIT else ""
         for more in filter(None, (row["paper"], others)):

@@ -14,12 +14,16 @@ from drkit_cli.output import output_options
 @click.command(short_help="Run a recipe, or resume a run.")
 @click.argument("recipe", type=LocalPath())
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: that of the recipe, or runs/NAME).")
+@click.option(
+    "--quick", is_flag=True, help="A smoke run of a recipe's file, every stage on little data: runs/NAME-quick."
+)
 @run_options
 @output_options
 def run(
     recipe: Path,
     dry_run: bool,
     run_dir: Path | None,
+    quick: bool,
     redo: bool,
     reuse: tuple[Path, ...],
     trial: bool | None,
@@ -30,10 +34,12 @@ def run(
     \b
     drkit run runs/R                          # resume an interrupted run
     drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
+    drkit run recipe.toml --quick             # every stage on little data
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     drkit run recipe.toml --engine ray:auto   # encode on the machines of a Ray cluster
     """
     from drkit.core.registry import installed
+    from drkit.recipe.compose import quickened
     from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
     from drkit_cli.running import run_recipe
@@ -41,6 +47,10 @@ def run(
     path = recipe / RECIPE if recipe.is_dir() else recipe
     parts = installed()
     loaded = read_recipe(path, parts.registry)
+    if quick:
+        if recipe.is_dir():
+            raise click.UsageError(f"--quick makes a smoke run of a recipe's file; {recipe} is a run, which it resumes")
+        loaded = quickened(loaded, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
     run_recipe(

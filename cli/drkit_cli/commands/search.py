@@ -29,7 +29,7 @@ _INDENT = 5
 
 @click.command(short_help="Search a run or an index.")
 @click.argument("where", metavar="RUN_OR_INDEX", type=LocalPath())
-@click.argument("query", required=False)
+@click.argument("words", metavar="[QUERY]", nargs=-1)
 @click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
 @click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
@@ -45,7 +45,7 @@ _INDENT = 5
 @reading_options
 def search(
     where: Path,
-    query: str | None,
+    words: tuple[str, ...],
     depth: int | None,
     encoder: str | None,
     queries: str | None,
@@ -68,6 +68,9 @@ def search(
     """
     from drkit.errors import DrkitError
 
+    if len(words) > 1:
+        raise click.UsageError(f'quote a query of several words: drkit search {where} "{" ".join(words)}"')
+    query = words[0] if words else None
     many = bool(queries or collection or output)
     if (query is None) != many or (queries and collection) or (many and not output):
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")

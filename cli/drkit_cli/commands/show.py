@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import fields
 
-from drkit.core.spec import EXTENSIONS
-from drkit_cli.commands.listing import KINDS, PARTS
-from drkit_cli.names import NameOfKind
+from drkit.core.spec import EXTENSIONS, Kind
+from drkit.errors import DrkitError, did_you_mean
+from drkit_cli.commands.compose import compose
+from drkit_cli.commands.listing import use_of
+from drkit_cli.names import CHOSEN_BY, KINDS, PARTS, KindName, NameOfKind, kinds_of, names_of, recased
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -25,8 +29,8 @@ _CONTRACT = ("receives", "signals", "requires", "provides")
 
 
 @click.command(short_help="Show a part, a recipe, or how two recipes differ.")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name", type=NameOfKind())
+@click.argument("kind", type=KindName(), metavar="[KIND]")
+@click.argument("name", type=NameOfKind(), required=False, metavar="NAME")
 @click.option(
     "--diff",
     "other",
@@ -41,11 +45,11 @@ _CONTRACT = ("receives", "signals", "requires", "provides")
     help="Of a recipe or pipeline: the paper's numbers (the default), or those for minutes on a CPU.",
 )
 @output_options
-def show(kind: str, name: str, other: str | None, scale: str) -> None:
+def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
     r"""Show a part (its settings with defaults and meaning, its paper, its source file), a recipe or a pipeline.
 
     \b
-    drkit show masker pmi
+    drkit show pmi
     drkit show miner margin
     drkit show recipe retromae --scale small
     drkit show recipe retromae --diff cdmae
@@ -55,6 +59,7 @@ def show(kind: str, name: str, other: str | None, scale: str) -> None:
     from drkit.core.registry import installed
 
     parts = installed()
+    kind, name = _found(kind, name)
     if other is not None:
         _show_differences(kind, name, other, scale, parts)
     elif kind in PARTS:
@@ -63,6 +68,21 @@ def show(kind: str, name: str, other: str | None, scale: str) -> None:
         _show_extension(kind, parts.table(kind).get(name))
     else:
         _show_file(kind, name, scale, parts)
+
+
+def _found(kind: str, name: str | None) -> tuple[str, str]:
+    """Return what a KIND and a NAME, or a NAME alone, mean. Raises DrkitError if that is unclear."""
+    if name is None and kind in KINDS:
+        raise DrkitError(f"which {kind}? known: {', '.join(names_of(kind)) or 'none'}")
+    if name is None:
+        kinds = kinds_of(kind)
+        if len(kinds) != 1:
+            said = f"is the name of a {' and of a '.join(kinds)}" if kinds else "names no part, recipe or pipeline"
+            raise DrkitError(f"{kind!r} {said}; write `drkit show KIND NAME`; kinds: {', '.join(KINDS)}")
+        kind, name = kinds[0], kind
+    if kind not in KINDS:
+        raise DrkitError(f"no kind {kind!r}{did_you_mean(kind, KINDS)} known: {', '.join(KINDS)}")
+    return kind, recased(name, names_of(kind))
 
 
 def _show_extension(kind: str, found: Extension) -> None:
@@ -154,8 +174,49 @@ def _show_part(spec: ComponentSpec) -> None:
         "scope": str(spec.scope_of(None)) if spec.kind in SCOPES else None,
         "from": spec.provider,
         "code": _source_line(spec.target),
+        "use": _command(spec),
     }
     print_result(document, lambda: _print_part(document))
+
+
+def _command(spec: ComponentSpec) -> str:
+    """Return a command that uses a part and makes a recipe that works; nothing if none of those tried does."""
+    return next((f"drkit compose {options}" for options in _options(spec) if _composes(options)), "")
+
+
+def _options(spec: ComponentSpec) -> Iterator[str]:
+    """Yield options of `drkit compose` that may choose a part, the shortest first."""
+    from drkit.core.registry import installed
+
+    value = f"{spec.name}:{getattr(spec.config(), spec.shorthand) or 'PATH'}" if spec.shorthand else spec.name
+    if spec.kind is Kind.POOLING:
+        yield f"--set encoder.pooling={value}"
+    elif use_of(spec) == "pre-training":
+        yield f"--pretrain-loss {value}"
+        yield from (f"--decoder {decoder} --pretrain-loss {value}" for decoder in installed().registry.names("decoder"))
+    elif use_of(spec) == "filters":
+        yield f"--miner bm25 --miner {value}"
+    elif spec.kind in CHOSEN_BY:
+        yield f"{CHOSEN_BY[spec.kind]} {value}"
+        yield f"--masker generator {CHOSEN_BY[spec.kind]} {value}"
+        yield f"--paper transformer {CHOSEN_BY[spec.kind]} {value}"
+
+
+def _composes(options: str) -> bool:
+    """Return whether these options make a recipe that works."""
+    from drkit.core.registry import installed
+    from drkit.recipe.check import check
+    from drkit.recipe.compose import ComposeRequest
+    from drkit.recipe.compose import compose as compose_recipe
+
+    given = compose.make_context("compose", options.split()).params
+    names = {field.name for field in fields(ComposeRequest)}
+    try:
+        recipe = compose_recipe(ComposeRequest(**{name: given[name] for name in names if given.get(name)}), installed())
+        check(recipe, installed().registry)
+    except DrkitError:
+        return False
+    return True
 
 
 def _print_part(part: dict[str, Any]) -> None:
@@ -176,6 +237,8 @@ def _print_part(part: dict[str, Any]) -> None:
         screen.print(f"scope     {part['scope']}")
     screen.print(f"from      {part['from']}")
     screen.print(f"code      {part['code']}", soft_wrap=True)
+    if part["use"]:
+        screen.print(f"use       {part['use']}", soft_wrap=True)
 
 
 def _source_line(target: str) -> str:
