@@ -32,12 +32,14 @@ class ContrastiveLoss:
     | passage-query | s(p_i, q_j), every other query | queries that p_i answers |
     | query-query | s(q_i, q_j), every other query | queries that share a judged positive with q_i |
     | passage-passage | s(p_i, p_j), every other query's passage | pairs judged relevant to the same query; copies |
+    | passage-negative | s(p_i, p), every negative p of q_i, hard ones, too | the same |
 
-    Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
-    the best score of all passages.
+    Memory: the scores, f[Q, P + 3Q] with the first four directions, and another f[Q,P] with the last.
+    Metrics: `accuracy`, the share of queries whose passage has the best score of all passages.
 
     Source: van den Oord et al. 2018, equation 4; DPR (Karpukhin et al. 2020) for in-batch negatives; SimLM (Wang et
-    al. 2023), whose public code has the four directions in one softmax.
+    al. 2023), whose public code has the first four directions in one softmax, and whose equation 3 is `query-passage`
+    with `passage-negative`.
 
     >>> import torch
     >>> from drkit.core.types import EmbeddedPairs
@@ -73,12 +75,13 @@ def contrast(
     queries, passages = vectors(pairs, config.similarity)
     scores = queries @ passages.T
     kept = candidates(pairs) if without is None else candidates(pairs) & ~without
-    kept.scatter_(1, pairs.positives[:, None], True)
+    negatives = kept
+    kept = kept.scatter(1, pairs.positives[:, None], True)
     accuracy = (scores.detach().masked_fill(~kept, float("-inf")).argmax(1) == pairs.positives).float().mean()
     if "query-passage" not in config.directions:
         kept = torch.zeros_like(kept).scatter_(1, pairs.positives[:, None], True)
     blocks, masks = [scores], [kept]
-    others = _others(pairs) if set(config.directions) - {"query-passage"} else {}
+    others = _others(pairs) if set(config.directions) - {"query-passage", "passage-negative"} else {}
     own = passages[pairs.positives]
     sides = {
         "passage-query": (own, queries),
@@ -89,6 +92,9 @@ def contrast(
         if direction in config.directions:
             blocks.append(left @ right.T)
             masks.append(others[direction])
+    if "passage-negative" in config.directions:
+        blocks.append(own @ passages.T)
+        masks.append(_unrelated(pairs, negatives))
     every = torch.cat(blocks, 1).masked_fill(~torch.cat(masks, 1), float("-inf"))
     return F.cross_entropy(every / config.temperature, pairs.positives), accuracy
 
@@ -111,3 +117,10 @@ def _others(pairs: EmbeddedPairs) -> dict[str, Tensor]:
     # [i, j]: any query of the batch has both passages judged relevant. Copies are already among its answers.
     related = answered.T.float() @ answered.float() > 0
     return {"passage-query": ~answered.T, "query-query": ~sharing, "passage-passage": ~(related | again)}
+
+
+def _unrelated(pairs: EmbeddedPairs, negatives: Tensor) -> Tensor:
+    """Return the negatives bool[Q,P] of each query without those that answer any query as its own passage does."""
+    answered = answers(pairs)
+    related = answered[:, pairs.positives].T.float() @ answered.float() > 0
+    return negatives & ~related

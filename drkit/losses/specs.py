@@ -13,16 +13,18 @@ from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
 
-DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
+DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage", "passage-negative")
+# Those of SimLM's public code; the last one is in its equation 3.
+ALL_DIRECTIONS = DIRECTIONS[:4]
 LONGEST_VECTOR = 65_536
 _SIMILARITIES = in_(("cosine", "dot"))
 
 
 def _directions(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the directions in their fixed order, all of them for "all"; unknown ones are left to the validator."""
+    """Return the directions in their fixed order, SimLM's four for "all"; unknown ones are left to the validator."""
     given = (value,) if isinstance(value, str) else tuple(value)
     if "all" in given:
-        return DIRECTIONS
+        return ALL_DIRECTIONS
     return given if set(given) - {*DIRECTIONS} else tuple(name for name in DIRECTIONS if name in given)
 
 
@@ -34,10 +36,14 @@ class _SomeDirections:
             raise ValueError(f"'{attribute.name}' has {unknown[0]!r}; allowed: {', '.join(self.options)}")
         if not value:
             raise ValueError(f"'{attribute.name}' is empty; name at least one of: {', '.join(self.options)}")
+        if {*DIRECTIONS[3:]} <= {*value}:
+            raise ValueError(
+                f"'{attribute.name}' has passage-passage, but passage-negative has its scores, too; name one of them"
+            )
 
 
 def _directions_setting() -> Any:
-    meaning = "which scores a query's score of its passage is contrasted with; all: as in SimLM"
+    meaning = "which scores a query's score of its passage is contrasted with; all: the first four, as SimLM"
     return field(default=DIRECTIONS[:1], converter=_directions, validator=_SomeDirections(), metadata={"help": meaning})
 
 

@@ -30,7 +30,7 @@ from drkit.losses import (
     PairwiseConfig,
     PairwiseLoss,
 )
-from drkit.losses.specs import DIRECTIONS
+from drkit.losses.specs import ALL_DIRECTIONS, DIRECTIONS
 from drkit.recipe.toml import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
@@ -123,13 +123,20 @@ def contrast_written_out(batch: Drawn, config, without=lambda _i: frozenset()) -
             "passage-passage": [
                 (p, batch.passage(x)) for x in {*first} if not any({x, first[i]} <= judged for judged in batch.judged)
             ],
+            "passage-negative": [
+                (p, batch.passage(x))
+                for x in everything - own - without(i)
+                if not any({x, first[i]} <= judged for judged in batch.judged)
+            ],
         }
         scores = [score(*two, config) for name in config.directions for two in beside[name]]
         total -= log_share(score(q, p, config), scores)
     return total / len(first)
 
 
-SOME = st.sampled_from([*((name,) for name in DIRECTIONS), DIRECTIONS, DIRECTIONS[:2], DIRECTIONS[2:]])
+PRINTED = ("query-passage", "passage-negative")
+SOME = [*((name,) for name in DIRECTIONS), ALL_DIRECTIONS, DIRECTIONS[:2], DIRECTIONS[2:4], PRINTED]
+SOME = st.sampled_from([*SOME, (*DIRECTIONS[:3], DIRECTIONS[4])])
 LIKE = st.sampled_from(["cosine", "dot"])
 HEAT = st.sampled_from([0.1, 0.7, 1.0])
 often = settings(max_examples=150, deadline=None)
@@ -141,6 +148,19 @@ def test_contrast_in_every_direction_equals_its_formula_by_id(batch, directions,
     config = ContrastiveConfig(temperature=temperature, similarity=similarity, directions=directions)
     out = ContrastiveLoss(config)(pairs=batch.pairs)
     assert out.loss.item() == pytest.approx(contrast_written_out(batch, config), rel=1e-4, abs=1e-5)
+
+
+def test_equation_3_of_simlm_as_it_is_printed():
+    """Every query has one positive; all other passages are its negatives, and its positive's."""
+    batch = drawn([{0}, {1}], [[0, 2, 3], [1, 4]], [[0.0] * 3, [0.0] * 2])
+    config = ContrastiveConfig(temperature=0.5, directions=PRINTED)
+    total = 0.0
+    for i, positive in enumerate((0, 1)):
+        q, p = batch.query(i), batch.passage(positive)
+        phi = [(math.exp(score(q, n, config)), math.exp(score(p, n, config))) for n in map(batch.passage, range(5))]
+        own = phi.pop(positive)[0]
+        total -= math.log(own / (own + sum(map(sum, phi)))) / 2
+    assert ContrastiveLoss(config)(pairs=batch.pairs).loss.item() == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.parametrize("third", [{0, 1}, {0, 1, 2}])
@@ -392,12 +412,19 @@ def test_groups_that_do_not_fit_are_refused(change, says):
 @pytest.mark.parametrize("given", ["all", ["all"], ["passage-query", "query-passage"], "query-query"])
 def test_directions_read_from_a_recipe_in_one_order(given):
     made = recipe_converter(installed().registry).structure({"directions": given}, ContrastiveConfig)
-    wanted = {"all": DIRECTIONS, "query-query": ("query-query",)}.get(given if isinstance(given, str) else given[0])
+    wanted = {"all": ALL_DIRECTIONS, "query-query": ("query-query",)}.get(given if isinstance(given, str) else given[0])
     assert made.directions == (wanted or DIRECTIONS[:2])
     assert made == ContrastiveConfig(directions=given)
 
 
-@pytest.mark.parametrize(("given", "says"), [((), "is empty"), ("query-pasage", "has 'query-pasage'; allowed")])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "is empty"),
+        ("query-pasage", "has 'query-pasage'; allowed"),
+        (("passage-passage", "passage-negative"), "name one of them"),
+    ],
+)
 def test_directions_that_are_none_are_refused(given, says):
     with pytest.raises(ValueError, match=says):
         ContrastiveConfig(directions=given)
