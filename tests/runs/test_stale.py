@@ -74,6 +74,9 @@ def run(recipe, folder, upto=None):
     return begun
 
 
+# Settings of pre-training that no stage knows unless they are set.
+UNLESS_SET = ("keep_steps", "texts", "text_weights", "weigh_by")
+
 # -- every leaf setting, from the attrs classes themselves
 
 
@@ -123,7 +126,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:
-        yield from (1, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), True, {"adam_beta1": 0.8})
+        yield from (1, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), (1,), True, {"adam_beta1": 0.8})
 
 
 def toml(value: Any) -> str:
@@ -203,12 +206,15 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         "teacher",
         "start",
         ".pairs",
+        *UNLESS_SET,
     )
     of_one_generator = tuple(f"generator_{name}" for name in ("layers", "hidden", "heads", "intermediate", "steps"))
     fitting = ("variant", "heads", "similarity", *of_one_generator)
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
     observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
+    for name in UNLESS_SET:
+        assert callable(observes.pop(f"pretrain.{name}"))
     choosing = {path for path, value in observes.items() if callable(value)}
     assert choosing == {f"pretrain.probe.{s}" for s in ("every", "queries", "passages", "patience", "keep_best")}
     observing = {path for path, value in observes.items() if value} - choosing
@@ -218,7 +224,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         observing if chooses else observing | (choosing - {"pretrain.probe.patience", "pretrain.probe.keep_best"})
     ):
         assert not touched(recipe, changed(recipe, {path: tried[path]})), path
-    for path in choosing if chooses else ("pretrain.probe.patience", "pretrain.probe.keep_best"):
+    repeating = choosing if chooses else {"pretrain.probe.patience", "pretrain.probe.keep_best", "pretrain.keep_steps"}
+    for path in repeating:
         assert "pretrained" in touched(recipe, changed(recipe, {path: tried[path]})), path
 
 
