@@ -53,6 +53,12 @@ def drkit_architectures() -> Sequence[Extension]:
         ("mpnet", "MPNET", "MPNet; a relative attention bias, eager attention only"),
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
         ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
+        ("llama", "LLAMA", "Llama; reads from left to right, so it is fine-tuned alone"),
+        ("mistral", "LLAMA", "Mistral; built like Llama"),
+        ("qwen2", "LLAMA", "Qwen 2 and 2.5; built like Llama"),
+        ("qwen3", "LLAMA", "Qwen 3; built like Llama"),
+        ("gemma", "LLAMA", "Gemma; built like Llama"),
+        ("gemma3-text", "GEMMA3", "Gemma 3 of text alone; built like Llama"),
         ("drkit-static", "WORD_VECTORS", "Word embeddings without layers, made by drkit"),
     )
     return [Extension(name, f"drkit.encoders.architectures:{record}", summary) for name, record, summary in declared]

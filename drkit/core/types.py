@@ -309,7 +309,10 @@ class Mined:
 
 @frozen
 class BackboneInfo:
-    """The sizes and special ids of an encoder, as parts need them to be built."""
+    """The sizes and special ids of an encoder, as parts need them to be built.
+
+    mask_id: None for a tokenizer without a mask token; parts that mask call `require_mask_id`.
+    """
 
     hidden: int
     heads: int
@@ -317,13 +320,22 @@ class BackboneInfo:
     layers: int
     vocab: int
     max_positions: int
-    mask_id: int
+    mask_id: int | None
     pad_id: int
     special_ids: tuple[int, ...] = field(default=(), converter=tuple)
     layer_norm_eps: float = 1e-12
     dropout: float = 0.0
     initializer_range: float = 0.02
     activation: str = "gelu"
+
+    def require_mask_id(self) -> int:
+        """Return the id of the mask token. Raises DrkitError if the tokenizer has none."""
+        if self.mask_id is None:
+            raise DrkitError(
+                "the tokenizer has no mask token, which masking needs; choose an encoder that was trained as a masked "
+                "language model, or fine-tune without pre-training (--set pretrain=none)"
+            )
+        return self.mask_id
 
 
 @frozen(eq=False)

@@ -169,10 +169,11 @@ def generate_queries(
 
 def truncate_texts(texts: Iterator[tuple[str, str]], tokenizer: Any, max_length: int) -> Iterator[tuple[str, str]]:
     """Yield (name, text) pairs, each text truncated to `max_length` tokens, [CLS] and [SEP] included."""
+    room = max_length - tokenizer.num_special_tokens_to_add()
     for batch in batched(texts, _BATCH):
         encodings = [encoding for part in encoded((text for _, text in batch), tokenizer) for encoding in part]
         for (name, text), encoding in zip(batch, encodings, strict=True):
-            kept = encoding.offsets[: max_length - 2]
+            kept = encoding.offsets[:room]
             yield name, text[: kept[-1][1]] if kept else ""
 
 

@@ -139,12 +139,13 @@ def tokenise_given(
     Raises DrkitError if no query belongs to any of the texts.
     """
     counts, indices, shown = {"given": 0, "unknown": 0}, array("q"), ""
+    room = max_length - tokenizer.num_special_tokens_to_add()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
         for batch in batched(pairs, _BATCH):
             found = texts.find([name for name, _ in batch])
             encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
             repeated = [e for e, own in zip(encodings, found, strict=True) for _ in own]
-            writer.append([e.ids[: max_length - 2] for e in repeated], [e.word_ids[: max_length - 2] for e in repeated])
+            writer.append([e.ids[:room] for e in repeated], [e.word_ids[:room] for e in repeated])
             indices.extend(index for own in found for index in own.tolist())
             counts["given"] += len(batch)
             counts["unknown"] += sum(not len(own) for own in found)
@@ -176,7 +177,7 @@ def write_candidates(
     order = _by_text(given)
     sorted_texts = given.texts[order] if given else order
     counts = {"texts": len(texts), "queries": 0, "extractive": 0, "surplus": 0}
-    folder = Path(folder)
+    folder, room = Path(folder), max_length - tokenizer.num_special_tokens_to_add()
     with (
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
         ArrayWriter(folder / FILE, {"counts": np.int32}) as arrays,
@@ -185,9 +186,7 @@ def write_candidates(
             indices = np.arange(start, min(start + _BATCH, len(texts)))
             bounds = np.searchsorted(sorted_texts, [*indices, indices[-1] + 1])
             own = np.diff(bounds) == 0
-            ranges = extractive_queries(
-                texts, importance, indices[own], count=count, length=min(LENGTH, max_length - 2)
-            )
+            ranges = extractive_queries(texts, importance, indices[own], count=count, length=min(LENGTH, room))
             rows = [
                 [(texts, *span) for span in next(ranges)]
                 if first == last

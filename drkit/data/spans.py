@@ -131,10 +131,11 @@ def split_documents(
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
+        room = max_length - tokenizer.num_special_tokens_to_add() - len(before)
         for batch in batched(documents, _BATCH):
             encodings = [e for part in encoded((text for _, text in batch), tokenizer) for e in part]
             for (number, text), encoding in zip(batch, encodings, strict=True):
-                cuts = _cuts(encoding, splitter(text), max_length - 2 - len(before), counts)
+                cuts = _cuts(encoding, splitter(text), room, counts)
                 _write(number, encoding, cuts, (writer, arrays), before)
     return dict(counts)
 

@@ -24,7 +24,7 @@ from drkit.core.files import replacing
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
-from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
+from drkit.data.vocabulary import number_words, separates_words, special_ids_around, vocabulary_boundaries
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -120,10 +120,11 @@ def write_tokens(tokenizer: Loaded[Any], max_length: int, prompt: str, texts: It
 def _write(texts: Iterable[str], writer: TokenWriter, tokenizer: Any, max_length: int, prompt: str) -> Counter[int]:
     """Append texts to a store; returns the number of texts by length in tokens, before they are truncated."""
     lengths: Counter[int] = Counter()
+    room = max_length - tokenizer.num_special_tokens_to_add()
     for encodings in encoded((prompt + text for text in texts), tokenizer):
-        cut = [(encoding.ids[: max_length - 2], _words(encoding, len(prompt))) for encoding in encodings]
-        writer.append([ids for ids, _ in cut], [words[: max_length - 2] for _, words in cut])
-        lengths.update(len(encoding.ids) + 2 for encoding in encodings)
+        cut = [(encoding.ids[:room], _words(encoding, len(prompt))) for encoding in encodings]
+        writer.append([ids for ids, _ in cut], [words[:room] for _, words in cut])
+        lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     return lengths
 
 
@@ -158,7 +159,7 @@ def count_truncated(lengths: Mapping[int, int], max_length: int) -> dict[str, in
 def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     """Return the tokens of a prompt. Raises DrkitError if they leave no room for text in `max_length`."""
     ids: list[int] = next(encoded(iter([prompt]), tokenizer))[0].ids if prompt else []
-    if prompt and len(ids) >= max_length - 2:
+    if prompt and len(ids) >= max_length - tokenizer.num_special_tokens_to_add():
         raise DrkitError(
             f"the prompt {prompt!r:.80} takes {len(ids)} tokens and leaves no room for text in {max_length}; "
             f"shorten it, or raise encoder.query_length or encoder.passage_length"
@@ -230,10 +231,11 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
         raise DrkitError(f"max_length must be at least 3 ([CLS], a token, [SEP]), got {max_length}")
     if not getattr(tokenizer, "is_fast", False):
         raise DrkitError(f"{type(tokenizer).__name__} cannot separate words; use a fast tokenizer")
-    cls, sep, pad = (getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
-    if None in (cls, sep, pad) or tokenizer("")["input_ids"] != [cls, sep]:
+    before, after = special_ids_around(tokenizer)
+    if len(before) > 1 or len(after) != 1 or tokenizer.pad_token_id is None:
         raise DrkitError(
-            f"{type(tokenizer).__name__} does not produce '[CLS] text [SEP]'; use the tokenizer of a masked LM"
+            f"{type(tokenizer).__name__} does not produce '[CLS] text [SEP]' or 'text [SEP]', or has no padding token; "
+            f"use the tokenizer of a masked LM"
         )
     if not separates_words(tokenizer):
         raise DrkitError(
@@ -241,9 +243,9 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
             f"splits at spaces (pre_tokenizer) nor marks word starts; use another tokenizer, or add a pre_tokenizer"
         )
     return {
-        "cls": str(cls),
-        "sep": str(sep),
-        "pad": str(pad),
+        "cls": "".join(map(str, before)),
+        "sep": str(after[0]),
+        "pad": str(tokenizer.pad_token_id),
         "unk": str(-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id),
         "specials": " ".join(map(str, sorted(tokenizer.all_special_ids))),
         "max_length": str(max_length),
@@ -276,7 +278,8 @@ class TokenStore:
         self.flat_words: NDArray[np.signedinteger[Any]] = self._arrays["words"]
         self.metadata = metadata = self._arrays.metadata
         self.max_length = int(metadata["max_length"])
-        self.cls_id, self.sep_id, self.pad_id = (int(metadata[name]) for name in ("cls", "sep", "pad"))
+        self.sep_id, self.pad_id = int(metadata["sep"]), int(metadata["pad"])
+        self._before = np.array([int(metadata["cls"])] if metadata["cls"] else [], dtype=np.int32)
         self.special_ids = tuple(map(int, metadata["specials"].split()))
 
     @classmethod
@@ -293,12 +296,12 @@ class TokenStore:
     @property
     def lengths(self) -> NDArray[np.int32]:
         """The number of tokens i32[n] of each text, [CLS] and [SEP] included."""
-        return (np.diff(self.offsets) + 2).astype(np.int32)
+        return (np.diff(self.offsets) + len(self._before) + 1).astype(np.int32)
 
     def tokens(self, index: int) -> NDArray[np.int32]:
         """Return the token ids i32[L] of one text, [CLS] and [SEP] included."""
         content = self.flat_ids[self.offsets[index] : self.offsets[index + 1]]
-        return np.concatenate([[self.cls_id], content, [self.sep_id]]).astype(np.int32)
+        return np.concatenate([self._before, content, [self.sep_id]]).astype(np.int32)
 
     def batch(
         self, indices: ArrayLike, *, pad_to: int | None = None, signals: Mapping[str, SignalValues] | None = None
@@ -329,33 +332,36 @@ class TokenStore:
         return self._padded(self._rows(indices, pad_to))
 
     def _rows(self, indices: ArrayLike, pad_to: int | None) -> Rows:
-        return Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=self.max_length)
+        keys = np.asarray(indices, dtype=np.int64)
+        return Rows.of(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
 
     def _padded(self, rows: Rows) -> tuple[Tensor, Tensor]:
         import torch
 
         ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
-        ids[:, 0] = self.cls_id
+        ids[:, : len(self._before)] = self._before
         np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
         return torch.from_numpy(ids), torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None])
 
 
 class Rows:
-    """Where the tokens of some texts go in a padded matrix: [CLS] in column 0, then the content, then [SEP].
+    """Where the tokens of some texts go in a padded matrix: `before` columns ([CLS]), then the content, then [SEP].
 
     keys i64[B]: the indices of the texts; ends i64[B]: the column of [SEP]; width: L.
     """
 
     def __init__(
-        self, keys: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
+        self, keys: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int, before: int
     ) -> None:
-        self.keys, self.ends, self.width = keys, lengths + 1, width
+        self.keys, self.ends, self.width = keys, lengths + before, width
         columns = np.arange(width)
-        self._inside = (columns >= 1) & (columns <= lengths[:, None])
-        self._sources = (starts[:, None] - 1 + columns)[self._inside]
+        self._inside = (columns >= before) & (columns < self.ends[:, None])
+        self._sources = (starts[:, None] - before + columns)[self._inside]
 
     @classmethod
-    def of(cls, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, pad_to: int | None, longest: int) -> Rows:
+    def of(
+        cls, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, before: int, pad_to: int | None, longest: int
+    ) -> Rows:
         """Return the rows of the texts `keys`; a text is `offsets[key]` to `offsets[key + 1]` of a flat array."""
         if len(keys) and (keys.min() < 0 or keys.max() >= len(offsets) - 1):
             raise IndexError(
@@ -363,10 +369,10 @@ class Rows:
             )
         starts = offsets[keys]
         lengths = offsets[keys + 1] - starts
-        width = int(lengths.max(initial=0)) + 2
+        width = int(lengths.max(initial=0)) + before + 1
         if pad_to:
             width = max(width, min(-(-width // pad_to) * pad_to, longest))
-        return cls(keys, starts, lengths, width)
+        return cls(keys, starts, lengths, width, before)
 
     def scatter(self, flat: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
         """Copy the texts' values from `flat`, [n] or [n, K], to [B, L] or [B, L, K] filled with `fill`."""

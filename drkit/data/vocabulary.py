@@ -10,6 +10,7 @@ and mark word starts in the vocabulary alone (Gemma's, which multilingual Modern
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import unicodedata
@@ -174,6 +175,49 @@ def word_boundaries(tokens: Iterable[str]) -> tuple[NDArray[np.bool_], NDArray[n
 def vocabulary_boundaries(tokenizer: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return `word_boundaries` of a whole vocabulary, bool[V] each, by token id."""
     return word_boundaries(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
+
+
+def special_ids_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the special ids that a fast tokenizer puts before a text and after it."""
+    encoding = tokenizer("a", verbose=False)
+    inside = [index for index, text in enumerate(encoding.sequence_ids()) if text is not None]
+    ids: list[int] = encoding["input_ids"]
+    return (ids[: inside[0]], ids[inside[-1] + 1 :]) if inside else (ids, [])
+
+
+def with_last_token(tokenizer: Any) -> Any:
+    """Return a fast tokenizer that puts a special token after each text, and has a padding token.
+
+    Tokenizers of models that read from left to right often do neither. Then the token is that for the end of a text
+    (`eos_token`), for both; what comes before a text stays. Other tokenizers are returned as they are.
+
+    Raises DrkitError if it has no such token.
+    """
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    before, after = special_ids_around(tokenizer)
+    if after and tokenizer.pad_token is not None:
+        return tokenizer
+    last = tokenizer.eos_token
+    if last is None:
+        raise DrkitError(
+            f"this {type(tokenizer).__name__} has no token for the end of a text, whose state would be the vector; set "
+            f"eos_token in its tokenizer_config.json"
+        )
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if not after:
+        given = json.loads(backend.to_str())["post_processor"] or {}
+        kept = [part for part in given.get("processors", [given]) if part.get("type") == "ByteLevel"]
+        around = [*tokenizer.convert_ids_to_tokens(before), last]
+        template = processors.TemplateProcessing(
+            single=" ".join([*around[:-1], "$A", last]),
+            special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(around)],
+        )
+        offsets = [processors.ByteLevel(trim_offsets=part["trim_offsets"]) for part in kept]
+        backend.post_processor = processors.Sequence([*offsets, template])
+    named = {"pad_token": last, **tokenizer.special_tokens_map}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizer.model_input_names, **named)
 
 
 def separates_words(tokenizer: Any) -> bool:

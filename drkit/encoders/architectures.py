@@ -76,7 +76,7 @@ class SizeNames:
     """Names of the sizes in a configuration; a number is the size itself."""
 
     intermediate: str = "intermediate_size"
-    dropout: str = "hidden_dropout_prob"
+    dropout: str | float = "hidden_dropout_prob"
     attention_dropout: str = "attention_probs_dropout_prob"
     activation: str = "hidden_act"
     layer_norm_eps: str | float = "layer_norm_eps"
@@ -94,6 +94,7 @@ class Architecture:
     end without one.
     position_offset: the table's row of the first token (None: the row after the padding id's).
     layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
+    is_causal: models read a text from left to right and are loaded without a head; pre-training refuses them.
     config: keys of the configuration that models are loaded and made with. unused: how the names of weights begin that
     checkpoints may have and the masked LM or its backbone have not.
     """
@@ -109,6 +110,7 @@ class Architecture:
     layer: LayerNames | None = None
     sizes: SizeNames = SizeNames()
     attention: str = "sdpa"
+    is_causal: bool = False
     config: Mapping[str, Any] = field(factory=dict)
     unused: tuple[str, ...] = ()
 
@@ -181,6 +183,18 @@ DEBERTA = Architecture(
     config={"legacy": False},
     unused=("lm_predictions.", "mask_predictions."),
 )
+# Llama and what is built like it: Mistral, Qwen, Gemma.
+LLAMA = Architecture(
+    transform=(),
+    layers="layers",
+    embeddings="embed_tokens",
+    positions="",
+    final_norm="norm",
+    sizes=SizeNames(dropout=0.0, attention_dropout="attention_dropout", layer_norm_eps="rms_norm_eps"),
+    is_causal=True,
+    config={"use_cache": False},
+)
+GEMMA3 = evolve(LLAMA, sizes=evolve(LLAMA.sizes, activation="hidden_activation"))
 WORD_VECTORS = Architecture(transform=(), layers="layers", positions="", attention="eager")
 
 
@@ -201,8 +215,8 @@ def find_architecture(model_type: str) -> Architecture | None:
     return declared.load_as(Architecture, "drkit.encoders.Architecture")
 
 
-def architecture(model_type: str) -> Architecture:
-    """Return the record of a model type.
+def architecture(model_type: str, *, causal: bool = True) -> Architecture:
+    """Return the record of a model type. causal: whether it may read a text from left to right.
 
     Raises DrkitError with the reason and the supported architectures if it is not supported.
 
@@ -218,22 +232,30 @@ def architecture(model_type: str) -> Architecture:
             f"{did_you_mean(model_type, table)} supported: {', '.join(table)}; "
             f"start from a checkpoint of one of these{failed}"
         )
+    if found.is_causal and not causal:
+        raise DrkitError(
+            f"encoders of the architecture {model_type!r} read a text from left to right: they can be fine-tuned "
+            f"(--set pretrain=none), searched and exported, but pre-training, lexical pooling, generators and "
+            f"re-rankers need a masked LM, which reads in both directions; start from one, such as a bert"
+        )
     return found
 
 
-def check_start_model(path_or_id: str) -> None:
-    """Raise DrkitError if training cannot start from a model, as far as that is known without loading it.
+def check_start_model(path_or_id: str, *, causal: bool = False) -> Architecture | None:
+    """Return the architecture of a model that training starts from; None if that is not known without loading it.
 
-    A folder must have a configuration of a supported architecture; a hub id is not looked up.
+    Raises DrkitError for a folder without a configuration of a supported architecture; without `causal`, also for one
+    that reads from left to right. A hub id is not looked up.
     """
     check_model_path(path_or_id)
     path = local_path(path_or_id) / "config.json"
     config = read_json(path, "give the folder of a model") if path.is_file() else {}
     if isinstance(config, dict) and isinstance(config.get("model_type"), str):
         try:
-            architecture(config["model_type"])
+            return architecture(config["model_type"], causal=causal)
         except DrkitError as error:
             raise DrkitError(f"{path_or_id!r}: {error}") from None
+    return None
 
 
 def first_position(config: Any) -> int:
@@ -277,8 +299,8 @@ def _reason(model_type: str) -> str:
         )
     if model_type in MODEL_MAPPING_NAMES:
         return (
-            "transformers has no masked LM for it: drkit pre-trains and fine-tunes encoders that read a text in both "
-            "directions, not models that read from left to right"
+            "transformers has no masked LM for it, and no installed package declares it as a model that reads from "
+            "left to right (`drkit new-plugin NAME --kind architecture` writes a declaration)"
         )
     return "transformers does not know it"
 
@@ -297,15 +319,10 @@ def check_length(length: int, config: Any, path_or_id: str = "") -> None:
 def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
     """Return the sizes in a model configuration and the tokenizer's special ids.
 
-    Raises DrkitError for an unsupported architecture, or a tokenizer without a mask token.
+    Raises DrkitError for an unsupported architecture.
     """
     names = architecture(config.model_type).sizes
-    eps = names.layer_norm_eps
-    if tokenizer.mask_token_id is None:
-        raise DrkitError(
-            f"the tokenizer has no mask token: drkit trains encoders that read in both directions, whose tokenizers "
-            f"have one, and a model of type {config.model_type!r} with this tokenizer is not one of them"
-        )
+    eps, dropout = names.layer_norm_eps, names.dropout
     return BackboneInfo(
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
@@ -317,22 +334,22 @@ def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
         pad_id=config.pad_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
         special_ids=tuple(sorted(tokenizer.all_special_ids)),
         layer_norm_eps=eps if isinstance(eps, float) else getattr(config, eps),
-        dropout=getattr(config, names.dropout),
+        dropout=dropout if isinstance(dropout, float) else getattr(config, dropout),
         initializer_range=config.initializer_range,
         activation=getattr(config, names.activation),
     )
 
 
 def check_fit(model: Any, where: Architecture) -> None:
-    """Raise DrkitError if a model cannot be pre-trained because it lacks a module that its record names."""
+    """Raise DrkitError if a model lacks a module that its record names, or reads from left to right unexpectedly."""
     name = type(model).__name__
-    if getattr(model.config, "is_decoder", False):
+    if not where.is_causal and getattr(model.config, "is_decoder", False):
         raise DrkitError(
             f"this {name} attends from left to right (is_decoder = true in its config.json), but a masked auto-encoder "
             f"needs a bidirectional encoder: set it to false, or use another checkpoint"
         )
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is None:
+    if head is None and not where.is_causal:
         raise DrkitError(
             f"a {name} has no language-model head. Load it with MaskedLmEncoder.from_pretrained(folder), or wrap the "
             f"masked LM of its architecture (transformers' AutoModelForMaskedLM)"

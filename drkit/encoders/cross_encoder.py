@@ -226,7 +226,7 @@ class CrossEncoder(nn.Module):
         or its layers cannot be repeated.
         """
         config = read_config(path_or_id)
-        architecture(config.model_type)
+        architecture(config.model_type, causal=False)
         if longest_text(config) < max_length:
             raise DrkitError(
                 f"{path_or_id!r} reads at most {longest_text(config)} tokens, but pairs have up to {max_length}: "

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig
 
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
@@ -40,8 +40,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 class MaskedLmEncoder(nn.Module):
     """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
 
-    model: a Hugging Face masked LM of a supported architecture. pooling: a name of `drkit.encoders.pooling.POOLINGS`,
-    or a learned pooling, which is trained with the model.
+    model: a Hugging Face masked LM of a supported architecture, or a model without a head that reads from left to
+    right. pooling: a name of `drkit.encoders.pooling.POOLINGS`, or a learned pooling, which is trained with the model.
     similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export. With the pooling `weighted`,
     `token_weights` are trained with the model; all are 1 until `set_token_weights`.
 
@@ -122,12 +122,17 @@ class MaskedLmEncoder(nn.Module):
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
         """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L]."""
         if self.learned_pooling is not None:
-            vectors: Tensor = self.learned_pooling(hidden, attention, self.heads())
+            heads = self.heads() if self.learned_pooling.receives_heads else None
+            vectors: Tensor = self.learned_pooling(hidden, attention, heads)
             return vectors
         return pool(hidden, attention, self.pooling)
 
     def heads(self) -> Heads:
-        """Return the embeddings and LM head, to be used for one call."""
+        """Return the embeddings and LM head, to be used for one call.
+
+        Raises DrkitError for an encoder that reads from left to right.
+        """
+        architecture(self.config.model_type, causal=False)
         return Heads(self.model, self.architecture)
 
     def info(self, tokenizer: Any) -> BackboneInfo:
@@ -216,8 +221,9 @@ class MaskedLmEncoder(nn.Module):
         Without layers, it is a static encoder, whose LM head is always the tied projection alone.
         """
         config = _config_of(model_type if sizes.layers else STATIC, sizes, tokenizer, more)
+        classes = MODEL_MAPPING if architecture(config.model_type).is_causal else MODEL_FOR_MASKED_LM_MAPPING
         with seeded(seed, "encoder"):
-            model = MODEL_FOR_MASKED_LM_MAPPING[type(config)](config)
+            model = classes[type(config)](config)
         if sizes.lm_head == "tied":
             tie_lm_head(model)
         return cls(model, pooling=pooling, similarity=similarity)
@@ -248,6 +254,7 @@ class MaskedLmEncoder(nn.Module):
 def _config_of(model_type: str, sizes: BertSizes, tokenizer: Any, more: Mapping[str, Any]) -> Any:
     """Return the configuration of a model type with these sizes; its position table holds `max_positions` tokens."""
     where = architecture(model_type)
+    dropout = {} if isinstance(where.sizes.dropout, float) else {where.sizes.dropout: sizes.dropout}
     config = AutoConfig.for_model(
         model_type,
         vocab_size=len(tokenizer),
@@ -258,10 +265,10 @@ def _config_of(model_type: str, sizes: BertSizes, tokenizer: Any, more: Mapping[
         attn_implementation=where.attention,
         **{
             where.sizes.intermediate: sizes.intermediate,
-            where.sizes.dropout: sizes.dropout,
             where.sizes.attention_dropout: sizes.dropout,
             where.sizes.activation: sizes.activation,
         },
+        **dropout,
         **{**where.config, **more},
     )
     config.max_position_embeddings = sizes.max_positions + first_position(config)
@@ -309,7 +316,7 @@ def group_by_length(attention: Tensor) -> list[tuple[Tensor, int]]:
 
 
 def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
-    """Load the masked LM of a folder or hub id in float32 and evaluation mode.
+    """Load the masked LM of a folder or hub id, or a model that reads from left to right, in float32 for evaluation.
 
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
@@ -318,7 +325,7 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     is_tied = getattr(config, TIED, False)
     with seeded(0, "language-model head"):
         model: nn.Module = load_pretrained(
-            "AutoModelForMaskedLM",
+            "AutoModel" if where.is_causal else "AutoModelForMaskedLM",
             path_or_id,
             "load the encoder",
             new=tuple(f"{step}." for step in where.transform) if is_tied else (),
@@ -358,7 +365,7 @@ def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
 def context_from(model: Any, tokenizer: Any, *, seed: int = 42) -> BuildContext:
     """Return the build context of a masked LM (Hugging Face's, or a `MaskedLmEncoder`) and its tokenizer.
 
-    Raises DrkitError if the tokenizer has no mask token.
+    Raises DrkitError for a model without a configuration of a supported architecture.
     """
     config = getattr(model, "config", None)
     if config is None:

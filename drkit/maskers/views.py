@@ -69,14 +69,15 @@ class Corruption:
     def of(cls, context: BuildContext, shares: tuple[float, float, float]) -> Corruption:
         """Return the corruption for a context's vocabulary; special tokens are never drawn.
 
-        Raises DrkitError if the context has no backbone.
+        Raises DrkitError if the context has no backbone, or the tokenizer no mask token.
         """
         backbone = context.backbone
         if backbone is None:
             raise DrkitError("a masker needs the mask id and vocabulary; build it with context_from(model, tokenizer)")
-        special = {backbone.mask_id, backbone.pad_id, *backbone.special_ids}
+        mask_id = backbone.require_mask_id()
+        special = {mask_id, backbone.pad_id, *backbone.special_ids}
         ordinary = np.setdiff1d(np.arange(context.vocabulary_size), np.fromiter(special, dtype=np.int64))
-        return cls(mask_id=backbone.mask_id, ordinary=ordinary, shares=shares)
+        return cls(mask_id=mask_id, ordinary=ordinary, shares=shares)
 
 
 def masked_view(tokens: TokenBatch, hidden: NDArray[np.bool_], rng: Draws, corruption: Corruption) -> MaskedView:

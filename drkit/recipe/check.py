@@ -56,7 +56,7 @@ from drkit.recipe.start import declared_settings_of
 
 def check(recipe: Recipe, registry: Registry) -> None:
     """Raise ProblemsError that lists every combination in the recipe that cannot work."""
-    problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe)]
+    problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe, registry)]
     problems += _pooling_problems(recipe, registry)
     if recipe.pretrain:
         problems += _pretrain_problems(recipe.pretrain, registry)
@@ -130,7 +130,7 @@ def _lexical_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{what}, which only an exact index searches: --set evaluation.index=flat @ evaluation.index"
 
 
-def _encoder_problems(recipe: Recipe) -> list[str]:
+def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
     encoder = recipe.encoder
     if encoder.pretrained is None:
         if encoder.hidden % encoder.heads:
@@ -142,10 +142,17 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
+    parts = [spec for spec in registry.specs(Kind.POOLING) if registry.name_of(spec) == encoder.pooling]
+    needs_head = recipe.pretrain is not None or any("heads" in spec.receives for spec in parts)
     try:
-        check_start_model(encoder.pretrained)
+        found = check_start_model(encoder.pretrained, causal=not needs_head)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
+    if found and found.is_causal and encoder.pooling == "cls":
+        return [
+            f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
+            f"--set encoder.pooling=last @ encoder.pooling"
+        ]
     if encoder.declared == "ignore":
         return []
     declared = declared_settings_of(folder)

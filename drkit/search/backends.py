@@ -29,7 +29,7 @@ from drkit.core.files import file_hash, link_or_copy, read_json, replacing, writ
 from drkit.core.loading import load_pretrained
 from drkit.core.registry import DRKIT, full_name, installed, package_of
 from drkit.core.spec import Extension
-from drkit.encoders.architectures import find_architecture, longest_text
+from drkit.encoders.architectures import Architecture, find_architecture, longest_text
 from drkit.encoders.folder import CONFIG, TORCH
 from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
@@ -100,15 +100,16 @@ def _code_of(backend: Extension) -> Backend:
 
 def load_torch(folder: Path) -> Any:
     """Load the transformer in `folder` with torch, in float32. Raises DrkitError as `load_pretrained` does."""
-    where = find_architecture(_load_config(folder).model_type)
+    where = find_architecture(_load_config(folder).model_type) or Architecture(transform=())
     return load_pretrained(
         "AutoModel",
         str(folder),
         "load the encoder in",
         "Export it again.",
-        unused=where.unused if where else (),
+        unused=where.unused,
         dtype="float32",
         local_files_only=True,
+        **where.config,
     )
 
 

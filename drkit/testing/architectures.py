@@ -22,9 +22,10 @@ SIZES = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=6
 def check_architecture(name: str, **more: Any) -> None:
     """Run the contract of architectures on one that an installed package declares.
 
-    The record must fit a tiny masked LM with random weights, whose configuration has usual sizes and the keys `more`.
-    Logits and embeddings must be those of transformers; a text must have the same vector alone as in a batch; if the
-    record names the modules of a layer, a decoder's layer must take its weights; a saved model must be read back.
+    The record must fit a tiny model with random weights, whose configuration has usual sizes and the keys `more`.
+    Logits and embeddings must be those of transformers; a text must have the same vector alone as in a batch, and in a
+    model that reads from left to right with the padding on either side; if the record names the modules of a layer, a
+    decoder's layer must take its weights; a saved model must be read back.
     """
     installed().extensions["architecture"].get(name)
     model_type = next((known for known in CONFIG_MAPPING_NAMES if known.replace("_", "-") == name), name)
@@ -46,21 +47,34 @@ def check_architecture(name: str, **more: Any) -> None:
 
 def _check_outputs(name: str, encoder: MaskedLmEncoder) -> Tensor:
     """Compare what drkit takes from a model with the model's own outputs; returns the vectors of the toy texts."""
-    tokens, heads, layers = toy_tokens(), encoder.heads(), encoder.config.num_hidden_layers
+    tokens, layers = toy_tokens(), encoder.config.num_hidden_layers
+    ids, attention = tokens.ids, tokens.attention
     require(len(encoder.layers) == layers, f"{name}: `layers` has {len(encoder.layers)} modules, expected {layers}")
-    inside = tokens.attention
-    mine = encoder.encode(tokens.ids, inside, layers=(0,))
-    theirs = encoder.model(input_ids=tokens.ids, attention_mask=inside.long(), output_hidden_states=True)
-    logits, embedded, positions = heads.logits(mine.hidden), heads.embed(tokens.ids), heads.positions(30)
-    require(_are_close(logits[inside], theirs.logits[inside]), f"{name}: the logits are not those of transformers")
+    mine = encoder.encode(ids, attention, layers=(0,))
+    theirs = encoder.model(input_ids=ids, attention_mask=attention.long(), output_hidden_states=True)
+    alone = {"other texts": encoder(ids[2:3, :9], attention[2:3, :9])["bottleneck"]}
+    if encoder.architecture.is_causal:
+        same = _are_close(mine.hidden[attention], theirs.last_hidden_state[attention])
+        require(same, f"{name}: the hidden states are not those of transformers")
+        alone["the side of the padding"] = encoder(ids[2:3].roll(-9), attention[2:3].roll(-9))["bottleneck"]
+    else:
+        _check_heads(name, encoder, mine.hidden, theirs)
+    for what, vector in alone.items():
+        require(_are_close(vector, mine.bottleneck[2:3]), f"{name}: a text's vector depends on {what}")
+    return mine.bottleneck
+
+
+def _check_heads(name: str, encoder: MaskedLmEncoder, hidden: Tensor, theirs: Any) -> None:
+    """Compare embeddings, positions and logits, which decoders borrow, with the model's own outputs."""
+    tokens, heads = toy_tokens(), encoder.heads()
+    inside, embedded, positions = tokens.attention, heads.embed(tokens.ids), heads.positions(30)
+    same = _are_close(heads.logits(hidden)[inside], theirs.logits[inside])
+    require(same, f"{name}: the logits are not those of transformers")
     if heads.has_positions:
-        is_same = _are_close(embedded[inside], theirs.hidden_states[0][inside])
-        require(is_same, f"{name}: the embedded texts are not the first hidden states of transformers")
+        same = _are_close(embedded[inside], theirs.hidden_states[0][inside])
+        require(same, f"{name}: the embedded texts are not the first hidden states of transformers")
     shape = (30, encoder.config.hidden_size)
     require(positions.shape == shape, f"{name}: the positions are {tuple(positions.shape)}, expected {shape}")
-    alone = encoder(tokens.ids[2:3, :9], inside[2:3, :9])["bottleneck"]
-    require(_are_close(alone, mine.bottleneck[2:3]), f"{name}: a text's vector depends on the padding or other texts")
-    return mine.bottleneck
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:

@@ -196,18 +196,13 @@ def _describe_part(table: dict[str, Any]) -> str:
 def load_tokenizer(path_or_id: str) -> Any:
     """Load a fast tokenizer from a folder or hub id.
 
-    Raises DrkitError if it is missing, is not a fast tokenizer (without word ids), or lacks a mask token.
+    Raises DrkitError if it is missing, or is not a fast tokenizer (without word ids).
     """
     tokenizer = load_pretrained("AutoTokenizer", path_or_id, "load the tokenizer of")
     if not tokenizer.is_fast:
         raise DrkitError(
             f"the tokenizer of {path_or_id!r} is not a fast tokenizer, which masking needs to know words; choose an "
             f"encoder with a fast one"
-        )
-    if tokenizer.mask_token_id is None:
-        raise DrkitError(
-            f"the tokenizer of {path_or_id!r} has no mask token, which masking needs; choose an encoder that was "
-            f"trained as a masked language model"
         )
     for key in _LOADING_OPTIONS:
         tokenizer.init_kwargs.pop(key, None)

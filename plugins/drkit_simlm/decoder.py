@@ -75,7 +75,7 @@ class AutoencoderDecoder(nn.Module):
 
     def __init__(self, config: MlmDecoderConfig, context: BuildContext) -> None:
         super().__init__()
-        self.mask_id = sizes_of(context).mask_id
+        self.mask_id = sizes_of(context).require_mask_id()
         self.decoder = MlmDecoder(config, context)
 
     def rows(self, length: int) -> int:  # noqa: ARG002

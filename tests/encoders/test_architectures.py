@@ -22,7 +22,7 @@ from drkit.data.contexts import PretrainingTexts
 from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
-from drkit.encoders.architectures import STATIC, architecture, longest_text
+from drkit.encoders.architectures import STATIC, architecture, find_architecture, longest_text
 from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.encoders.masked_lm import group_by_length
@@ -34,7 +34,7 @@ from drkit.search import TextEncoder
 from drkit.testing import check_architecture
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import AutoEncoder
-from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
+from tests.encoders.toys import CAUSAL, MADE, NAMES, SHARED_KEYS, tiny, tokenizer_of
 from tests.parts.toys import texts
 
 PARTS = installed()
@@ -419,7 +419,7 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
     for model_type, reason in (
-        ("llama", "no masked LM for it"),
+        ("gpt2", "no masked LM for it"),
         ("albert", "no installed package declares where its embeddings"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -436,15 +436,17 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
 
 def test_every_row_of_the_table_is_tested_and_documented():
     declared = set(PARTS.table("architecture"))
-    assert declared - {STATIC} == {MADE[name][0].config_class.model_type for name in NAMES}
+    causal = {name for name in declared if find_architecture(name).is_causal}
+    assert causal >= set(CAUSAL)
+    assert declared - causal - {STATIC} == {MADE[name][0].config_class.model_type for name in NAMES}
     page = (ROOT / "docs" / "guide" / "encoders.md").read_text(encoding="utf-8")
     rows = [line.split("|")[2] for line in page.split("\n\n")[2].splitlines()[2:]]
-    assert set(re.findall("`([^`]+)`", " ".join(rows))) == declared
+    assert {name.replace("_", "-") for name in re.findall("`([^`]+)`", " ".join(rows))} == declared
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS.table("architecture") if name != STATIC])
 def test_drkits_own_architectures_keep_their_contract(name):
-    check_architecture(name)
+    check_architecture(name, **(SHARED_KEYS if find_architecture(name).is_causal else {}))
 
 
 def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path):

@@ -12,7 +12,7 @@ from drkit.encoders import CrossEncoder
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, TextEncoder
-from tests.encoders.toys import NAMES, tiny
+from tests.encoders.toys import CAUSAL, NAMES, tiny
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 LENGTH = 24
@@ -22,6 +22,8 @@ KNOWN = {
     "distilbert": {"activation", "n_heads"},
     "modernbert": {"hidden_activation", "norm_eps", "num_attention_heads"},
     "mpnet": {"hidden_act", "layer_norm_eps"},
+    "llama": {"hidden_act", "rms_norm_eps", "rope_parameters"},
+    "qwen3": {"hidden_act", "rms_norm_eps", "rope_parameters"},
 }
 MOST = {"hidden_act", "layer_norm_eps", "num_attention_heads"}
 
@@ -62,7 +64,7 @@ def rebuilt(model, config):
     return None if unexpected or any("pooler." not in name for name in missing) else made.eval()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *CAUSAL])
 def test_every_key_that_changes_a_vector_changes_the_identity(name):
     model, words = tiny(name, seed=3)
     for weight in model.parameters():

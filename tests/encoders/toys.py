@@ -60,6 +60,23 @@ def metaspace():
     return _trained(backend, trainers.UnigramTrainer, ROBERTA_SPECIALS, unk_token="<unk>")
 
 
+@cache
+def left_to_right(first: str):
+    """Byte-level, without padding and mask, and with nothing after a text; `first` is put before it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet, specials = pre_tokenizers.ByteLevel.alphabet(), [first, "<|end|>"] if first else ["<|end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=specials, show_progress=False, initial_alphabet=alphabet
+    )
+    backend.train_from_iterator(texts(), trainer)
+    one = processors.ByteLevel(trim_offsets=False)
+    template = processors.TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 0)]) if first else None
+    backend.post_processor = processors.Sequence([one, template]) if template else one
+    named = {"bos_token": first} if first else {}
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", model_max_length=512, **named)
+
+
 def _config(config_class, tokenizer, **sizes):
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep")}
     ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
@@ -96,16 +113,22 @@ MADE = {
     ),
 }
 NAMES = tuple(MADE)
+# Models that read from left to right: Llama's tokenizer puts a token before a text, and Qwen's does nothing.
+SHARED_KEYS = {"num_key_value_heads": 1, "head_dim": 8}
+CAUSAL = {
+    "llama": (hf.LlamaModel, lambda: left_to_right("<s>"), SHARED_KEYS),
+    "qwen3": (hf.Qwen3Model, lambda: left_to_right(""), SHARED_KEYS),
+}
 
 
 def tokenizer_of(name: str):
     """A tokenizer of this architecture's family."""
-    return copy.deepcopy(MADE[name][1]())
+    return copy.deepcopy({**MADE, **CAUSAL}[name][1]())
 
 
 def tiny(name: str, seed: int = 1, **changes):
     """(masked LM with random weights, tokenizer); the global random state is left alone."""
-    model_class, _, sizes = MADE[name]
+    model_class, _, sizes = {**MADE, **CAUSAL}[name]
     tokenizer = tokenizer_of(name)
     state = torch.get_rng_state()
     torch.manual_seed(seed)

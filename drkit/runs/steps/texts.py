@@ -18,9 +18,9 @@ from drkit.data.mixture import Mixture
 from drkit.data.pairs import PairTables
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
 from drkit.data.store import StoredTexts, TokenStore, tokenise, tokenise_in_blocks
-from drkit.data.vocabulary import train_wordpiece
+from drkit.data.vocabulary import train_wordpiece, with_last_token
 from drkit.data.writing import write_collection
-from drkit.encoders.architectures import check_vocabulary
+from drkit.encoders.architectures import architecture, check_vocabulary
 from drkit.encoders.masked_lm import check_start, read_config
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, Truncation, record_truncations
@@ -91,8 +91,10 @@ def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, 
     """Write the tokenizer of the encoder; returns the size of its vocabulary."""
     settings = stage.settings
     check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
-    tokenizer = load_tokenizer(settings.pretrained)
-    check_vocabulary(tokenizer, read_config(settings.pretrained), settings.pretrained)
+    config, tokenizer = read_config(settings.pretrained), load_tokenizer(settings.pretrained)
+    if architecture(config.model_type).is_causal:
+        tokenizer = with_last_token(tokenizer)
+    check_vocabulary(tokenizer, config, settings.pretrained)
     save_tokenizer(tokenizer, stage.folder)
     return {"vocabulary": len(tokenizer)}
 
