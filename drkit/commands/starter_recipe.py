@@ -15,20 +15,16 @@ from attrs import field, frozen
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.escaping import escape_controls, escape_line
-from drkit.core.files import local_path, write_text
+from drkit.core.files import write_text
 from drkit.core.registry import Installed, Registry
-from drkit.core.spec import Kind
-from drkit.data.corpus import StoredCollection
 from drkit.data.words import estimate_tokens
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.recipe.toml import recipe_toml
 
-# Formats of files, tried in this order; the last one reads any file of texts.
-FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl")
 # Passages whose letters are counted; scripts are a matter of shares.
 _SAMPLE = 5000
 # Scripts that are shown, with at least this share of the letters.
@@ -73,40 +69,6 @@ class CollectionFacts:
     def training_queries(self) -> int:
         """Number of training queries with a relevant passage."""
         return self.splits["train"].answered if "train" in self.splits else 0
-
-
-def find_collection(text: str, parts: Installed) -> str:
-    """Return the name of a collection, as `--collection` takes it, for such a name or for a path of unknown format.
-
-    Raises DrkitError for a path that no format can read, or a name that is neither.
-    """
-    known = parts.registry.names(Kind.COLLECTION)
-    path = local_path(text)
-    if text.partition(":")[0] in known:
-        return text
-    if not path.exists():
-        try:
-            parts.registry.split(Kind.COLLECTION, text)
-        except UnknownNameError:
-            raise DrkitError(
-                f"{text} is neither a file or folder nor a collection; give a path, or NAME:VALUE with one of: "
-                f"{', '.join(known)}"
-            ) from None
-        return text
-    problems = []
-    for name in (name for name in FORMATS if name in known):
-        try:
-            source = NamedCollection(f"{name}:{text}", parts=parts).source
-            assert not isinstance(source, StoredCollection)
-            if next(iter(source.passages()), None) is not None:
-                return f"{name}:{text}"
-            problems.append(f"{name}: no passages")
-        except DrkitError as error:
-            problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
-    raise DrkitError(
-        f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
-        + "\n".join(f"  - {problem}" for problem in problems)
-    )
 
 
 def look_at(name: str, parts: Installed) -> CollectionFacts:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from drkit.data.corpus import StoredCollection as StoredCollection
     from drkit.data.corpus import open_collection as open_collection
     from drkit.data.counts import NgramCounts as NgramCounts
+    from drkit.data.documents import DocumentsCollection as DocumentsCollection
     from drkit.data.formats import BeirCollection as BeirCollection
     from drkit.data.formats import JsonlCollection as JsonlCollection
     from drkit.data.formats import TevatronCollection as TevatronCollection
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from drkit.data.spans import split_documents as split_documents
     from drkit.data.spans import train_punkt as train_punkt
     from drkit.data.specs import BeirConfig as BeirConfig
+    from drkit.data.specs import DocumentsConfig as DocumentsConfig
     from drkit.data.specs import HfConfig as HfConfig
     from drkit.data.specs import IrdsConfig as IrdsConfig
     from drkit.data.specs import JsonlConfig as JsonlConfig

@@ -75,6 +75,14 @@ class JsonlConfig:
 
 
 @frozen
+class DocumentsConfig:
+    """Settings of `DocumentsCollection`."""
+
+    path: str = setting("", None, "a folder of .md and .txt files")
+    words: int = setting(200, at_least(1), "most words of a passage, unless a single paragraph has more")
+
+
+@frozen
 class TevatronConfig:
     """Settings of `TevatronCollection`."""
 
@@ -280,6 +288,16 @@ COLLECTIONS = (
         provides=_JUDGED,
         shorthand="path",
         extras=("data",),
+    ),
+    ComponentSpec(
+        kind=Kind.COLLECTION,
+        name="documents",
+        target="drkit.data.documents:DocumentsCollection",
+        config=DocumentsConfig,
+        summary="A folder of .md and .txt files, a passage for each section",
+        provides=("texts",),
+        shorthand="path",
+        files=("path",),
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,

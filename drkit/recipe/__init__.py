@@ -7,6 +7,7 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.recipe.compose import ComposeRequest as ComposeRequest
     from drkit.recipe.schema import Recipe as Recipe
+    from drkit.recipe.start import find_collection as find_collection
     from drkit.recipe.toml import read_recipe as read_recipe
     from drkit.recipe.toml import write_recipe as write_recipe
 

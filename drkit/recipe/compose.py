@@ -20,7 +20,7 @@ from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
-from drkit.recipe.start import starting_point
+from drkit.recipe.start import find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
@@ -83,6 +83,8 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
+    if request.collection:
+        request = evolve(request, collection=find_collection(request.collection, parts))
     table = _read(request, parts)
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):

@@ -18,6 +18,7 @@ from drkit.recipe.parts import required_capabilities
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Collection
+    from drkit.recipe.schema import Recipe
 
 # Texts of a collection that are looked at before it is read whole.
 _SAMPLE = 5000
@@ -51,7 +52,7 @@ def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeReque
     Raises DrkitError as `compose` does.
     """
     recipe = compose(request, parts)
-    if request.scale not in (None, SMALL) or recipe.encoder.pretrained or not _is_local(request.collection, parts):
+    if request.scale not in (None, SMALL) or recipe.encoder.pretrained or not _is_local(recipe, parts):
         return request, ()
     try:
         collection = parts.registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
@@ -97,8 +98,9 @@ def script_of(letter: str) -> str:
     return unicodedata.name(letter, "UNKNOWN").partition(" ")[0].partition("-")[0]
 
 
-def _is_local(collection: str | None, parts: Installed) -> bool:
-    value = parts.registry.split(Kind.COLLECTION, collection)[1] if collection else None
+def _is_local(recipe: Recipe, parts: Installed) -> bool:
+    shorthand = parts.registry.get(Kind.COLLECTION, recipe.collection.use).shorthand
+    value = getattr(recipe.collection.config, shorthand) if shorthand else ""
     return bool(value) and local_path(str(value)).exists()
 
 

@@ -1,4 +1,4 @@
-"""Where training starts, and the encoder settings that come with it: of an encoder folder, or of an earlier run.
+"""Where training starts: the encoder with the settings that come with it, and the collection, by a path.
 
 A sentence-transformers folder declares its pooling, its prompts and one length for all texts. A folder that drkit wrote
 (`drkit.json`), and the recipe beside a run's checkpoint, declare every setting. Nothing here imports torch.
@@ -14,11 +14,15 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.registry import Installed
+from drkit.core.spec import Kind
 from drkit.encoders.folder import CONFIG, MODULES, declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
 from drkit.recipe.toml import read_table
 
+# Formats of files, tried in this order; the last ones read any texts.
+FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl", "documents")
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
@@ -127,3 +131,36 @@ def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
         return True
     recipe = local_path(earlier).parent / RECIPE
     return recipe.is_file() and _was_made_from_scratch(read_table(recipe).get("encoder", {}))
+
+
+def find_collection(text: str, parts: Installed) -> str:
+    """Return the name of a collection, as `--collection` takes it, for such a name or for a path of unknown format.
+
+    A word that is neither is returned as it is. Raises DrkitError for a path that does not exist, or that no format can
+    read.
+    """
+    known = parts.registry.names(Kind.COLLECTION)
+    path = local_path(text)
+    if text.partition(":")[0] in known:
+        return text
+    if not path.exists():
+        if ":" not in text and (len(path.parts) > 1 or path.suffix):
+            raise DrkitError(
+                f"{text} is neither a file or folder nor a collection; give a path, or NAME:VALUE with one of: "
+                f"{', '.join(known)}"
+            )
+        return text
+    problems = []
+    for name in (name for name in FORMATS if name in known):
+        try:
+            spec = parts.registry.get(Kind.COLLECTION, name)
+            source = parts.registry.build(Kind.COLLECTION, name, spec.config(**{spec.shorthand: text}))
+            if next(iter(source.passages()), None) is not None:
+                return f"{name}:{text}"
+            problems.append(f"{name}: no passages")
+        except DrkitError as error:
+            problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
+    raise DrkitError(
+        f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
+        + "\n".join(f"  - {problem}" for problem in problems)
+    )

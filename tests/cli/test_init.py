@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from drkit.commands import find_collection, look_at, suggest_recipe, write_starter
+from drkit.commands import look_at, suggest_recipe, write_starter
+from drkit.commands.collections import NamedCollection
 from drkit.core.registry import installed
 from drkit.core.types import Judgement
+from drkit.data import DocumentsCollection, DocumentsConfig
 from drkit.errors import DrkitError
+from drkit.recipe import find_collection
 from drkit.recipe.toml import parse_toml, read_recipe, recipe_toml
 from drkit.search import write_qrels
 from tests.core.test_escaping import ACTS, HOSTILE
@@ -84,6 +87,52 @@ def test_formats_are_found_out(beir, tmp_path):
     write_qrels(trec / "qrels.test.txt", [Judgement("q", "d", 1)])
     for path, name in ((texts, "jsonl"), (pairs, "pairs"), (tevatron, "tevatron"), (trec, "trec")):
         assert find_collection(str(path), PARTS) == f"{name}:{path}"
+
+
+def test_a_folder_of_documents_is_read_by_section(tmp_path):
+    (tmp_path / "guide").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "a.md").write_text("# Hidden\nno")
+    code = "```sh\n# not a heading\n```"
+    text = f"Before.\n\n# Wings #\n\nLift.\n\n## Slots\n{code}\n### Gap\n## Flaps\nDrag.\n"
+    (tmp_path / "guide" / "wing.md").write_text(text)
+    (tmp_path / "engine.txt").write_text("# One two.\n\nThree four five.\n\n" + "six " * 9)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert find_collection(str(tmp_path), PARTS) == f"documents:{tmp_path}"
+    collection = DocumentsCollection(DocumentsConfig(path=str(tmp_path), words=6))
+    assert [(one.doc_id, one.title, one.text) for one in collection.passages()] == [
+        ("engine.txt#1", "", "# One two.\n\nThree four five."),
+        ("engine.txt#2", "", ("six " * 9).strip()),
+        ("guide/wing.md#1", "", "Before."),
+        ("guide/wing.md#2", "Wings", "Lift."),
+        ("guide/wing.md#3", "Wings / Slots", code),
+        ("guide/wing.md#4", "Wings / Flaps", "Drag."),
+    ]
+    assert [*collection.describe()["files"]] == [str(path) for path in collection.documents]
+    (tmp_path / "latin.txt").write_bytes("Flügel".encode("latin-1"))
+    with pytest.raises(DrkitError, match=r"latin\.txt is not text in UTF-8"):
+        list(DocumentsCollection(DocumentsConfig(path=str(tmp_path))).passages())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DrkitError, match=r"no file that ends in \.md"):
+        DocumentsCollection(DocumentsConfig(path=str(tmp_path / "empty")))
+
+
+def test_compose_takes_a_path_as_init_does(beir, run_drkit, tmp_path):
+    recipes = []
+    for name in (str(beir), f"beir:{beir}"):
+        code, out, err = run_drkit("compose", "--collection", name, "--dry-run", "--json", "--quick")
+        assert code == 0, err
+        recipes.append(json.loads(out)["recipe"])
+    assert recipes[0] == recipes[1]
+    assert NamedCollection(str(beir)).source.splits() == NamedCollection(f"beir:{beir}").source.splits()
+    code, _, err = run_drkit("compose", "--collection", tmp_path / "no.csv", "--dry-run")
+    assert code == 2
+    assert "neither a file or folder nor a collection" in err
+    code, _, err = run_drkit("compose", "--collection", f"biir:{beir}", "--dry-run")
+    assert "did you mean 'beir'?" in err
+    code, _, err = run_drkit("init")
+    assert code == 2
+    assert "COLLECTION" in err
 
 
 def test_what_is_no_collection_is_refused(tmp_path):

@@ -12,7 +12,7 @@ from drkit_cli.terminal import echo
 
 
 @click.command(short_help="Look at your data, and write a recipe for it.")
-@click.argument("collection", metavar="[COLLECTION]", default="pydocs", type=CollectionName())
+@click.argument("collection", metavar="COLLECTION", type=CollectionName())
 @click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder.")
 @click.option(
     "--scale", type=click.Choice(["paper", "small", "quick"]), help="Instead of the suggested one; see drkit compose."
@@ -38,10 +38,11 @@ def init(collection: str, encoder: str | None, scale: str | None, output: Path) 
     """
     import attrs
 
-    from drkit.commands import describe_facts, find_collection, look_at, suggest_recipe, write_starter
+    from drkit.commands import describe_facts, look_at, suggest_recipe, write_starter
     from drkit.core.processes import local_device
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
+    from drkit.recipe import find_collection
 
     if output.exists():
         raise DrkitError(f"{output} exists and is not overwritten; remove it, or choose another file with -o")
