@@ -10,13 +10,14 @@ import transformers as hf
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
-from tests.encoders.toys import tiny
+from tests.encoders.toys import tiny, unigram
 
 PARTS = installed()
 NAMES = ["ada", "grace", "alan", "edsger", "barbara", "donald", "john", "frances"]
@@ -145,3 +146,66 @@ def test_texts_are_cut_where_the_position_table_ends(tmp_path):
     encoder = TextEncoder.load(folder)
     assert encoder.passage_length == 78
     assert encoder.encode_passages(["word " * 200]).shape == (1, 16)
+
+
+# Who did what, in Chinese, Arabic and Thai: the parts of a passage, and the question about it.
+WHO = {
+    "zh": ("玛丽", "李明", "王芳", "陈强"),
+    "ar": ("مريم", "أحمد", "ليلى", "يوسف"),
+    "th": ("มาลี", "สมชาย", "วิภา", "อนันต์"),
+}
+WHAT = {
+    "zh": ("编写了第一个编译器", "证明了一个定理", "破译了一个密码", "设计了第一台机器"),
+    "ar": ("كتب أول مترجم للبرامج", "أثبت نظرية صعبة", "فك شفرة العدو", "رسم أول آلة حاسبة"),
+    "th": ("เขียนคอมไพเลอร์ตัวแรก", "พิสูจน์ทฤษฎีบทหนึ่ง", "ถอดรหัสลับของศัตรู", "ออกแบบเครื่องจักรเครื่องแรก"),
+}
+SENTENCE = {"zh": "很久以前{}{}。", "ar": "قديما {} {}.", "th": "นานมาแล้ว{}{}"}
+QUESTION = {"zh": "谁{}。", "ar": "من {}؟", "th": "ใคร{}"}
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory):
+    """A collection of three languages in BEIR's layout; its texts."""
+    folder = tmp_path_factory.mktemp("languages")
+    (folder / "qrels").mkdir()
+    texts, queries = {}, {}
+    for language, names in WHO.items():
+        for row, name in enumerate(names):
+            for column, deed in enumerate(WHAT[language]):
+                key = f"{language}-{row}-{column}"
+                texts[key] = SENTENCE[language].format(name, deed)
+                queries[f"q-{key}"] = QUESTION[language].format(deed)
+    for file, rows in (("corpus", texts), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "text": text}) for key, text in rows.items()]
+        (folder / f"{file}.jsonl").write_text("\n".join(lines))
+    for start, split in enumerate(("train", "dev", "test")):
+        lines = [f"q-{key}\t{key}\t1" for key in list(texts)[start::3]]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    return folder, list(texts.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masker", ["pmi", "uniform"])
+def test_xlm_roberta_goes_through_every_stage_in_scripts_with_and_without_spaces(masker, languages, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    collection, texts = languages
+    tokenizer = unigram(texts)
+    model, _ = tiny("xlm-roberta")
+    model.save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    small = ("encoder.passage_length=48", "reranker.max_steps=2", "reranker.per_device_train_batch_size=4")
+    parts = {"masker": masker, "decoder": "enhanced", "pipeline": "three-stage"}
+    done = run(tmp_path / "start", collection, tmp_path / "run", *small, **parts)
+    assert done["tokens"].metrics["unknown_rate"] == 0
+    assert {"pretrained", "reranker", "retriever-1", "index", "evaluation", "hybrid"} <= set(done)
+    store = TokenStore.open(tmp_path / "run" / "tokens")
+    lengths, words = np.diff(store.offsets), np.split(store.flat_words, store.offsets[1:-1])
+    for row, text in enumerate(texts):
+        is_spaced = any(name in text for name in WHO["ar"])
+        # Without spaces every token is a word; the mark before a text may be a token of its own.
+        expected = {len(text.split())} if is_spaced else {int(lengths[row]), int(lengths[row]) - 1}
+        assert len(set(words[row].tolist())) in expected, text
+    encoder = TextEncoder.load(tmp_path / "run" / "encoder")
+    theirs = SentenceTransformer(str(tmp_path / "run" / "encoder"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(theirs.encode(texts), encoder.encode_passages(texts), atol=1e-5)

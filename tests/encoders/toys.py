@@ -23,9 +23,9 @@ SIZES = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def _trained(backend: Tokenizer, trainer_of, specials: dict[str, str], **more):
+def _trained(backend: Tokenizer, trainer_of, specials: dict[str, str], some=None, **more):
     trainer = trainer_of(vocab_size=500, special_tokens=list(specials.values()), show_progress=False, **more)
-    backend.train_from_iterator(texts(), trainer)
+    backend.train_from_iterator(texts() if some is None else some, trainer)
     cls, sep = specials["cls"], specials["sep"]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}", special_tokens=[(name, backend.token_to_id(name)) for name in (cls, sep)]
@@ -54,10 +54,15 @@ def byte_level(roberta: bool = True):
 
 @cache
 def metaspace():
+    return unigram(texts())
+
+
+def unigram(some):
+    """A tokenizer like SentencePiece's, trained on texts of any script."""
     backend = Tokenizer(models.Unigram())
     backend.normalizer, backend.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    return _trained(backend, trainers.UnigramTrainer, ROBERTA_SPECIALS, unk_token="<unk>")
+    return _trained(backend, trainers.UnigramTrainer, ROBERTA_SPECIALS, some, unk_token="<unk>")
 
 
 @cache
