@@ -1,8 +1,8 @@
 """Datasets of Hugging Face, by folder or hub id: a corpus with queries and judgements, or pairs of texts.
 
 Local data is read from where it is, and only a dataset that is named by its id is downloaded; its code is never run.
-Files of a folder without a README are read by `drkit.data.rows`, as everywhere: `datasets` reads the id `007` of a
-table as 7, and its errors name no line.
+Files of a folder without a dataset card are read by `drkit.data.rows`, as everywhere: `datasets` reads the id `007` of
+a table as 7, and its errors name no line.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _parts_of(path: str) -> set[str]:
     """Return the parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
     folder = local_path(path)
     names = {entry.name.split(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
-    if folder.is_dir() and not (folder / "README.md").is_file():
+    if folder.is_dir() and not _has_card(folder):
         return names
     _check_hub(path)
     with _reading_hf(path):
@@ -144,8 +144,8 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
     files = sorted(path for path in found if file_kind(path) in _FORMATS)
     if part and inner == folder:
         files = [file for file in files if file.name.startswith(f"{part}.")]
-    if (folder / "README.md").is_file() and inner == folder and not (part and files):
-        # The README says which files are what; streaming copies nothing to a cache.
+    if _has_card(folder) and inner == folder and not (part and files):
+        # The card says which files are what; streaming copies nothing to a cache.
         return _load_hf(str(folder), part, streaming=True)
     if not files:
         missing = f"no part {part!r}" if part else "no data"
@@ -153,6 +153,12 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
             f"collection hf: {folder} has {missing}; expected {', '.join(_FORMATS)} files or a saved dataset"
         )
     return _split_of_files(files, columns)
+
+
+def _has_card(folder: Path) -> bool:
+    """Return whether a folder's README begins with the metadata of a dataset card, between lines of `---`."""
+    readme = folder / "README.md"
+    return readme.is_file() and readme.read_bytes().lstrip(b"\xef\xbb\xbf").startswith(b"---")
 
 
 def _load_hf(path: str, part: str, **options: Any) -> dict[str, Rows]:

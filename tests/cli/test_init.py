@@ -89,7 +89,7 @@ def test_formats_are_found_out(beir, tmp_path):
         assert find_collection(str(path), PARTS) == f"{name}:{path}"
 
 
-def test_a_folder_of_documents_is_read_by_section(tmp_path):
+def test_a_folder_of_documents_is_read_by_section(tmp_path, capfd):
     (tmp_path / "guide").mkdir()
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "a.md").write_text("# Hidden\nno")
@@ -98,7 +98,9 @@ def test_a_folder_of_documents_is_read_by_section(tmp_path):
     (tmp_path / "guide" / "wing.md").write_text(text)
     (tmp_path / "engine.txt").write_text("# One two.\n\nThree four five.\n\n" + "six " * 9)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "README.md").write_text("")
     assert find_collection(str(tmp_path), PARTS) == f"documents:{tmp_path}"
+    assert not capfd.readouterr().err
     collection = DocumentsCollection(DocumentsConfig(path=str(tmp_path), words=6))
     assert [(one.doc_id, one.title, one.text) for one in collection.passages()] == [
         ("engine.txt#1", "", "# One two.\n\nThree four five."),
