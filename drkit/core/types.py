@@ -23,19 +23,17 @@ Bundle = TypeVar("Bundle")
 
 
 def map_tensors(bundle: Bundle, change: Any) -> Bundle:
-    """Return a copy of a bundle with `change` applied to every tensor in it, nested bundles included."""
-    fields = attrs.fields(type(bundle))  # type: ignore[arg-type]
-    return type(bundle)(**{a.name: _map_value(getattr(bundle, a.name), change) for a in fields})
-
-
-def _map_value(value: Any, change: Any) -> Any:
+    """Return a copy of a tensor, or a bundle, list, tuple or mapping of them, with `change` applied to every tensor."""
+    value: Any = bundle
     if hasattr(value, "data_ptr"):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_map_value(item, change) for item in value)
-    if isinstance(value, Mapping):
-        return {name: _map_value(item, change) for name, item in value.items()}
-    return map_tensors(value, change) if attrs.has(type(value)) else value
+        value = change(value)
+    elif isinstance(value, (list, tuple)):
+        value = type(value)(map_tensors(item, change) for item in value)
+    elif isinstance(value, Mapping):
+        value = {name: map_tensors(item, change) for name, item in value.items()}
+    elif attrs.has(type(value)):
+        value = type(value)(**{a.name: map_tensors(getattr(value, a.name), change) for a in attrs.fields(type(value))})
+    return value  # type: ignore[no-any-return]
 
 
 class Movable:

@@ -54,8 +54,8 @@ from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.collections import written_signal
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.decoders import check_outputs, scalar_of
-from drkit.testing.losses import check_gradient, check_step, learned_tensors
+from drkit.testing.decoders import check_decoder_gradients, check_outputs
+from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
@@ -276,7 +276,7 @@ def _try_decoder(
     views: Mapping[str, MaskedView],
     tensors: Mapping[str, Tensor],
 ) -> None:
-    """Check a decoder's outputs by name, and that a gradient reaches each of its weights."""
+    """Check a decoder's outputs by name, and that a gradient reaches the bottleneck and each of its weights."""
     title, decoder = part.full_title, module.decoders[name]
     inputs = module.decoder_input(name, module.encode(views, tensors), views, tensors)
     with trying(part, "called with (inputs, heads)"):
@@ -288,25 +288,8 @@ def _try_decoder(
         require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
         width = module.encoder.config.hidden_size
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
-        _check_weights(part, decoder, [scalar_of(value) for value in out.values()])
-
-
-def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -> None:
-    """Check that every weight that requires a gradient gets one from one of `scalars`; it may be zero at the start."""
-    title = part.full_title
-    if not isinstance(module, nn.Module):
-        return
-    weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-    total = [scalar for scalar in scalars if scalar is not None and scalar.requires_grad]
-    if not weights:
-        return
-    require(total, f"{title}: no output carries a gradient; do not detach what the decoder or loss computes")
-    found = torch.autograd.grad(torch.stack(total).sum(), list(weights.values()), retain_graph=True, allow_unused=True)
-    idle = [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
-    require(
-        not idle,
-        f"{title}: no gradient reaches its own weights {', '.join(idle)}; use them, or set requires_grad to False",
-    )
+        if out:
+            check_decoder_gradients(title, out, inputs, decoder)
 
 
 def _try_term(
@@ -326,8 +309,7 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
     refuse_unless(callable(loss), f"{title}: {type(loss).__name__} is not callable")
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
         value = check_step(loss(**inputs), f"{title}: the loss").loss
-        check_gradient(title, value, learned)
-        _check_weights(part, loss, [value])
+        check_loss_gradients(title, value, learned, loss)
         if isinstance(loss, CountsItems):
             items = loss.items(**inputs)
             require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {_kind_of(items)}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from drkit.core.protocols import EstimatesSize, FittedSignal, ReadsInRanges
+from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
@@ -139,6 +140,21 @@ def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
         parts = [_values(spec, config, [text])[1] for text in texts]
         same = np.array_equal(np.concatenate([part for part in parts if len(part)]), values)
         require(same, f"{spec.name}: the values of a text depend on the other texts, but it has no method `fit`")
+
+
+def toy_signals(spec: ComponentSpec, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the scope of each signal that a part reads with these settings, and the size of its vectors, () if none.
+
+    The size is that of its values of the toy texts; a signal that is not installed has a number per token.
+    """
+    registry, found = installed().registry, {}
+    for name, settings in sorted(spec.signals_of(config).items()):
+        found[name] = ("token", tuple[int, ...]())
+        if name in registry.names(Kind.SIGNAL):
+            signal = registry.get(Kind.SIGNAL, name)
+            chosen = signal.config(**settings)
+            found[name] = (signal.scope_of(chosen), _values(signal, chosen, toy_texts())[1].shape[1:])
+    return found
 
 
 def _values(spec: ComponentSpec, config: Any, texts: Sequence[str]) -> tuple[Any, Any]:

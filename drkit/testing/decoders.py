@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates
-from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
+from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
+from drkit.testing.collections import toy_signals
+from drkit.testing.gradients import check_gradients
+from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
@@ -27,12 +29,12 @@ DTYPES = {"vocab_logits": torch.float32, "words": torch.bool, "replaced": torch.
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the decoder contract on a spec or the name of an installed part, with default settings or `config`.
 
-    The decoder returns what its spec provides, and nothing else; its initial weights depend only on the seed; it owns
-    none of the encoder's weights; its loss alone sends finite gradient into the encoder through the bottleneck and into
-    every weight of its own (unless it provides nothing); a second call, padding, and the other texts of the batch do
-    not change the result; it can be pickled, and its weights saved and loaded. Its targets are its view's; without a
-    view, those of the encoder's view, or all maskable tokens of the text (with or without its last token). A decoder
-    that receives `replaced` gets a view whose [MASK]s are filled with other words.
+    The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
+    encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck and into every
+    weight of its own (unless it provides nothing); a second call, padding, and the other texts of the batch do not
+    change the result; it can be pickled, and its weights saved and loaded. Labels of token states are tokens of the
+    texts, in reading order. Outputs under names of its own may be tensors, or bundles, tuples, lists and mappings of
+    them. A decoder that receives `replaced` gets a view whose [MASK]s are filled with other words.
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
@@ -42,7 +44,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     _check_declarations(spec, decoder)
     out = _decode(spec, decoder, encoder)
     provided, names = spec.provides_of(settings), ", ".join(sorted(out)) or "nothing"
-    require(set(out) == provided, f"{spec.name}: provides {', '.join(sorted(provided))}, but returned {names}")
+    require(provided <= set(out), f"{spec.name}: provides {', '.join(sorted(provided))}, but returned {names}")
     inputs = _inputs(spec, decoder, encoder)
     check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
     _check_targets(out, spec, inputs)
@@ -54,8 +56,8 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     _require_close(out, _decode(spec, decoder, encoder, padding=7), f"{spec.name}: padding changes the result")
     for some in ([0], [0, 1, 2]):
         alone = _decode(spec, decoder, encoder, some=some)
-        first = {name: _first(value, alone[name]) for name, value in out.items()}
-        _require_close(first, alone, f"{spec.name}: the result of a text depends on the other texts of the batch")
+        message = f"{spec.name}: the result of a text depends on the other texts of the batch"
+        _require_close(out, alone, message, first=True)
     with running(spec.name, "pickling it"):
         thawed = pickle.loads(pickle.dumps(decoder))
     _require_same(out, _decode(spec, thawed, encoder), f"{spec.name}: pickling changes the result")
@@ -95,7 +97,7 @@ def _inputs(
     from drkit.maskers import UniformConfig, UniformMasker
     from drkit.maskers.views import keep_targets
 
-    tokens = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None))
+    tokens = with_signals(toy_tokens(padding=padding), toy_signals(spec, None))
     tokens = tokens if some is None else rows_of(tokens, some)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
     masker, harder = (UniformMasker(UniformConfig(ratio=ratio), toy_context()) for ratio in (0.3, 0.5))
@@ -138,20 +140,22 @@ def toy_outputs(part: ComponentSpec | str, rows: Sequence[int]) -> dict[str, Any
         return tensor.detach().requires_grad_(tensor.is_floating_point())
 
     return {
-        name: leaf(value) if isinstance(value, Tensor) else attrs.evolve(value, states=leaf(value.states))
+        name: attrs.evolve(value, states=leaf(value.states)) if hasattr(value, "states") else map_tensors(value, leaf)
         for name, value in out.items()
     }
 
 
 def _values(out: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
-    return [(name, value.states if hasattr(value, "states") else value) for name, value in sorted(out.items())]
+    return [(name, tensor) for name, value in sorted(out.items()) for tensor in _tensors(value)]
 
 
-def _first(value: Any, alone: Any) -> Any:
-    """Return the part of an output that belongs to the first texts, of which `alone` is the output."""
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors of an output; of states only these."""
     if hasattr(value, "states"):
-        return attrs.evolve(value, states=_first(value.states, alone.states))
-    return value[tuple(slice(size) for size in alone.shape)]
+        return [value.states]
+    found: list[Tensor] = []
+    map_tensors(value, found.append)
+    return found
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], message: str) -> None:
@@ -159,10 +163,12 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], message: str
     require(all(torch.equal(a, b) for (_, a), (_, b) in pairs), message)
 
 
-def _require_close(one: Mapping[str, Any], other: Mapping[str, Any], message: str) -> None:
+def _require_close(one: Mapping[str, Any], other: Mapping[str, Any], message: str, *, first: bool = False) -> None:
+    """Require that outputs are close; first: the first rows of `one`, as many as `other` has."""
     for (name, a), (_, b) in zip(_values(one), _values(other), strict=True):
-        require(a.shape == b.shape, f"{message}: {name} has shape {tuple(a.shape)} and {tuple(b.shape)}")
-        require(torch.allclose(a.float(), b.float(), atol=1e-5), f"{message}: {name}")
+        mine = a[tuple(slice(size) for size in b.shape)] if first else a
+        require(mine.shape == b.shape, f"{message}: {name} has shape {tuple(mine.shape)} and {tuple(b.shape)}")
+        require(torch.allclose(mine.float(), b.float(), atol=1e-5), f"{message}: {name}")
 
 
 def check_outputs(out: Mapping[str, Any], title: str, *, texts: int, words: int, width: int) -> None:
@@ -179,8 +185,7 @@ def check_outputs(out: Mapping[str, Any], title: str, *, texts: int, words: int,
             expected = (len(value),) if name == "replaced" else (texts, words)
             require(value.shape == expected, f"{what} has shape {tuple(value.shape)}, expected {expected}")
             require(value.dtype == DTYPES[name], f"{what} is {value.dtype}, expected {DTYPES[name]}")
-        tensor = getattr(value, "states", value)
-        finite = not isinstance(tensor, Tensor) or bool(tensor.isfinite().all())
+        finite = all(bool(tensor.isfinite().all()) for tensor in _tensors(value))
         require(finite, f"{what} has values that are nan or infinite, expected finite numbers")
 
 
@@ -198,36 +203,26 @@ def scalar_of(value: Any) -> Tensor | None:
     """Return a scalar that depends on all of an output; None if the output carries no gradient."""
     if isinstance(value, TokenStates):
         return value.heads.lm_loss(value.states, value.labels)
-    return value.pow(2).sum() if isinstance(value, Tensor) and value.requires_grad else None
+    squares = [tensor.float().pow(2).sum() for tensor in _tensors(value) if tensor.requires_grad]
+    return torch.stack(squares).sum() if squares else None
 
 
 def _check_targets(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
-    """Check that outputs for targets are for those of the texts, in reading order."""
-    possible = _possible_targets(spec, inputs)
+    """Check that outputs for targets are for tokens of the texts, in reading order."""
+    reads_view = {"view", "rows"} & {*spec.receives}
+    targets = int((inputs.view.labels != -100).sum() if reads_view else inputs.tokens.maskable.sum())
     for key, value in out.items():
         if isinstance(value, TokenStates):
-            matches = any(torch.equal(value.labels, labels) for labels in possible.values())
-            require(matches, f"{spec.name}: the labels of {key} are not the {' or the '.join(possible)}")
+            found = _are_within(value.labels, inputs.tokens.ids[inputs.tokens.attention])
+            require(found, f"{spec.name}: the labels of {key} are not tokens of the texts in reading order")
         elif key == "replaced":
-            targets = len(next(iter(possible.values())))
             require(len(value) == targets, f"{spec.name}: {key} has shape ({len(value)},), expected ({targets},)")
-        tensor, kinds = getattr(value, "states", value), "a tensor, TokenStates or TextStates"
-        require(isinstance(tensor, Tensor), f"{spec.name}: {key} must be {kinds}, got {type(value).__name__}")
 
 
-def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
-    """Return the allowed labels of a decoder, in reading order: of its view, if it reads one."""
-    if {"view", "rows"} & {*spec.receives}:
-        return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
-    assert inputs.encoder_view is not None
-    tokens, own = inputs.tokens, inputs.encoder_view.labels
-    without_first = tokens.attention.clone()
-    without_first[:, 0] = False
-    return {
-        "text's maskable tokens": tokens.ids[tokens.maskable],
-        "text's tokens without the first": tokens.ids[without_first],
-        "encoder's view's targets": own[own != -100],
-    }
+def _are_within(labels: Tensor, tokens: Tensor) -> bool:
+    """Return whether labels i64[N] are some of the tokens i64[M], in their order."""
+    left = iter(tokens.tolist())
+    return all(label in left for label in labels.tolist())
 
 
 def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
@@ -239,20 +234,20 @@ def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
 
 
 def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder) -> None:
-    name, inputs = spec.name, _inputs(spec, decoder, encoder)
-    inputs.encoded.bottleneck.retain_grad()
+    inputs = _inputs(spec, decoder, encoder)
     out = decoder.train()(inputs, encoder.heads())
     decoder.eval()
     if not out:
-        require(not [*decoder.parameters()], f"{name}: provides nothing, but has weights")
+        require(not [*decoder.parameters()], f"{spec.name}: provides nothing, but has weights")
         return
+    check_decoder_gradients(spec.name, out, inputs, decoder, also=[*encoder.parameters()])
+
+
+def check_decoder_gradients(
+    title: str, out: Mapping[str, Any], inputs: DecoderInput, decoder: nn.Module, also: Sequence[Tensor] = ()
+) -> None:
+    """Check that outputs send gradient into the bottleneck and every weight of the decoder; see `check_gradients`."""
     pieces = [piece for value in out.values() if (piece := scalar_of(value)) is not None]
-    require(pieces, f"{name}: none of its outputs carries a gradient")
-    torch.autograd.backward(torch.stack(pieces).sum())
-    gradient = inputs.encoded.bottleneck.grad
-    require(gradient is not None and bool(gradient.any()), f"{name}: no gradient reaches the bottleneck")
-    parameters = [*encoder.parameters(), *decoder.parameters()]
-    finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in parameters)
-    require(finite, f"{name}: a gradient is not finite")
-    idle = [key for key, p in decoder.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
-    require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")
+    require(pieces, f"{title}: none of its outputs carries a gradient; do not detach what the decoder computes")
+    total = torch.stack(pieces).sum()
+    check_gradients(title, total, [inputs.encoded.bottleneck], decoder, what="the bottleneck", also=also)

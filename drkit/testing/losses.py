@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drkit.core.protocols import CountsItems
 from drkit.core.registry import installed
@@ -18,8 +18,10 @@ from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword
 from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
 from drkit.data.values import PAIR, PASSAGE
 from drkit.recipe.parts import columns_of
+from drkit.testing.collections import toy_signals
 from drkit.testing.decoders import toy_outputs
-from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
+from drkit.testing.gradients import check_gradients
+from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
 ROWS = 8  # texts of `toy_tokens`
@@ -40,8 +42,8 @@ def check_loss(
     toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any by hand.
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
-    and every weight of its own; metrics must not carry gradient; with scope `rows`, the loss of a batch is the mean of
-    its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
+    and every weight of its own (`check_gradients`); metrics must not carry gradient; with scope `rows`, the loss of a
+    batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
@@ -54,8 +56,7 @@ def check_loss(
     _check_metrics(out, spec.name)
     again = _call(loss, given, f"{spec.name}: a second call")
     require(torch.equal(out.loss, again.loss), f"{spec.name}: a second call gives a different loss")
-    check_gradient(spec.name, out.loss, learned_tensors(given))
-    _check_weights(spec.name, loss, out.loss)
+    check_loss_gradients(spec.name, out.loss, learned_tensors(given), loss)
     if not inputs:
         one = range(2 if "partners" in given else 1)  # a text and its partner are two rows
         _call(loss, make(one), f"{spec.name}: the loss of a batch of one")
@@ -89,26 +90,13 @@ def _check_metrics(out: StepOutput, name: str) -> None:
         require(plain, f"{name}: the metric {metric!r} is not a detached scalar tensor")
 
 
-def check_gradient(name: str, loss: Tensor, learned: Sequence[Tensor]) -> None:
-    """Check that a loss sends a finite gradient that is not zero into at least one of the tensors `learned`."""
+def check_loss_gradients(name: str, value: Tensor, learned: Sequence[Tensor], loss: Any) -> None:
+    """Check that the value of a loss sends gradient into the tensors `learned` and into its own weights."""
     require(
-        loss.requires_grad,
+        value.requires_grad,
         f"{name}: the loss carries no gradient, so no gradient reaches its inputs; do not detach what it computes",
     )
-    found = torch.autograd.grad(loss, list(learned), retain_graph=True, allow_unused=True)
-    reached = [gradient for gradient in found if gradient is not None]
-    require(any(bool(gradient.any()) for gradient in reached), f"{name}: no gradient reaches its inputs")
-    require(
-        all(bool(gradient.isfinite().all()) for gradient in reached),
-        f"{name}: a gradient of the loss is nan or infinite, expected finite numbers",
-    )
-
-
-def _check_weights(name: str, loss: Any, value: Tensor) -> None:
-    weights = {key: p for key, p in loss.named_parameters() if p.requires_grad} if isinstance(loss, nn.Module) else {}
-    found = torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True) if weights else ()
-    idle = [key for key, gradient in zip(weights, found, strict=True) if gradient is None or not gradient.any()]
-    require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")
+    check_gradients(name, value, learned, loss)
 
 
 def _check_rows(name: str, loss: Any, make: Callable[[Sequence[int]], dict[str, Any]], whole: float) -> None:
@@ -136,8 +124,8 @@ def _inputs(
     rows: Sequence[int],
 ) -> dict[str, Any]:
     """Return toy arguments of a loss for some of the toy texts; partners, pairs and groups are of a batch of `rows`."""
-    needs, scopes = spec.receives_of(settings), signal_scopes(spec, settings)
-    tokens = rows_of(with_signals(toy_tokens(), scopes), rows)
+    needs, signals_read = spec.receives_of(settings), toy_signals(spec, settings)
+    tokens = rows_of(with_signals(toy_tokens(), signals_read), rows)
     if PAIRS in needs:
         return {PAIRS: _pairs(len(tokens.ids), columns), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}

@@ -15,7 +15,8 @@ from drkit.core.draws import Draws
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
 from drkit.core.types import MaskedView, TokenBatch, map_tensors
 from drkit.maskers.views import NO_TARGET, hidden_tokens
-from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
+from drkit.testing.collections import toy_signals
+from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import rows_of, toy_context, toy_tokens, with_signals
 
 SOME = [6, 0, 3]
@@ -40,10 +41,10 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     require(callable(masker), f"{spec.name}: a masker must be callable, got {type(masker).__name__}")
     unknown = provided - set(provided_by(MASKER))
     require(not unknown, f"{spec.name}: provides {sorted(unknown)}; a masker provides {', '.join(provided_by(MASKER))}")
-    scopes, hides = signal_scopes(spec, config), getattr(config, "ratio", 1) > 0
+    signals, hides = toy_signals(spec, config), getattr(config, "ratio", 1) > 0
 
     def toys(padding: int = 0) -> TokenBatch:
-        return with_signals(toy_tokens(padding=padding), scopes)
+        return with_signals(toy_tokens(padding=padding), signals)
 
     for rows in (0, 33) if "rows" in provided else (0,):
         _check_one(masker, rows, spec.name, provided, toys, hides)
@@ -61,8 +62,11 @@ def _check_one(
         _check_draws(masker, tokens, view, rows, name)
     if "corrupted" not in provided:
         _check_nested(masker, tokens, rows, name)
-    longer = _cut(_mask(masker, toys(padding=7), rows + 5 if rows else 0, name), view.ids.shape[1], rows)
+    longer = _cut(_mask(masker, toys(padding=7), rows, name), view.ids.shape[1], rows)
     require(_same(longer, view), f"{name}: a text's mask depends on its padding")
+    if rows:
+        more = _cut(_mask(masker, tokens, rows + 5, name), view.ids.shape[1], rows)
+        require(_same(more, view), f"{name}: what a row sees depends on the number of rows")
 
 
 def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, *, corrupted: bool) -> None:

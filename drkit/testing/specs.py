@@ -63,16 +63,6 @@ def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
     return installed().registry.get(kind, part) if isinstance(part, str) else part
 
 
-def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
-    """Return the scope of each signal that a part reads with these settings; `token` if it is not installed."""
-    registry = installed().registry
-    known = registry.names(Kind.SIGNAL)
-    return {
-        name: registry.get(Kind.SIGNAL, name).scope_of(None) if name in known else "token"
-        for name in sorted(spec.signals_of(config))
-    }
-
-
 def check_spec(spec: ComponentSpec) -> None:
     """Check the declaration of any part: target, settings, citation, and that its settings do not import torch."""
     try:

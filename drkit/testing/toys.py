@@ -116,24 +116,27 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
     return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, signals=signals)
 
 
-def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
-    """Return the batch with toy signals of exactly these names and scopes: f32[B,L] per `token`, f32[B] per `text`.
+def with_signals(tokens: TokenBatch, signals: Mapping[str, tuple[str, tuple[int, ...]]]) -> TokenBatch:
+    """Return the batch with exactly these toy signals, by name: f32[B,L] per `token`, f32[B] per `text`.
 
-    A text's values do not depend on padding or other texts.
+    signals: the scope of each, and the size of its vectors, such as (3,) for f32[B,3]; () for numbers. A text's values
+    do not depend on padding or other texts.
     """
     made = {
-        name: tokens.signals.get(name, _toy_signal(tokens, name, scope))
-        for name, scope in scopes.items()
+        name: tokens.signals.get(name, _toy_signal(tokens, name, scope, size))
+        for name, (scope, size) in signals.items()
         if scope != "vocabulary"
     }
     return evolve(tokens, signals=made)
 
 
-def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
-    turn = 1.0 + len(name)
+def _toy_signal(tokens: TokenBatch, name: str, scope: str, size: tuple[int, ...]) -> torch.Tensor:
+    turn = 1.0 + len(name) + torch.arange(size[0] if size else 1)
     if scope == "text":
-        return torch.sin(turn * tokens.ids.sum(1).float())
-    return torch.sin(turn * tokens.ids.float()) * tokens.maskable
+        values = torch.sin(turn * tokens.ids.sum(1).float()[:, None])
+    else:
+        values = torch.sin(turn * tokens.ids.float()[..., None]) * tokens.maskable[..., None]
+    return values if size else values[..., 0]
 
 
 def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:

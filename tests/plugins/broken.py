@@ -88,6 +88,16 @@ class ShowsPadding(Spoilt):
         return view if view.visible is None else attrs.evolve(view, visible=torch.ones_like(view.visible))
 
 
+class CountsItsRows(Spoilt):
+    def spoil(self, view, tokens):
+        if view.visible is None:
+            return view
+        special = ~tokens.maskable[:, None] & tokens.attention[:, None]
+        rows = view.visible.shape[1]
+        shown = (tokens.keys[:, None, None] + torch.arange(tokens.ids.shape[1]) + rows) % 2 == 0
+        return attrs.evolve(view, visible=special | (view.visible & shown))
+
+
 class GoodMasker:
     def __init__(self, config, context):
         self.context = context
@@ -239,6 +249,15 @@ class IdleWeights(Sound):
             self.never_used = nn.Linear(4, 4)
 
 
+class SaysMore(Sound):
+    """Returns more than its spec provides: a tuple of tensors, and a number for each text in half precision."""
+
+    def forward(self, inputs, heads):
+        vectors = inputs.encoded.bottleneck
+        more = {"spread": (vectors, [vectors[:, 0].bfloat16()]), "rows": vectors.detach().argmax(1)}
+        return {**super().forward(inputs, heads), **more}
+
+
 class NoSuchLayer(Sound):
     needs_layers = (40,)
 
@@ -336,6 +355,37 @@ class KeepsTheEmbeddings(nn.Module):
         return {"token_states": token_states(heads.embed(inputs.view.ids), inputs.view.labels, heads)}
 
 
+class StartsClosed(KeepsTheEmbeddings):
+    """Its vector passes a gate that starts from zero, so no gradient is there before the first step."""
+
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.gate = nn.Parameter(torch.zeros(()))
+        with seeded(context.seed, "behind the gate"):
+            self.behind = nn.Linear(context.backbone.hidden, context.backbone.hidden)
+
+    def forward(self, inputs, heads):
+        vectors = self.gate * self.behind(inputs.encoded.bottleneck)
+        states = heads.embed(inputs.view.ids) + vectors[:, None]
+        return {"token_states": token_states(states, inputs.view.labels, heads)}
+
+
+class EveryToken(KeepsTheEmbeddings):
+    """Reads a view, and predicts all tokens of the text, as SimLM's decoder does."""
+
+    def forward(self, inputs, heads):
+        tokens = inputs.tokens
+        states = heads.embed(inputs.view.ids) + inputs.encoded.bottleneck[:, None]
+        labels = torch.where(tokens.maskable, tokens.ids, -100)
+        return {"token_states": token_states(states, labels, heads)}
+
+
+class EveryTokenBackwards(EveryToken):
+    def forward(self, inputs, heads):
+        states = super().forward(inputs, heads)["token_states"]
+        return {"token_states": attrs.evolve(states, labels=states.labels.flip(0))}
+
+
 # Losses
 
 
@@ -419,6 +469,21 @@ class KeepsTheGraph(GoodLoss):
 class OfTheBag(GoodLoss):
     def __call__(self, *, bag):
         return StepOutput(loss=self.of(bag))
+
+
+class LearnsAnAngle(nn.Module):
+    """Rotates states by a weight of its own, before the LM head's cross-entropy, which allows one backward pass."""
+
+    def __init__(self, config, context):
+        super().__init__()
+        self.angle = nn.Parameter(torch.zeros(context.backbone.hidden))
+
+    def forward(self, *, token_states):
+        states = token_states.states * (1 + self.angle)
+        return StepOutput(loss=token_states.heads.lm_loss(states, token_states.labels))
+
+    def items(self, *, token_states):
+        return torch.tensor(len(token_states.labels))
 
 
 class NoGradient:

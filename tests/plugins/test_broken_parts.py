@@ -3,10 +3,12 @@
 import re
 
 import attrs
+import numpy as np
 import pytest
 
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec, NoSettings
+from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
@@ -59,6 +61,7 @@ BOTH = {
         "FloatLabels": "token_states has labels of torch.float32, expected int64",
         "NanStates": "token_states has values that are nan or infinite",
         "IdleWeights": "no gradient reaches its own weights never_used.weight, never_used.bias",
+        "KeepsTheEmbeddings": "no gradient reaches the bottleneck",
     },
     "loss": {
         "gives_a_float": "expected StepOutput\\(loss=..\\), got float",
@@ -112,12 +115,13 @@ BY_THE_CONTRACT = {
         "DrawsByItself": "same seed gives a different mask",
         "LooksAtItsNeighbours": "depends on the other texts of the batch",
         "ShowsPadding": "padding is visible",
+        "CountsItsRows": "what a row sees depends on the number of rows",
     },
     "decoder": {
         "NotCallable": "a decoder must be an nn.Module",
         "AnotherName": "provides token_states, but returned states",
         "NoMapping": "a decoder must return a mapping of names, got Tensor",
-        "KeepsTheEmbeddings": "no gradient reaches the bottleneck",
+        "EveryTokenBackwards": "the labels of token_states are not tokens of the texts in reading order",
     },
     "decoder without view": {
         "DropsOutAlways": "a second call in eval mode gives another result",
@@ -182,8 +186,10 @@ BY_THE_TRIAL = {
 SOUND = {
     "masker": ("ReadsWords",),
     "masker with rows": ("GoodMasker",),
+    "decoder": ("StartsClosed", "SaysMore", "EveryToken"),
     "decoder without view": ("GoodDecoder",),
     "loss": ("GoodLoss",),
+    "loss of tokens": ("LearnsAnAngle",),
     "miner": ("Miner",),
     "filter": ("GoodFilter",),
     "signal": ("GoodSignal", "Fitted"),
@@ -250,6 +256,42 @@ def test_a_recipe_names_the_defect_before_it_runs(how, target, said):
 def test_parts_without_a_defect_pass(how):
     for target in SOUND[how]:
         DECLARED[how][2](declared(how, target))
+
+
+@pytest.mark.parametrize(
+    ("how", "target"), [(how, target) for how in ("decoder", "loss of tokens") for target in SOUND[how]]
+)
+def test_a_recipe_with_parts_without_a_defect_passes_the_trial(how, target):
+    here = installed()
+    parts = attrs.evolve(here, registry=Registry([*here.registry, declared(how, target)]))
+    try_parts(compose(ComposeRequest(**DECLARED[how][3]), parts), parts.registry)
+
+
+class Three:
+    """A signal of three numbers for each text."""
+
+    def __init__(self, config, context):
+        pass
+
+    def values(self, texts, fitted):
+        counts = np.diff(texts.store.offsets)
+        yield np.stack([counts, counts**2, counts % 2], 1).astype(np.float32)
+
+
+class ReadsThree:
+    def __init__(self, config, context):
+        pass
+
+    def __call__(self, *, bottleneck, three):
+        assert three.shape == (len(bottleneck), 3)
+        return StepOutput((bottleneck[:, :3] * three).sum(1).mean())
+
+
+def test_toy_signals_have_vectors_where_the_signal_has(monkeypatch):
+    signal = ComponentSpec("signal", "three", f"{__name__}:Three", NoSettings, "a signal", scope="text")
+    registry = attrs.evolve(installed(), registry=Registry([*installed().registry, signal]))
+    monkeypatch.setattr("drkit.testing.collections.installed", lambda: registry)
+    check_loss(declared("loss", f"{__name__}:ReadsThree", signals=("three",)))
 
 
 def test_a_loss_that_compares_rows_passes_if_it_says_so():
