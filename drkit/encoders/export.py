@@ -406,11 +406,15 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
         f'encoder = {library}("path/to/this/folder"{trusted})\n'
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
+        f"{_NO_VECTOR if declared.lexical and declared.lexical.dense else ''}"
         f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
         f"sentence-transformers has one limit for both, {declared.longest}. A text is "
         "encoded title first, then body, with a space between.\n\n"
         f"| | |\n|---|---|\n{facts}"
     )
+
+
+_NO_VECTOR = "A text has a vector, too, which only drkit computes: `drkit.search.TextEncoder`.\n\n"
 
 
 def _cell(value: Any) -> str:

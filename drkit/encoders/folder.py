@@ -131,6 +131,7 @@ def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str
         "pooling_settings": {
             "over_positions": pooling.get("pooling_strategy", "max"),
             "top_k": saved.get("max_active_dims") or 0,
+            "dense": (own.get("pooling_settings") or {}).get("dense", ""),
         },
         "similarity": "dot",
         "normalize": False,
@@ -372,6 +373,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or (isinstance(value, dict) and all(map(_TEXT[0], value.values()))),
         "an object of texts",
     ),
+    "pooling_settings": _OBJECT,
     "types": _OBJECT,
     "structure": _OBJECT,
 }

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from drkit.core.types import BuildContext, LmHeads
 from drkit.encoders.heads import highest_logits, pool_logits
-from drkit.encoders.pooling import LexicalConfig
+from drkit.encoders.pooling import LexicalConfig, pool
 
 
 class LexicalPooling(nn.Module):
@@ -20,24 +20,32 @@ class LexicalPooling(nn.Module):
     | heads | | the LM head to apply |
 
     Returns f[B,V]: no number is negative, and training makes most of them 0 (loss `flops`). `top_k` keeps only the
-    largest of each text. Memory: f[B,V], and the scores of a few texts at a time (`pool_logits`).
+    largest of each text. With `dense`, a pooling of the hidden states, it returns f[B,D+V]: that vector, then the
+    scores; a product of two is the sum of both products. Memory: f[B,V], and the scores of a few texts at a time
+    (`pool_logits`).
 
-    Source: Formal et al. 2021 (SPLADE v2), equations 1 and 6; `top_k` is DupMAE's sparsification.
+    Source: Formal et al. 2021 (SPLADE v2), equations 1 and 6; `top_k` and the sum are those of DupMAE (Xiao et al.
+    2023), section 3.4.
     """
 
     def __init__(self, config: LexicalConfig, context: BuildContext) -> None:
         super().__init__()
         assert context.backbone is not None
         self.config = config
-        self.dimension = context.backbone.vocab
+        self.dense_dimension = context.backbone.hidden if config.dense else 0
+        self.dimension = self.dense_dimension + context.backbone.vocab
 
     def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads) -> Tensor:
-        """Return the scores f[B,V] of the words in texts."""
+        """Return the scores f[B,V] of the words in texts, with `dense` after their vectors f[B,D]."""
         if self.config.over_positions == "max":
             scores = saturated(pool_logits(hidden, attention, heads, highest_logits))
         else:
             scores = pool_logits(hidden, attention, heads, summed)
-        return keep_largest(scores, self.config.top_k) if self.config.top_k else scores
+        if self.config.top_k:
+            scores = keep_largest(scores, self.config.top_k)
+        if not self.config.dense:
+            return scores
+        return torch.cat([pool(hidden, attention, self.config.dense).to(scores.dtype), scores], dim=1)
 
 
 def saturated(logits: Tensor) -> Tensor:

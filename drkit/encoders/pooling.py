@@ -74,12 +74,21 @@ POOLINGS: Mapping[str, Pooling] = {
 }
 
 
+# The poolings that have neither weights nor settings.
+POOLINGS_OF_STATES = tuple(name for name, pooling in POOLINGS.items() if not pooling.weighted)
+
+
+# The parts of the vectors of the pooling `lexical` with the setting `dense`.
+PARTS = (DENSE, SCORES) = ("dense", "lexical")
+
+
 @frozen
 class LexicalConfig:
     """Settings of `LexicalPooling`."""
 
     over_positions: str = setting("max", in_(("max", "sum")), "how the scores of a word at all positions become one")
     top_k: int = setting(0, at_least(0), "words that a text keeps, those with the largest scores; 0: all")
+    dense: str = setting("", in_(("", *POOLINGS_OF_STATES)), "pooling of a vector that is kept before the scores, too")
 
 
 # Parts of the kind `pooling` that drkit itself provides.

@@ -19,7 +19,8 @@ from attrs import frozen
 from drkit.core.files import LOG, TRAINING, local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.encoders.folder import MODULES
+from drkit.encoders.folder import LEXICAL, MODULES
+from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
@@ -232,11 +233,12 @@ def _plan_search(
     depth: int,
     bm25: bool = False,
     reranked: Mapping[str, str] | None = None,
+    parts: Mapping[str, tuple[str, str]] | None = None,
 ) -> str:
     """Add a search for the queries of a split.
 
     retrievers: the stages of their encoder and index; reranked: re-rankers, with the retriever whose ranking they
-    re-rank.
+    re-rank; parts: see `SearchSettings`.
     """
     reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
     for retriever, (encoder, index) in retrievers.items():
@@ -251,6 +253,7 @@ def _plan_search(
         "reading": reading_of(builder),
         "depth": depth,
         "split": split,
+        "parts": parts or {},
     }
     return builder.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
 
@@ -289,11 +292,17 @@ def _plan_evaluation(
             f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
-    _plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked)
+    parts = _parts_of_vectors(builder, retrievers)
+    _plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked, parts=parts)
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:
         fused[HYBRID_NAME] = StageOutput(_plan_hybrid(builder, exported))
-    shown = [system for system in systems if not system.reranks or evaluation.rerank]
+    shown = [
+        shown
+        for system in systems
+        if not system.reranks or evaluation.rerank
+        for shown in (*_systems_of_parts(system, parts), system)
+    ]
     builder.add(
         "evaluation",
         EVALUATION,
@@ -305,6 +314,24 @@ def _plan_evaluation(
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
     )
+
+
+def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the systems that search by the dense or the lexical part of the vectors of trained retrievers."""
+    encoder = builder.recipe.encoder
+    if encoder.pooling != LEXICAL or not (encoder.pooling_settings or {}).get("dense"):
+        return {}
+    trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
+    return {f"{name}-{part}": (name, part) for name in trained for part in PARTS}
+
+
+def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]]) -> list[PlannedSystem]:
+    """Return the rows of a retriever's parts, which come above its own."""
+    return [
+        PlannedSystem(f"{system.name}-{part}", tuple(f"{stage}-{part}" for stage in system.stages))
+        for part in PARTS
+        if f"{system.stages[0]}-{part}" in parts
+    ]
 
 
 def _plan_hybrid(builder: PlanBuilder, exported: _Exported) -> str:

@@ -207,7 +207,8 @@ class Bm25Retriever:
         found = self._engine.scores if self._has_terms else _NO_SCORES
         postings = Postings(found["indices"], found["data"], found["indptr"], len(self))
         terms = query if self._has_terms else []
-        return postings.scores_at(terms, np.ones(len(terms), dtype=np.float32), positions)
+        scores = postings.scores_at(terms, np.ones(len(terms), dtype=np.float32), positions)
+        return [float(score) for score in scores]
 
     def _hits(self, query: list[int], depth: int) -> Hits:
         if not query or not self._has_terms:

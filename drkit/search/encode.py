@@ -214,6 +214,8 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
     """
     identity = encoder.identity()
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(storage)}
+    if storage.format == SPARSE:
+        ours["dense"] = getattr(encoder, "dense_dimension", 0)
     if folder.exists() and not folder.is_dir():
         raise DrkitError(f"{folder} is a file; give the name of a folder")
     # Listed before the description is looked for, which is written first: another process may begin in between.

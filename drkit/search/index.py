@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from drkit.core.files import check_replaceable, replacing_folder
 from drkit.data.rows import batched
+from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.search.flat import (
     FAISS,
@@ -382,12 +383,13 @@ def _explained(factory: str, settings: FaissSettings) -> Iterator[None]:
 class Retriever:
     """Searches an index of any kind with the encoder that made its vectors.
 
-    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`. part: of vectors that
+    have a dense and a lexical part, search by one alone, `dense` or `lexical`; "": by the sum of both.
 
     Raises DrkitError if their dimensions differ, or the index was built with another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: AnyIndex) -> None:
+    def __init__(self, encoder: Encoder, index: AnyIndex, *, part: str = "") -> None:
         if encoder.dimension != index.dimension:
             raise DrkitError(
                 f"the encoder has {encoder.dimension} dimensions, the index {index.dimension}; "
@@ -395,7 +397,9 @@ class Retriever:
             )
         if index.encoder is not None:
             check_same_encoder(index.encoder, encoder.identity(), "the index")
-        self.encoder, self.index = encoder, index
+        if part and not (isinstance(index, InvertedIndex) and part in PARTS):
+            raise DrkitError(f"an index of kind {index.kind!r} has no part {part!r}; search by the whole vector")
+        self.encoder, self.index, self.part = encoder, index, part
 
     @classmethod
     def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:
@@ -434,7 +438,7 @@ class Retriever:
         Raises DrkitError for an empty text.
         """
         check_queries(texts)
-        return self.index.search(self.encoder.encode_queries(texts), depth) if texts else []
+        return self.index.search(self._encoded(texts), depth) if texts else []
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Score each text against its own list of passages, as `search` would (approximately for ivf-pq).
@@ -443,10 +447,14 @@ class Retriever:
         lists differ.
         """
         check_queries(texts)
-        return self.index.score(self.encoder.encode_queries(texts), doc_ids)
+        return self.index.score(self._encoded(texts), doc_ids)
 
     def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
         """Yield what `search` returns for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
             check_queries(some)
-            yield from self.index.stream(self.encoder.encode_queries(some), depth)
+            yield from self.index.stream(self._encoded(some), depth)
+
+    def _encoded(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        queries = self.encoder.encode_queries(texts)
+        return self.index.only(self.part, queries) if isinstance(self.index, InvertedIndex) and self.part else queries

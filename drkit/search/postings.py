@@ -1,6 +1,7 @@
 """Inverted indexes: for each word, the passages that have it, and its weight in each.
 
-`Postings` are the arrays, BM25's too; `InvertedIndex` searches vectors that are scores of words (pooling `lexical`).
+`Postings` are the arrays, BM25's too; `InvertedIndex` searches vectors that are scores of words (pooling `lexical`),
+which may begin with a dense vector.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.files import replacing_folder
+from drkit.encoders.pooling import DENSE
 from drkit.errors import DrkitError
-from drkit.search.flat import IDS, check_search, read_about, reading_index, write_about
+from drkit.search.flat import IDS, check_search, products, read_about, reading_index, write_about
 from drkit.search.rankings import Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, SparseRows, Vectors
 
@@ -43,6 +45,15 @@ class Postings:
         starts = np.cumsum(np.bincount(vectors.columns + 1, minlength=words + 1))
         return cls(vectors.rows[order], vectors.values[order], starts, len(vectors))
 
+    def split(self, count: int) -> tuple[Postings, NDArray[Any]]:
+        """Return the postings without the first `count` words, which keep their numbers, and those as f[N,count]."""
+        cut = int(self.starts[count])
+        words = np.repeat(np.arange(count), np.diff(self.starts[: count + 1]))
+        dense = np.zeros((self.count, count), dtype=self.weights.dtype)
+        dense[self.passages[:cut], words] = self.weights[:cut]
+        rest = Postings(self.passages[cut:], self.weights[cut:], np.maximum(self.starts - cut, 0), self.count)
+        return rest, dense
+
     def scores(self, words: Sequence[int], factors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the sum of each passage's weights of these words, each times its factor, f32[N]."""
         total = np.zeros(self.count, dtype=np.float32)
@@ -53,7 +64,7 @@ class Postings:
 
     def scores_at(
         self, words: Sequence[int], factors: NDArray[np.float32], positions: NDArray[np.int64]
-    ) -> list[float]:
+    ) -> NDArray[np.float32]:
         """Return what `scores` returns at these positions i64[n] (-1: NaN), without scoring the others."""
         total = np.zeros(len(positions), dtype=np.float32)
         wanted = positions.astype(self.passages.dtype)
@@ -65,27 +76,31 @@ class Postings:
             within = np.minimum(begin + places, end - 1)
             found = (places < end - begin) & (self.passages[within] == wanted)
             total += np.where(found, self.weights[within].astype(np.float32) * factor, np.float32(0))
-        scores: list[float] = np.where(positions >= 0, total, math.nan).tolist()
-        return scores
+        total[positions < 0] = math.nan
+        return total
 
 
 class InvertedIndex:
-    """Exact search by inner product of vectors [N,V] that are mostly 0, none below 0.
+    """Exact search by inner product of vectors [N,V] that are mostly 0, none below 0, or [N,D+V] with a dense part.
 
-    Create one with `over` or `load`. encoder: the identity of the encoder that made the vectors. A passage that shares
-    no word with the query is not a hit; ties are in the order of the passages.
+    Create one with `over` or `load`. dense: f[N,D], D may be 0. encoder: the identity of the encoder that made the
+    vectors. Without a dense part, a passage that shares no word with the query is not a hit; ties are in the order of
+    the passages. The dense part of a query is multiplied with all passages, one by one.
     """
 
     kind: ClassVar[str] = "inverted"
 
-    def __init__(self, postings: Postings, doc_ids: DocIds, encoder: Mapping[str, Any] | None = None) -> None:
-        self.postings, self.encoder, self._ids = postings, encoder, doc_ids
+    def __init__(
+        self, postings: Postings, dense: NDArray[Any], doc_ids: DocIds, encoder: Mapping[str, Any] | None = None
+    ) -> None:
+        self.postings, self.dense, self.encoder, self._ids = postings, dense, encoder, doc_ids
 
     @classmethod
     def over(cls, vectors: Vectors) -> InvertedIndex:
         """Build an index over an opened folder of sparse vectors. Raises DrkitError for a duplicate id."""
         vectors.doc_ids.check_unique()
-        return cls(Postings.of(vectors.sparse, vectors.dimension), vectors.doc_ids, vectors.encoder)
+        postings, dense = Postings.of(vectors.sparse, vectors.dimension).split(vectors.about.get("dense", 0))
+        return cls(postings, dense, vectors.doc_ids, vectors.encoder)
 
     def __len__(self) -> int:
         return self.postings.count
@@ -116,8 +131,12 @@ class InvertedIndex:
         """Yield what `search` returns, one query at a time."""
         check_search(queries, depth, self.dimension)
         for query in queries:
-            scores = self.postings.scores(*_words(query))
-            best = best_positions(scores, depth)
+            scores, vector = self.postings.scores(*self._words(query)), self._vector(query)
+            if vector.any():
+                scores += products(self.dense, vector)
+                best = np.lexsort((np.arange(len(scores)), -scores))[:depth]
+            else:
+                best = best_positions(scores, depth)
             yield Hits(tuple(self._ids.take(best)), tuple(scores[best].tolist()))
 
     def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
@@ -126,16 +145,34 @@ class InvertedIndex:
         Raises DrkitError if the numbers of queries and lists differ.
         """
         check_one_list_per_query(len(doc_ids), len(queries))
-        return [
-            self.postings.scores_at(*_words(query), self._ids.find(names))
-            for query, names in zip(queries, doc_ids, strict=True)
-        ]
+        found = []
+        for query, names in zip(queries, doc_ids, strict=True):
+            positions = self._ids.find(names)
+            scores = self.postings.scores_at(*self._words(query), positions)
+            scores += products(self.dense[positions], self._vector(query))
+            found.append([float(score) for score in scores])
+        return found
+
+    def only(self, part: str, queries: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return queries f32[Q,D+V] with 0 outside a part, `dense` or `lexical`, so that they search by it alone."""
+        kept = np.arange(self.dimension) < self.dense.shape[1]
+        return np.where(kept == (part == DENSE), queries, np.float32(0))
+
+    def _vector(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the dense part of a query, f32[D]."""
+        return query[: self.dense.shape[1]]
+
+    def _words(self, query: NDArray[np.float32]) -> tuple[list[int], NDArray[np.float32]]:
+        """Return the words of a query, ascending, and their scores f32[n]."""
+        words = self.dense.shape[1] + np.flatnonzero(query[self.dense.shape[1] :])
+        return words.tolist(), query[words]
 
     def save(self, folder: str | Path) -> Path:
-        """Write passages.npy, weights.npy, starts.npy, ids.arrow and index.json, atomically."""
+        """Write passages.npy, weights.npy, starts.npy, dense.npy, ids.arrow and index.json, atomically."""
+        arrays = {name: getattr(self.postings, name) for name in _ARRAYS[:3]} | {"dense": self.dense}
         with replacing_folder(Path(folder)) as temporary:
-            for name in _ARRAYS:
-                np.save(temporary / f"{name}.npy", getattr(self.postings, name), allow_pickle=False)
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array, allow_pickle=False)
             self._ids.write(temporary / IDS)
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension, "facts": self.facts}
             write_about(temporary, {**about, "encoder": self.encoder})
@@ -147,9 +184,12 @@ class InvertedIndex:
         path, files = Path(folder), [f"{name}.npy" for name in _ARRAYS]
         about = read_about(path, cls.kind, (*files, IDS))
         with reading_index(path):
-            passages, weights, starts = (np.load(path / name, mmap_mode="r", allow_pickle=False) for name in files)
-            made = cls(Postings(passages, weights, starts, about["count"]), DocIds.read([path / IDS]), about["encoder"])
-        if len(made._ids) != len(made) or not len(passages) == len(weights) == starts[-1]:
+            passages, weights, starts, dense = (
+                np.load(path / name, mmap_mode="r", allow_pickle=False) for name in files
+            )
+            postings, ids = Postings(passages, weights, starts, about["count"]), DocIds.read([path / IDS])
+            made = cls(postings, dense, ids, about["encoder"])
+        if not len(ids) == len(made) == len(dense) or not len(passages) == len(weights) == starts[-1]:
             raise DrkitError(
                 f"{path}: {len(made._ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
                 f"match index.json; rebuild it with `drkit index`"
@@ -157,13 +197,7 @@ class InvertedIndex:
         return made
 
 
-_ARRAYS = ("passages", "weights", "starts")
-
-
-def _words(query: NDArray[np.float32]) -> tuple[list[int], NDArray[np.float32]]:
-    """Return the words of a query f32[V], ascending, and their scores f32[n]."""
-    words = np.flatnonzero(query)
-    return words.tolist(), query[words]
+_ARRAYS = ("passages", "weights", "starts", "dense")
 
 
 def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]:

@@ -217,6 +217,11 @@ class TextEncoder:
         return self.learned_pooling is not None and self.learned_pooling.is_sparse
 
     @property
+    def dense_dimension(self) -> int:
+        """How many numbers at the beginning of a sparse vector are a dense one."""
+        return int(getattr(self.learned_pooling.part, "dense_dimension", 0)) if self.learned_pooling else 0
+
+    @property
     def backend(self) -> str:
         """What runs the transformer: `torch`, or the name of another backend."""
         return str(getattr(self.model, "backend", TORCH))
@@ -358,6 +363,11 @@ class DualEncoder:
     def is_sparse(self) -> bool:
         """Whether most numbers of a vector are 0; see `TextEncoder.is_sparse`."""
         return self.passages.is_sparse
+
+    @property
+    def dense_dimension(self) -> int:
+        """How many numbers at the beginning of a sparse vector are a dense one."""
+        return self.passages.dense_dimension
 
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""

@@ -23,6 +23,7 @@ from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "lexical", "similarity": "dot", "query_length": 48, "passage_length": 48}
 SETTINGS = [{}, {"over_positions": "sum"}, {"top_k": 3}]
+BOTH = {"top_k": 6, "dense": "cls"}
 IDS = [f"d{number}" for number in range(len(TEXTS))]
 
 
@@ -159,6 +160,37 @@ def test_the_inverted_index_is_exact(tmp_path, dtype):
         open_index(tmp_path / "i")
 
 
+def test_a_dense_vector_and_scores_of_words_are_searched_by_their_sum_and_by_each_alone(tmp_path):
+    from sentence_transformers import SparseEncoder
+
+    both, words = text_encoder(BOTH), text_encoder({"top_k": 6})
+    vectors, scores = both.encode_passages(TEXTS), words.encode_passages(TEXTS)
+    dense = TextEncoder(masked_lm().base_model.eval(), tokenizer(), **{**HOW, "pooling": "cls"}).encode_passages(TEXTS)
+    assert (both.dimension, both.dense_dimension, words.dense_dimension) == (32 + 28, 32, 0)
+    np.testing.assert_allclose(vectors, np.concatenate([dense, scores], axis=1), atol=1e-5)
+    folder = tmp_path / "e"
+    export_encoder(both.model, tokenizer(), folder, learned_pooling=both.learned_pooling, **HOW)
+    loaded = TextEncoder.load(folder)
+    assert loaded.identity() == both.identity()
+    np.testing.assert_allclose(loaded.encode_passages(TEXTS), vectors, atol=1e-5)
+    theirs = SparseEncoder(str(folder), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(theirs.encode(TEXTS).to_dense(), scores, atol=1e-5, err_msg="the scores alone")
+    encode_corpus(both, zip(IDS, TEXTS, strict=True), tmp_path / "v", shard=Shard(0, 1))
+    index = build_index(tmp_path / "v", tmp_path / "i")
+    queries = ["remove", "abba", "number file"]
+    asked = both.encode_queries(queries)
+    for part, kept in (("", slice(None)), ("dense", slice(32)), ("lexical", slice(32, None))):
+        retriever = Retriever(loaded, open_index(tmp_path / "i"), part=part)
+        exact = asked[:, kept].astype(np.float64) @ vectors[:, kept].astype(np.float64).T
+        for text, hits, expected in zip(queries, retriever.search(queries, 7), exact, strict=True):
+            found = [position for position in np.argsort(-expected) if part != "lexical" or expected[position] > 0]
+            np.testing.assert_allclose(hits.scores, expected[found], rtol=1e-5, atol=1e-5)
+            assert retriever.score([text], [hits.doc_ids]) == [list(hits.scores)]
+            assert len(hits.doc_ids) == len({*hits.doc_ids}) == len(found)
+    with pytest.raises(DrkitError, match="has no part 'words'"):
+        Retriever(loaded, index, part="words")
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path):
     for how, match in (
         ({"similarity": "cosine"}, "compared by dot product"),
@@ -231,6 +263,18 @@ def test_a_run_trains_exports_and_evaluates_it(run, run_drkit):
     assert "c4" in out
 
 
+def test_the_table_of_a_run_has_the_vector_the_scores_and_their_sum(beir, tmp_path):
+    settings = ("encoder.pooling_settings.dense=mean", "finetune.loss={use = 'contrastive', similarity = 'dot'}")
+    recipe, registry = composed(beir, *settings), installed().registry
+    execute(plan(recipe, registry).stages, tmp_path / "run", recipe, progress=Silent(), registry=registry)
+    results = json.loads((tmp_path / "run" / "evaluation" / "results.json").read_text())
+    rows = [row["system"] for row in results["rows"]]
+    assert rows[rows.index("retriever-1-dense") :][:3] == ["retriever-1-dense", "retriever-1-lexical", "retriever-1"]
+    assert TextEncoder.load(tmp_path / "run" / "encoder").dense_dimension == 16
+    runs = [(tmp_path / "run" / "runs" / f"{name}.trec").read_text().split() for name in rows[-4:-1]]
+    assert runs[0] != runs[1] != runs[2]
+
+
 def test_commands_encode_index_search_and_evaluate_it(run, beir, run_drkit, tmp_path):
     collection = f"beir:{beir}"
     for arguments in (
@@ -251,6 +295,7 @@ def test_recipes_that_cannot_work_are_refused(beir):
         ("finetune.loss={use = 'contrastive'}", "compared by dot product"),
         ("pretrain={encoder = {masker = {use = 'uniform'}, losses = {mlm = {use = 'mlm'}}}}", "which no decoder reads"),
         ("finetune.encoders=separate", "only a shared encoder"),
+        ("encoder.pooling_settings.dense=cls", "'flops' would make the dense part"),
         ("evaluation.index=hnsw", "only an exact index"),
         ("encoder.pooling_settings.top_k=-1", "'top_k' must be >= 0"),
     ):

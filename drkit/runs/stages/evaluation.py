@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
 from drkit.runs.stage import TRUNCATED, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.reranker import scoring_work
@@ -21,8 +21,9 @@ from drkit.runs.work import Sizes, Work
 class SearchSettings:
     """The systems: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
 
-    Their inputs are `encoder/NAME`, `index/NAME` and `reranker/NAME`. BM25 comes first if its index is an input.
-    split: whose queries they are.
+    parts: systems that search by one part of a retriever's vectors, with the retriever and the part. The inputs are
+    `encoder/NAME`, `index/NAME` and `reranker/NAME`. BM25 comes first if its index is an input. split: whose queries
+    they are.
     """
 
     retrievers: tuple[str, ...]
@@ -32,6 +33,7 @@ class SearchSettings:
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
+    parts: Mapping[str, tuple[str, str]] = field(factory=dict)
 
 
 # Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a

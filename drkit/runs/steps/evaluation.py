@@ -83,7 +83,14 @@ def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]
     if "bm25" in inputs:
         yield "bm25", Loaded(Bm25Retriever.load, inputs["bm25"])
     for name in stage.settings.retrievers:
-        yield name, loaded_retriever(inputs[f"encoder/{name}"], inputs[f"index/{name}"], stage.settings.reading)
+        yield name, _retriever(stage, name)
+    for name, (source, part) in stage.settings.parts.items():
+        yield name, _retriever(stage, source, part)
+
+
+def _retriever(stage: StageRun[SearchSettings], name: str, part: str = "") -> Loaded[Any]:
+    inputs = stage.inputs
+    return loaded_retriever(inputs[f"encoder/{name}"], inputs[f"index/{name}"], stage.settings.reading, part)
 
 
 def _reranked(

@@ -185,9 +185,9 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
     return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
 
 
-def load_retriever(encoder: Path, index: Path, reading: TextReading) -> Retriever:
-    """Load the encoder and the index of two stages' folders."""
-    return Retriever(load_text_encoder(encoder, reading), open_index(index))
+def load_retriever(encoder: Path, index: Path, reading: TextReading, part: str = "") -> Retriever:
+    """Load the encoder and the index of two stages' folders; part: see `Retriever`."""
+    return Retriever(load_text_encoder(encoder, reading), open_index(index), part=part)
 
 
 def check_retriever(retriever: Retriever, identity: str) -> Retriever:
@@ -196,9 +196,9 @@ def check_retriever(retriever: Retriever, identity: str) -> Retriever:
     return retriever
 
 
-def loaded_retriever(encoder: Path, index: Path, reading: TextReading) -> Loaded[Retriever]:
+def loaded_retriever(encoder: Path, index: Path, reading: TextReading, part: str = "") -> Loaded[Retriever]:
     """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
-    loaded = Loaded(load_retriever, encoder, index, reading)
+    loaded = Loaded(load_retriever, encoder, index, reading, part)
     return loaded.checked(check_retriever, identity_text(loaded.value.encoder.identity()))
 
 
