@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -62,10 +63,10 @@ class WarmProcess:
     def wait(self):
         return json.loads(self._process.stdout.readline())
 
-    def interrupt(self):
-        """Send Ctrl-C to the command that runs."""
+    def send_signal(self, number):
+        """Send a signal to the command that runs."""
         for child in psutil.Process(self._process.pid).children():
-            child.send_signal(signal.SIGINT)
+            child.send_signal(number)
 
     def close(self):
         self._process.stdin.close()
@@ -96,7 +97,7 @@ def main():
         job = json.loads(line)
         with tempfile.TemporaryDirectory() as scratch:
             code = run(job, Path(scratch))
-            import_modules(read(Path(scratch, "modules")).split())
+            import_modules(read(Path(scratch, "modules.0")).split())
             result = {
                 "code": code,
                 "operations": [int(read(path) or 0) for path in sorted(Path(scratch).glob("operations.*"))],
@@ -152,6 +153,9 @@ def start(job, scratch, rank, variables):
         os.environ.update({**job["environment"], **variables})
         tempfile.tempdir = None  # which this process has looked up already
         sys.argv = ["drkit", *job["arguments"]]
+        own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[1:1] = [path for path in own if path and path not in sys.path]
+        sys.modules["drkit.core.registry"].installed.cache_clear()
         if "root" in job:
             faults, at = ctypes.CDLL(None), job.get("at", 0) if job.get("rank", 0) == rank else 0
             faults.faults_arm(job["root"].encode(), ctypes.c_long(at), job.get("error", 0))
@@ -160,23 +164,27 @@ def start(job, scratch, rank, variables):
         code = run_job(job)
         sys.stdout.flush()
         sys.stderr.flush()
+        if "root" in job:
+            (scratch / f"operations.{rank}").write_text(str(faults.faults_count()))
+        with suppress(OSError):  # a job may have limited itself
+            (scratch / f"modules.{rank}").write_text("\n".join(sys.modules))
     except BaseException:
         traceback.print_exc()
-    if "root" in job:
-        (scratch / f"operations.{rank}").write_text(str(faults.faults_count()))
-    if rank == 0:
-        (scratch / "modules").write_text("\n".join(sys.modules))
-    os._exit(code)
+    finally:
+        os._exit(code)
 
 
 def run_job(job):
     """Run drkit, or the module or script of the job, in this process; its exit code."""
-    if "module" in job:
-        runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
-    elif "script" in job:
-        runpy.run_path(job["script"], run_name="__main__")
-    else:
-        return sys.modules["drkit_cli.main"]._status()
+    try:
+        if "module" in job:
+            runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+        elif "script" in job:
+            runpy.run_path(job["script"], run_name="__main__")
+        else:
+            return sys.modules["drkit_cli.main"]._status()
+    except SystemExit as end:
+        return end.code
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`drkit new-plugin` writes packages that pass their own tests, are composed, and can be checked strictly."""
+"""`drkit new-plugin` writes packages that pass their own tests, and the guide to plugins works to the letter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import pytest
 
 from drkit.commands.new_plugin import NOT_PARTS, SUMMARIES, write_plugin
 from drkit.errors import DrkitError
-from tests.cli.following import MYPY
-from tests.cli.test_light_commands import drkit
+from tests.cli.following import MYPY, run
 from tests.cli.test_strangers_data import beside
+from tests.warm import drkit
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide" / "plugins.md"
+# A step of the guide: a file by its path, or commands.
+STEP = re.compile(r"(?:`(?P<path>[\w/.-]+)`:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 
 
 def install(folder, site):
@@ -80,12 +85,44 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
     assert done.returncode == 0, done.stdout
 
 
-def test_types_are_checked_strictly(everything):
-    folder, _ = everything
-    command = [sys.executable, "-m", "mypy"]  # by the package's own configuration
+def check_types(folder, *options):
+    command = [sys.executable, "-m", "mypy", *options]
     environment = {**os.environ, **MYPY}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_types_are_checked_strictly(everything):
+    folder, _ = everything
+    check_types(folder)  # by the package's own configuration
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_guide_works_to_the_letter(environment, tmp_path):
+    fewer = "--quick --set pretrain.max_steps=8 --set finetune.max_steps=4"
+    steps = list(STEP.finditer(GUIDE.read_text(encoding="utf-8").replace("--quick\n", f"{fewer}\n")))
+    written = [step["path"] for step in steps if step["path"]]
+    assert len(written) == 9
+    outputs = {}
+    for step in steps:
+        if step["path"]:
+            target = tmp_path / step["path"]
+            assert target.exists() or target.name == "notes.py", f"{step['path']} is not a file of the new package"
+            target.write_text(step["text"])
+        elif step["language"] == "shell":
+            for command in step["text"].splitlines():
+                outputs[command] = run(command, tmp_path, environment)
+    assert "6 passed" in outputs["pytest -q entities/tests"]
+    assert "entities-signal" in outputs["drkit list signal"]
+    assert "by how much names come before other tokens" in outputs["drkit show masker entities-masker"]
+    (trained,) = (output for command, output in outputs.items() if fewer in command)
+    assert "retriever-1" in trained
+    (made,) = (tmp_path / "runs").iterdir()
+    assert (made / "pretrained" / "decoder-main.safetensors").is_file()
+    assert (made / "signal-entities-signal").is_dir()
+    strict = ("--strict", "--config-file", os.devnull, "entities")
+    check_types(tmp_path / "entities", *strict)
 
 
 @pytest.mark.parametrize(

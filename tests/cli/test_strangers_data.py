@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.cli.test_light_commands import drkit
+from tests.warm import drkit, warm_process
 
 SOURCE = Path(__file__).parent / "strangers"
 CAPITALS = ("Ada", "Alan", "Grace")
@@ -54,6 +52,15 @@ TINY = (
     "finetune=none",
 )
 APART = 'pretrain.encoder.losses.apart={use="apart", weight=0.1}'
+
+
+def run_code(code, *arguments, site):
+    """What Python code prints where the plugin is installed."""
+    (site / "code.py").write_text(code)
+    environment = {"PYTHONPATH": beside(site)}
+    done = warm_process().drkit(*arguments, script=str(site / "code.py"), environment=environment)
+    assert done["code"] == 0, done["err"]
+    return done["out"]
 
 
 def test_it_composes_and_trains(site, texts, tmp_path):
@@ -100,16 +107,7 @@ def test_settings_of_such_names_are_not_read(site, texts):
         "sizes = sizes_of(recipe, CollectionSize(1000, {}, (100,)))\n"
         "print(stages['pretrained'].spec.work(stages['pretrained'], sizes))\n"
     )
-    work = [
-        subprocess.run(
-            [sys.executable, "-c", counted, decoder, f"jsonl:{texts}"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": beside(site)},
-            check=True,
-        ).stdout
-        for decoder in ("capitals", "bow")
-    ]
+    work = [run_code(counted, decoder, f"jsonl:{texts}", site=site) for decoder in ("capitals", "bow")]
     assert work[0] == work[1] != ""
 
 
@@ -121,14 +119,7 @@ def test_its_parts_keep_the_contract(site):
         "check_loss('flag-count')\n"  # its own input comes from the decoder that provides it
         "print('checked')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": beside(site)},
-        check=False,
-    )
-    assert "checked" in done.stdout, done.stderr
+    assert "checked" in run_code(code, site=site)
 
 
 def test_a_wrong_name_is_suggested(site, tmp_path):

@@ -19,9 +19,9 @@ from drkit_cli import render
 from drkit_cli.commands.search import _print
 from drkit_cli.progress import RichProgress
 from drkit_cli.terminal import EscapedStream, echo
-from tests.cli.test_light_commands import drkit
 from tests.core.test_escaping import ACTS, HOSTILE
 from tests.plugins.packages import path_with, write_package
+from tests.warm import drkit
 
 # rich's own sequences: colours, the position of the cursor, erasing a line.
 OWN = r"\x1b\[[\d;]*m|\x1b\[\d*[AK]|\x1b\[\?25[lh]|\r"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from itertools import pairwise
@@ -40,6 +37,7 @@ from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.signals.importance import count, importance
 from tests.data.seq2seq import write_t5
+from tests.warm import warm_process
 
 
 @pytest.fixture(scope="module")
@@ -346,24 +344,19 @@ generate_file(numbered, model, Path(sys.argv[3]), shard=Shard.from_environment()
 
 def test_processes_of_torchrun_killed_and_started_again(model, generated, real_texts, tmp_path):
     (tmp_path / "texts.json").write_text(json.dumps(real_texts[:14]))
+    (tmp_path / "script.py").write_text(SCRIPT)
     path = tmp_path / "out" / "queries.jsonl"
     parts = path.with_name(".queries.jsonl.parts")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "texts.json"), str(model), str(path)]
-
-    def started(rank, processes):
-        own = {"RANK": str(rank), "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        return subprocess.Popen(command, env={**os.environ, **own}, stderr=subprocess.PIPE)
-
-    first = started(0, 1)
+    process, arguments = warm_process(), (tmp_path / "texts.json", model, path)
+    script = str(tmp_path / "script.py")
+    process.start(*arguments, script=script)
     until = time.monotonic() + 100
     while not any(part.stat().st_size for part in parts.glob("part-*")) and time.monotonic() < until:
         time.sleep(0.002)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    rest = [started(rank, 2) for rank in (0, 1)]
-    for process in rest:
-        _, said = process.communicate()
-        assert process.returncode == 0, said.decode()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = process.drkit(*arguments, script=script, processes=2)
+    assert done["code"] == 0, done["err"]
     lines = [json.loads(line)["queries"] for line in path.read_text(encoding="utf-8").splitlines()]
     assert lines == generated
 

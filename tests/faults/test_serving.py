@@ -73,7 +73,7 @@ def serving(server, run, folder, at=0, error=0):
         page.await_start()
         yield page, result
     finally:
-        server.process.interrupt()
+        server.process.send_signal(signal.SIGINT)
         result.update(server.wait())
     assert "Traceback" not in result["output"]
 

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -24,6 +22,7 @@ from drkit_report.masking import describe_masking
 from drkit_report.page import ReportOptions, collect_page, report_page
 from drkit_report.systems import baseline_index, most_different, query_details, system_table, systems_of
 from tests.pages.conftest import HOSTILE, PARTS
+from tests.warm import drkit
 
 
 class Page(HTMLParser):
@@ -372,8 +371,8 @@ def test_the_page_needs_nothing_else(pages):
 
 def test_the_command_writes_a_page(runs, tmp_path):
     out = tmp_path / "page.html"
-    done = drkit("report", runs["seed-1"], "-o", out, "--baseline", "bm25")
-    assert (done.returncode, done.stdout) == (0, f"report  {out}\n"), done.stderr
+    code, printed, err = drkit("report", runs["seed-1"], "-o", out, "--baseline", "bm25")
+    assert (code, printed) == (0, f"report  {out}\n"), err
     assert out.read_text().startswith("<!doctype html>")
 
 
@@ -386,17 +385,7 @@ def test_the_command_writes_a_page(runs, tmp_path):
     ],
 )
 def test_the_command_refuses_bad_input_in_one_line(tmp_path, arguments, said):
-    done = drkit("report", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def drkit(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-    )
+    code, _, err = drkit("report", *arguments, cwd=tmp_path)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err

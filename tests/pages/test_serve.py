@@ -19,6 +19,7 @@ from drkit.search import read_qrels
 from drkit_report.search import KeptJudgements, SearchedRuns, _folded, _spans
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.pages.test_report_page import Page
+from tests.warm import drkit
 
 pytest.importorskip("starlette", reason="the extra `serve` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
@@ -204,16 +205,9 @@ def test_runs_of_other_passages_are_refused(runs, hostile_run, tmp_path):
 
 
 def test_a_port_in_use_is_one_line(server, runs, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "drkit_cli.main", "serve", str(runs["seed-1"]), "--port", str(server.port)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+    code, _, err = drkit("serve", runs["seed-1"], "--port", server.port, cwd=tmp_path)
+    assert code == 2
+    assert err == (
         f"error: cannot listen on 127.0.0.1:{server.port}: the port is in use or not allowed; choose another one with "
         f"--port\n"
     )

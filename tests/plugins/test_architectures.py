@@ -9,8 +9,8 @@ from drkit.errors import DrkitError
 from drkit.testing import check_architecture
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import toy_tokenizer
-from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import path_with, write_package
+from tests.warm import drkit
 
 SOURCE = """
 from drkit.plugin import BERT_LAYER, Architecture, Extension

@@ -22,9 +22,9 @@ from drkit.testing import (
     check_signal,
     check_spec,
 )
-from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import path_with, write_package
 from tests.plugins.settings import ImportsTorch, Loose
+from tests.warm import drkit
 
 HERE = "tests.plugins.broken"
 # How the parts of a kind are declared, what checks their contract, and a recipe that uses one.

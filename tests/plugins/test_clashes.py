@@ -6,8 +6,8 @@ from drkit.core.registry import installed
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit_cli.commands.listing import KINDS, PARTS
-from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
+from tests.warm import drkit
 
 # Claims the recipes that every `compose` starts from, and a part and a pipeline of drkit's own.
 GREEDY = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import path_with, write_package
+from tests.warm import drkit
 
 COMMANDS = """
 import click

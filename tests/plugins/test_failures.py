@@ -9,8 +9,8 @@ import pytest
 from drkit.core.registry import GROUP, discover, installed
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
-from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
+from tests.warm import drkit
 
 LOST_RECIPE = """
 @hookimpl

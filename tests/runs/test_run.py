@@ -21,6 +21,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit
+from tests.warm import warm_process
 
 STAGES = [
     "collection",
@@ -229,27 +230,25 @@ def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, t
 
 
 def _kill_at_random(arguments, delays):
-    """Start the command and kill it hard after each delay; the last start is left to finish."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for delay in delays:
-        with subprocess.Popen(
-            command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-        ) as process:
-            time.sleep(delay)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            if process.returncode == 0:
-                return
+    """Start the command and kill it hard after each delay, until it finishes; the number of kills."""
+    process = warm_process()
+    for kills, delay in enumerate(delays):
+        process.start(*arguments)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        if process.wait()["code"] == 0:
+            return kills
+    return len(delays)
 
 
 @pytest.mark.slow
 def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
-    """Ten hard kills somewhere in a run, then one that finishes: every stage's content is the same, bit for bit."""
+    """Hard kills somewhere in a run, then one that finishes: every stage's content is the same, bit for bit."""
     whole, _ = tiny_run
     run = tmp_path / "killed"
     arguments = ["compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run]
     rng = random.Random(3)
-    _kill_at_random(arguments, [rng.uniform(1.0, 9.0) for _ in range(10)])
+    assert _kill_at_random(arguments, [rng.uniform(0.5, 2.5) for _ in range(10)]) > 1
     drkit(*arguments)
     for stage in STAGES:
         assert read_manifest(run / stage) is not None
@@ -296,18 +295,17 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
 def test_a_full_disk_in_a_training_is_told_and_the_run_goes_on(tmp_path):
     """Files may not grow beyond a limit, as on a full disk: the message, exit code 2, then a run that finishes."""
     run = tmp_path / "full"
-    limited = (
-        "import resource, signal, sys, runpy; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); "
-        "sys.argv = ['drkit', *sys.argv[1:]]; runpy.run_module('drkit_cli.main', run_name='__main__')"
+    limited = tmp_path / "limited.py"
+    limited.write_text(
+        "import resource, drkit_cli.main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "drkit_cli.main.main()\n"
     )
     arguments = ["compose", *TINY, "--run-dir", str(run)]
-    done = subprocess.run(
-        [command()[0], "-c", limited, *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert "disk" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = warm_process().drkit(*arguments, script=str(limited))
+    assert done["code"] == 2, done["err"]
+    assert "disk" in done["err"]
+    assert "Traceback" not in done["err"]
     assert drkit(*arguments).returncode == 0
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from drkit.encoders.export import export_encoder
 from drkit.search import Retriever, TextEncoder, Vectors, encode_corpus, open_index, read_run
+from tests import warm
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -231,10 +229,9 @@ def test_a_bare_checkpoint_with_its_pooling_is_exported_and_encodes(drkit, files
 
 
 def test_two_processes_of_the_command(files, tmp_path):
-    command = [sys.executable, "-m", "drkit_cli.main", "encode", "--encoder", "encoder", "--collection", "beir:beir"]
-    command += ["--shard-size", "2", "-o", str(tmp_path / "v")]
+    command = ["encode", "--encoder", "encoder", "--collection", "beir:beir", "--shard-size", "2", "-o", tmp_path / "v"]
     for rank, says in ((1, "this process is done; others are still"), (0, "7 of 32")):
-        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
-        done = subprocess.run(command, cwd=files, env=environment, capture_output=True, text=True, check=True)
-        assert says in done.stdout + done.stderr
+        code, out, err = warm.drkit(*command, cwd=files, RANK=rank, WORLD_SIZE=2)
+        assert code == 0, err
+        assert says in out + err
     assert len(Vectors.open(tmp_path / "v")) == len(TEXTS)
