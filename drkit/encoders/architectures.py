@@ -20,7 +20,7 @@ from drkit.core.hub import check_model_path
 from drkit.core.registry import installed
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
-from drkit.errors import DrkitError, UnknownNameError, did_you_mean
+from drkit.errors import DrkitError, did_you_mean
 
 # The model type of drkit's own encoders without layers (`drkit.encoders.static`).
 STATIC = "drkit-static"
@@ -75,6 +75,9 @@ class LayerNames:
 class SizeNames:
     """Names of the sizes in a configuration; a number is the size itself."""
 
+    hidden: str = "hidden_size"
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
     intermediate: str = "intermediate_size"
     dropout: str | float = "hidden_dropout_prob"
     attention_dropout: str = "attention_probs_dropout_prob"
@@ -151,7 +154,16 @@ DISTILBERT = Architecture(
     transform=("vocab_transform", "activation", "vocab_layer_norm"),
     layers="transformer.layer",
     layer=DISTILBERT_LAYER,
-    sizes=SizeNames("hidden_dim", "dropout", "attention_dropout", "activation", 1e-12),
+    sizes=SizeNames(
+        hidden="dim",
+        layers="n_layers",
+        heads="n_heads",
+        intermediate="hidden_dim",
+        dropout="dropout",
+        attention_dropout="attention_dropout",
+        activation="activation",
+        layer_norm_eps=1e-12,
+    ),
 )
 MPNET = Architecture(
     transform=("lm_head.dense", GELU, "lm_head.layer_norm"), position_offset=2, layer=MPNET_LAYER, attention="eager"
@@ -205,13 +217,14 @@ def find_architecture(model_type: str) -> Architecture | None:
     """
     name = model_type.replace("_", "-")  # names have hyphens, and a few model types of transformers underscores
     table = installed().extensions["architecture"]
+    packages = sorted(item.provider for item in table.items() if item.name == name)
+    if not packages:
+        return None
     try:
         declared = table.get(name)
-    except UnknownNameError:
-        return None
     except DrkitError:
-        packages = " and ".join(sorted(item.provider for item in table.items() if item.name == name))
-        raise DrkitError(f"the architecture {name!r} is declared by {packages}; uninstall one of them") from None
+        declarers = " and ".join(packages)
+        raise DrkitError(f"the architecture {name!r} is declared by {declarers}; uninstall one of them") from None
     return declared.load_as(Architecture, "drkit.encoders.Architecture")
 
 
@@ -324,10 +337,10 @@ def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
     names = architecture(config.model_type).sizes
     eps, dropout = names.layer_norm_eps, names.dropout
     return BackboneInfo(
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
+        hidden=getattr(config, names.hidden),
+        heads=getattr(config, names.heads),
         intermediate=getattr(config, names.intermediate),
-        layers=config.num_hidden_layers,
+        layers=getattr(config, names.layers),
         vocab=config.vocab_size,
         max_positions=longest_text(config),
         mask_id=tokenizer.mask_token_id,

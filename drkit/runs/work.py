@@ -12,18 +12,11 @@ from attrs import astuple, frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.types import CollectionSize
+from drkit.encoders.architectures import SizeNames, find_architecture
 from drkit.recipe.schema import EncoderSettings, Training
 
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
 FORWARD, TRAINED = 2.0, 6.0
-# Names of the sizes in a config.json: hidden size, layers, heads, feed-forward size, vocabulary; DistilBERT's second.
-_NAMES = (
-    ("hidden_size", "dim"),
-    ("num_hidden_layers", "n_layers"),
-    ("num_attention_heads", "n_heads"),
-    ("intermediate_size", "hidden_dim"),
-    ("vocab_size",),
-)
 # Seconds of a training, on one core: for each step, for each text whatever its length, for each score of a token in the
 # vocabulary, for each number of a token's word embedding, for each weight that AdamW updates, and for each score of a
 # query and a passage.
@@ -246,11 +239,14 @@ def encoder_size(encoder: EncoderSettings) -> ModelSize | None:
 def stored_size(model: str) -> ModelSize | None:
     """Return the size of a model in a local folder; None if its configuration does not have it."""
     config = local_config(model)
-    sizes: list[Any] = [next((config[name] for name in names if name in config), None) for names in _NAMES]
+    where = find_architecture(str(config.get("model_type")))
+    names = where.sizes if where else SizeNames()
+    keys = (names.hidden, names.layers, names.heads, names.intermediate, "vocab_size")
+    sizes: list[Any] = [config.get(key) for key in keys]
     if not all(map(_is_size, sizes)):
         return None
     hidden, layers, heads, intermediate, vocabulary = sizes
-    return ModelSize(hidden, layers, heads, intermediate, vocabulary, config.get("attention_probs_dropout_prob", 0.1))
+    return ModelSize(hidden, layers, heads, intermediate, vocabulary, config.get(names.attention_dropout, 0.1))
 
 
 def local_config(model: str) -> Mapping[str, Any]:

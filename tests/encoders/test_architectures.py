@@ -30,6 +30,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
+from drkit.runs.work import stored_size
 from drkit.search import TextEncoder
 from drkit.testing import check_architecture
 from drkit.train.gradients import GradientStrategy, backward
@@ -442,6 +443,15 @@ def test_every_row_of_the_table_is_tested_and_documented():
     page = (ROOT / "docs" / "guide" / "encoders.md").read_text(encoding="utf-8")
     rows = [line.split("|")[2] for line in page.split("\n\n")[2].splitlines()[2:]]
     assert {name.replace("_", "-") for name in re.findall("`([^`]+)`", " ".join(rows))} == declared
+
+
+@pytest.mark.parametrize("name", [*NAMES, *CAUSAL])
+def test_costs_are_estimated_from_the_sizes_of_its_configuration(name, tmp_path):
+    model, tokenizer = tiny(name)
+    model.config.save_pretrained(tmp_path)
+    size = stored_size(str(tmp_path))
+    found = (size.hidden, size.layers, size.heads, size.intermediate, size.vocabulary, size.dropout)
+    assert found == (16, model.config.num_hidden_layers, 2, 24, len(tokenizer), 0)
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS.table("architecture") if name != STATIC])
