@@ -275,6 +275,30 @@ def test_the_table_of_a_run_has_the_vector_the_scores_and_their_sum(beir, tmp_pa
     assert runs[0] != runs[1] != runs[2]
 
 
+def test_an_lm_head_that_is_to_score_words_gets_a_centered_bias_once(run, beir, tmp_path):
+    def bias(folder):
+        return MaskedLmEncoder.from_pretrained(str(folder), pooling="lexical").model.cls.predictions.bias
+
+    assert bias(run / "initial").mean().item() == pytest.approx(0, abs=1e-6) != bias(run / "retriever-1").mean().item()
+    ids = torch.tensor([[2, 5, 6, 3]])
+    encoder = MaskedLmEncoder(masked_lm().eval())
+    with torch.no_grad():
+        encoder.set_lm_bias(torch.arange(28.0))
+        before = encoder.model(ids).logits.softmax(-1)
+        encoder.center_lm_bias()
+        torch.testing.assert_close(encoder.model(ids).logits.softmax(-1), before)
+    wanted = ComposeRequest(
+        collection=f"beir:{beir}",
+        pipeline="dpr",
+        encoder=str(run / "encoder"),
+        settings=("pretrain=none", "finetune.max_steps=1", RUN[-1], "evaluation.depth=20", "finetune.bf16=false"),
+    )
+    recipe, registry = compose(wanted, installed()), installed().registry
+    assert (recipe.encoder.pooling, recipe.encoder.pooling_settings) == ("lexical", {"top_k": 20})
+    execute(plan(recipe, registry).stages, tmp_path / "run", recipe, progress=Silent(), registry=registry)
+    torch.testing.assert_close(bias(tmp_path / "run" / "initial"), bias(run / "retriever-1"), atol=0, rtol=0)
+
+
 def test_commands_encode_index_search_and_evaluate_it(run, beir, run_drkit, tmp_path):
     collection = f"beir:{beir}"
     for arguments in (
