@@ -40,6 +40,12 @@ BERT = Citation(
     year=2019,
     url="https://arxiv.org/abs/1810.04805",
 )
+DPR = Citation(
+    key="karpukhin2020dpr",
+    title="Dense Passage Retrieval for Open-Domain Question Answering",
+    year=2020,
+    url="https://arxiv.org/abs/2004.04906",
+)
 MARGIN_MSE = Citation(
     key="hofstatter2020marginmse",
     title="Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from drkit.miners.chain import mine as mine
     from drkit.miners.chain import parse_chain as parse_chain
     from drkit.miners.filters import CrossEncoderFilter as CrossEncoderFilter
+    from drkit.miners.filters import HasAnswerFilter as HasAnswerFilter
     from drkit.miners.filters import MarginFilter as MarginFilter
     from drkit.miners.filters import MaxScoreFilter as MaxScoreFilter
     from drkit.miners.filters import RanksFilter as RanksFilter
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from drkit.miners.specs import CrossEncoderFilterConfig as CrossEncoderFilterConfig
     from drkit.miners.specs import DenseConfig as DenseConfig
     from drkit.miners.specs import GivenConfig as GivenConfig
+    from drkit.miners.specs import HasAnswerConfig as HasAnswerConfig
     from drkit.miners.specs import HybridConfig as HybridConfig
     from drkit.miners.specs import MarginConfig as MarginConfig
     from drkit.miners.specs import MaxScoreConfig as MaxScoreConfig

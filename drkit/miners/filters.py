@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.rows import batched
+from drkit.data.rows import NamedColumns, batched, read_rows, require_file
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, keep_candidates
 from drkit.miners.specs import (
     CrossEncoderFilterConfig,
+    HasAnswerConfig,
     MarginConfig,
     MaxScoreConfig,
     RanksConfig,
@@ -21,6 +27,8 @@ from drkit.miners.specs import (
 )
 
 QUERIES_PER_BATCH = 64
+_QUERY_IDS = ("query_id", "_id", "id")
+_ASCII_TOKEN = re.compile(r"[a-z0-9]+|[!-~]")
 Pair = tuple[MiningRequest, Mined]
 
 
@@ -113,6 +121,70 @@ class SameTextFilter:
     def _normalized(self, content: str) -> str:
         text = " ".join(content.split())
         return text.casefold() if self.config.ignore_case else text
+
+
+class HasAnswerFilter:
+    """Drops candidates that contain an answer of the query: the same tokens in a row, as in DPR's answer matching.
+
+    A passage's content (title and text) and the answers are decomposed (NFD) and case-folded; tokens are runs of
+    letters, digits and marks, and other visible characters one by one. An answer without tokens is in no passage.
+    Memory: the answers of the file, and the passages of 64 queries.
+    Source: Karpukhin et al. 2020, section 3.2.
+
+    Raises DrkitError without a file, for a row without the id of a query or its answers, and for a query that the file
+    does not have.
+    """
+
+    def __init__(self, config: HasAnswerConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+        if not config.path:
+            raise DrkitError("the filter has-answer needs a file; write has-answer:PATH, or set `path`")
+        self.path = require_file(config.path, "has-answer")
+        self._answers = dict(_read_answers(self.path))
+
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+        """Yield the candidates without an answer; the others are counted as `has-answer`."""
+        lookup = PassageLookup(corpus)
+        for batch in batched(mined, QUERIES_PER_BATCH):
+            contents = lookup.contents(doc_id for _, found in batch for doc_id in found.doc_ids)
+            texts = {doc_id: _spaced(content) for doc_id, content in contents.items()}
+            for request, found in batch:
+                if request.query_id not in self._answers:
+                    raise DrkitError(f"{self.path} has no answers of the query {request.query_id!r}; add a row for it")
+                answers = self._answers[request.query_id]
+                kept = [not any(answer in texts[doc_id] for answer in answers) for doc_id in found.doc_ids]
+                yield keep_candidates(found, kept, "has-answer")
+
+
+def _read_answers(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the id of each query in a file, and the tokens of its answers."""
+    for row in read_rows(path, NamedColumns([_QUERY_IDS, ("answers",)])):
+        given = row.values.get("answers")
+        answers = [given] if isinstance(given, str) else given
+        if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+            raise DrkitError(f"{row}: 'answers' must be a list of texts, got {given!r:.60}")
+        yield row.id(row.first(_QUERY_IDS)), [spaced for spaced in map(_spaced, answers) if spaced.strip()]
+
+
+def _spaced(text: str) -> str:
+    """Return the tokens of a text, with a space around each.
+
+    >>> _spaced("Caf\u00e9 no. 5"), _spaced(" 5 ") in _spaced("no. 5!")
+    (' cafe\u0301 no . 5 ', True)
+    """
+    folded = unicodedata.normalize("NFD", text).casefold()
+    if folded.isascii():
+        tokens = _ASCII_TOKEN.findall(folded)
+    else:
+        runs = [(kind, "".join(run)) for kind, run in groupby(folded, key=_kind_of)]
+        tokens = [token for kind, run in runs if kind for token in ([run] if kind == "word" else run)]
+    return f" {' '.join(tokens)} "
+
+
+@cache
+def _kind_of(character: str) -> str:
+    """Return whether a character is part of a `word` or a `sign` of its own; empty for separators and controls."""
+    category = unicodedata.category(character)[0]
+    return "word" if category in "LNM" else "" if category in "ZC" else "sign"
 
 
 class QueryTextFilter:

@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 
-from drkit.core.citations import ANCE, BM25, FUSION, GPL, NV_RETRIEVER, ROCKETQA, STAR
+from drkit.core.citations import ANCE, BM25, DPR, FUSION, GPL, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
@@ -150,6 +150,13 @@ class MaxScoreConfig:
 
 
 @frozen
+class HasAnswerConfig:
+    """Settings of `HasAnswerFilter`."""
+
+    path: str = setting("", None, "a file with the column answers, a list of texts for each query")
+
+
+@frozen
 class SameTextConfig:
     """Settings of `SameTextFilter`."""
 
@@ -238,6 +245,17 @@ FILTERS = (
         receives=("candidates",),
         shorthand="model",
         files=("model",),
+    ),
+    ComponentSpec(
+        kind=Kind.MINER,
+        name="has-answer",
+        target="drkit.miners.filters:HasAnswerFilter",
+        config=HasAnswerConfig,
+        summary="Filter: drops candidates that contain an answer of the query",
+        cite=DPR,
+        receives=("candidates",),
+        shorthand="path",
+        files=("path",),
     ),
     ComponentSpec(
         kind=Kind.MINER,

@@ -16,7 +16,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.spec import TEACHER, Kind
 from drkit.data.rows import require_file
 from drkit.errors import DrkitError, ProblemsError
-from drkit.miners.specs import RunFileConfig, refresh_settings
+from drkit.miners.specs import HasAnswerConfig, RunFileConfig, refresh_settings
 from drkit.recipe.parts import received_columns
 from drkit.recipe.schema import (
     INITIAL,
@@ -175,6 +175,8 @@ def _plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...],
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
+        if isinstance(miner.config, HasAnswerConfig):
+            require_file(miner.config.path, f"has-answer of {owner}")
     inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
     required = _required_by(builder, chain)
     if "retriever" in required:

@@ -35,6 +35,7 @@ def stages(recipe):
     ("changed", "said"),
     [
         ({"miners": ("run-file:no/such.trec",)}, "the run file 'no/such.trec' does not exist"),
+        ({"miners": ("random", "has-answer:no/such.jsonl")}, r"has-answer of .*: no/such\.jsonl does not exist"),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
     ],

@@ -29,6 +29,7 @@ def test_the_set_of_parts_is_this_one():
     names = sorted(f"{s.kind}/{s.name}" for s in installed().registry if s.provider.split()[0] in own)
     assert names == [
         "collection/beir",
+        "collection/documents",
         "collection/hf",
         "collection/irds",
         "collection/jsonl",
@@ -71,6 +72,7 @@ def test_the_set_of_parts_is_this_one():
         "miner/cross-encoder-filter",
         "miner/dense",
         "miner/given",
+        "miner/has-answer",
         "miner/hybrid",
         "miner/margin",
         "miner/max-score",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from attrs import evolve
 from hypothesis import given, settings
@@ -17,6 +19,8 @@ from drkit.miners import (
     CrossEncoderFilterConfig,
     DenseConfig,
     DenseMiner,
+    HasAnswerConfig,
+    HasAnswerFilter,
     MarginConfig,
     MarginFilter,
     MaxScoreConfig,
@@ -30,7 +34,7 @@ from drkit.miners import (
 )
 from drkit.recipe.schema import Choice
 from drkit.testing import check_filter, check_miner
-from drkit.testing.toys import ToyReranker, toy_context
+from drkit.testing.toys import ToyReranker, toy_context, toy_requests
 from tests.miners.test_miners import InOrder, ListCorpus, corpus_of
 
 SCORES = st.floats(-20, 20, width=32)
@@ -146,6 +150,69 @@ def test_pairs_of_many_queries_are_scored_at_once():
     assert reranker.calls == [64 * 3, 36 * 3]
     with pytest.raises(DrkitError, match="needs a cross-encoder to score with"):
         CrossEncoderFilter(CrossEncoderFilterConfig(), BuildContext())
+
+
+@pytest.fixture
+def answers(tmp_path):
+    """Write a file with answers by query id, and return the filter that reads it."""
+
+    def made(rows, suffix=".jsonl"):
+        path = tmp_path / f"answers{suffix}"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows) if suffix == ".jsonl" else rows, "utf-8")
+        return HasAnswerFilter(HasAnswerConfig(path=str(path)))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "is_in"),
+    [
+        ("It was Ada Lovelace.", "ada  lovelace", True),
+        ("It was Ada King Lovelace.", "Ada Lovelace", False),
+        ("No. 50 of 5!", "5", True),
+        ("No. 50", "5", False),
+        ("the U.S. army", "u.s.", True),
+        ("the US army", "U.S.", False),
+        ("a cafe\u0301 in Paris", "Caf\u00e9", True),
+        ("a cafe in Paris", "Caf\u00e9", False),
+        ("STRASSE", "stra\u00dfe", True),
+        ("snake_case", "snake", True),
+        ("\u6771\u4eac \u306f", "\u6771\u4eac", True),
+        ("anything", " ", False),
+    ],
+)
+def test_an_answer_is_in_a_passage_as_tokens_in_a_row(answers, text, answer, is_in):
+    corpus = ListCorpus([Passage("d0", text), Passage("d1", "nothing")])
+    kept = keep(answers([{"query_id": "q", "answers": [answer]}]), mined([2.0, 1.0]), corpus=corpus)
+    assert kept.doc_ids == (("d1",) if is_in else ("d0", "d1"))
+    assert kept.dropped == ({"has-answer": 1} if is_in else {})
+
+
+def test_titles_and_any_of_several_answers_count(answers):
+    corpus = ListCorpus([Passage("d0", "a text", "Ada"), Passage("d1", "by Babbage"), Passage("d2", "by hand")])
+    found = [
+        (MiningRequest(name, "?", frozenset()), evolve(mined([3.0, 2.0, 1.0]), query_id=name)) for name in ("q0", "q1")
+    ]
+    part = answers([{"_id": "q0", "answers": ["Ada", "Babbage"]}, {"_id": "q1", "answers": []}])
+    assert [kept.doc_ids for kept in part.keep(found, corpus)] == [("d2",), ("d0", "d1", "d2")]
+    check_filter(lambda: answers([{"_id": request.query_id, "answers": ["the"]} for request in toy_requests(1000)]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"query_id": "q"}], r"jsonl:1: 'answers' must be a list of texts, got None"),
+        ([{"query_id": "q", "answers": [5]}], r"jsonl:1: 'answers' must be a list of texts, got \[5\]"),
+        ([{"answers": ["a"]}], r"jsonl:1: expected one of 'query_id', '_id', 'id'"),
+        ([{"query_id": "other", "answers": ["a"]}], r"answers.jsonl has no answers of the query 'q'"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused(answers, rows, said):
+    corpus = ListCorpus([Passage("d0", "a")])
+    with pytest.raises(DrkitError, match=said):
+        keep(answers(rows), mined([1.0]), corpus=corpus)
+    with pytest.raises(DrkitError, match="has-answer:PATH"):
+        HasAnswerFilter(HasAnswerConfig())
 
 
 @pytest.mark.parametrize("name", ["cross-encoder-filter", "margin", "max-score", "ranks", "same-text"])
