@@ -33,6 +33,7 @@ from drkit.recipe.schema import (
     column_file,
     is_model,
 )
+from drkit.runs.plan_columns import refuse_missing_values
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
@@ -295,6 +296,7 @@ def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, na
         inputs["reranker"] = StageOutput(RERANKER)
     if path := column_file(column.use):
         require_file(str(path), f"the column {name!r} of {recipe_round.name}")
+        refuse_missing_values(builder, recipe_round, settings, name, column, path)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{recipe_round.name}",
         COLUMN,

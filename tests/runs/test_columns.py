@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
+from drkit.data.pairs import text_id
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.values import read_values
 from drkit.errors import DrkitError, ProblemsError
@@ -202,22 +203,61 @@ def small_beir(tmp_path, beir):
 
 @pytest.mark.usefixtures("small_beir")
 def test_the_plan_makes_a_column_that_a_loss_reads_and_notes_others(tmp_path):
-    source = f"finetune.columns.teacher=file:{tmp_path / 'scores.jsonl'}"
-    made = planned(tmp_path, source, "finetune.loss=margin-mse")
+    source = f"finetune.columns.teacher={{use='file:{tmp_path / 'scores.jsonl'}', default=0}}"
+    rows = [{"query_id": f"q{n}", "doc_id": "d0", "score": 1} for n in range(2)]
+    made = planned(tmp_path, source, "finetune.loss=margin-mse", rows=rows)
     (stage,) = (one for one in made.stages if one.spec is COLUMN)
-    assert (stage.name, stage.settings.source) == ("teacher-retriever-1", source.partition("=")[2])
+    assert (stage.name, stage.settings.source) == ("teacher-retriever-1", f"file:{tmp_path / 'scores.jsonl'}")
     assert not any("column" in note for note in made.notes)
-    before = stage.sources
-    (tmp_path / "scores.jsonl").write_text("{}\n")
-    (again,) = (
-        one for one in planned(tmp_path, source, "finetune.loss=margin-mse", rows=[{}]).stages if one.spec is COLUMN
-    )
-    assert again.sources != before, "size and time of the file"
+    again = planned(tmp_path, source, "finetune.loss=margin-mse", rows=rows[:1])
+    (again,) = (one for one in again.stages if one.spec is COLUMN)
+    assert again.sources != stage.sources, "size and time of the file"
     unread = planned(tmp_path, source)
     assert not any(one.spec is COLUMN for one in unread.stages)
     assert any("no loss reads the column 'teacher'" in note for note in unread.notes)
     with pytest.raises(DrkitError, match=r"the column 'teacher' of .*: .*nowhere.jsonl does not exist"):
         planned(tmp_path, "finetune.columns.teacher=file:nowhere.jsonl", "finetune.loss=margin-mse")
+
+
+SCORED = ("finetune.loss=margin-mse", "finetune.num_train_epochs=5", "finetune.max_steps=-1", "finetune.negatives=2")
+
+
+@pytest.fixture
+def rows_of_pairs(tmp_path):
+    """Plan a round on rows of pairs, whose negatives are given, with scores of some pairs by query and passage text."""
+    rows = [{"query": f"q{n}", "pos": f"p{n}", "neg": [f"n{n}", f"m{n}", f"o{n}"][: 2 + (n == 0)]} for n in range(8)]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    pairs = [(row["query"], text) for row in rows for text in (row["pos"], *row["neg"])]
+
+    def made(*settings, without=(), miners=("given",)):
+        ids = [(text_id(query), text_id(text)) for query, text in pairs if text not in without]
+        write_lines(tmp_path / "scores.jsonl", [{"query_id": q, "doc_id": d, "score": 1} for q, d in ids])
+        shares = ("collection.dev_share=0", "collection.test_share=0", "evaluation.split=train", "encoder.layers=1")
+        source = f"finetune.rounds.0.teacher=file:{tmp_path / 'scores.jsonl'}"
+        collection = f"pairs:{tmp_path / 'rows.jsonl'}"
+        recipe = composed(*shares, *SCORED, source, *settings, miners=miners, collection=collection)
+        check(recipe, installed().registry)
+        return plan(recipe, installed().registry)
+
+    return made
+
+
+def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_of_pairs):
+    assert rows_of_pairs()
+    for text, query in (("p3", "q3"), ("n5", "q5")):
+        with pytest.raises(DrkitError, match="has no value for 1 of the 22") as refused:
+            rows_of_pairs(without=[text])
+        assert f"that of query {text_id(query)!r} and passage {text_id(text)!r}. Add what is missing" in str(
+            refused.value
+        )
+    assert rows_of_pairs(without=["n0"]), "two of its three negatives are drawn, perhaps not this one"
+    assert rows_of_pairs(without=["n5"], miners=("random",)), "mined ones are known later"
+    with pytest.raises(DrkitError, match="has no value for 1 of the 8"):
+        rows_of_pairs(without=["p3"], miners=("random",))
+    default = "finetune.columns.teacher={use='given', default=0}"
+    assert rows_of_pairs(default, without=["p3"])
+    with pytest.raises(DrkitError, match="'teacher' needs a default: 'refresh' draws passages"):
+        rows_of_pairs(miners=("refresh",))
 
 
 STRANGER = """

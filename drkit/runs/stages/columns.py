@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from drkit.errors import DrkitError
 from drkit.recipe.schema import RERANKER, Training, is_model
 from drkit.runs.stage import Stage, StageSpec, from_recipe
 from drkit.runs.stages.reranker import scoring_work
@@ -28,6 +29,15 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
+
+
+def missing_values(name: str, source: str, count: int, total: int, example: str) -> DrkitError:
+    """Return the error for a column that lacks `count` of the `total` values that a round draws."""
+    return DrkitError(
+        f"the column {name!r} ({source}) has no value for {count:,} of the {total:,} that the round draws, such as "
+        f"that of {example}. Add what is missing, or give the column a default: "
+        f"--set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
+    )
 
 
 # Bytes of a value, and of the index of its passage.

@@ -14,10 +14,9 @@ from drkit.core.files import CHECKPOINTS, digest
 from drkit.core.spec import TEACHER
 from drkit.data.corpus import StoredCollection, collection_of
 from drkit.data.values import Value, read_values
-from drkit.errors import DrkitError
 from drkit.recipe.schema import column_file, is_model
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.columns import ColumnSettings
+from drkit.runs.stages.columns import ColumnSettings, missing_values
 from drkit.runs.steps.finetune import judged_pairs
 from drkit.runs.steps.reranker import loaded_teacher
 from drkit.train.batches import Schedule
@@ -89,13 +88,10 @@ def _check_complete(
     lacking = [(request, request.passages[column.lacks(request.index, request.passages)]) for request in requests]
     if count := sum(len(passages) for _, passages in lacking):
         request, passages = next((request, passages) for request, passages in lacking if len(passages))
-        name, (doc_id,) = stage.settings.column, collection.corpus.ids_at(passages[:1])
-        raise DrkitError(
-            f"the column {name!r} ({source}) has no value for {count:,} of the "
-            f"{sum(len(one.passages) for one in requests):,} pairs that the round draws, such as query "
-            f"{request.query.query_id!r} ({request.query.text!r:.60}) and passage {doc_id!r}. Add what is missing, or "
-            f"give the column a default: --set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
-        )
+        (doc_id,) = collection.corpus.ids_at(passages[:1])
+        example = f"query {request.query.query_id!r} ({request.query.text!r:.60}) and passage {doc_id!r}"
+        total = sum(len(one.passages) for one in requests)
+        raise missing_values(stage.settings.column, source, count, total, example)
 
 
 def _requests(stage: StageRun[ColumnSettings], collection: StoredCollection) -> list[ScoreRequest]:

@@ -1,0 +1,75 @@
+"""Refuse a column in the plan if its file lacks values that the training is certain to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from drkit.core import processes
+from drkit.core.protocols import CarriesNegatives
+from drkit.core.spec import Kind
+from drkit.data.values import PASSAGE, QUERY, read_values
+from drkit.errors import DrkitError
+from drkit.miners.specs import refresh_settings
+from drkit.recipe.schema import GIVEN, JUDGED, Column, Finetune, Round
+from drkit.runs.stage import PlanBuilder
+from drkit.runs.stages.columns import missing_values
+from drkit.train.batches import Schedule
+
+
+def refuse_missing_values(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Column, path: Path
+) -> None:
+    """Raise DrkitError if a column without a default has no value for a pair that the round is certain to draw.
+
+    Reads the file, and the collection's judgements. Memory: the certain pairs.
+    """
+    first = next(read_values(path, name), None)
+    if column.default is not None or first is None:
+        return
+    if first.per != QUERY and refresh_settings(current.miners):
+        raise DrkitError(
+            f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
+            f"--set 'finetune.columns.{name}={{use=\"{column.use}\", default=0.0}}'"
+        )
+    if current.pairs != JUDGED or current.queries:
+        return
+    certain = {
+        (query_id if first.per != PASSAGE else "", doc_id if first.per != QUERY else "")
+        for query_id, doc_id in _certain_pairs(builder, current, settings)
+    }
+    missing = dict.fromkeys(sorted(certain))
+    for value in read_values(path, name):
+        missing.pop((value.query_id, value.doc_id), None)
+    if missing:
+        query_id, doc_id = next(iter(missing))
+        named = [*([f"query {query_id!r}"] if query_id else []), *([f"passage {doc_id!r}"] if doc_id else [])]
+        raise missing_values(name, column.use, len(missing), len(certain), " and ".join(named))
+
+
+def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of queries and passages, by id, that a round draws whatever its miners find.
+
+    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them.
+    """
+    choice = builder.recipe.collection
+    collection = builder.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    positives: dict[str, set[str]] = {}
+    negatives: dict[str, set[str]] = {}
+    for one in collection.judgements("train"):
+        (positives if one.relevance > 0 else negatives).setdefault(one.query_id, set()).add(one.doc_id)
+    listed = collection.negatives("train") if isinstance(collection, CarriesNegatives) else ()
+    for query_id, doc_id in listed:
+        negatives.setdefault(query_id, set()).add(doc_id)
+    judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
+    lengths = np.zeros(len(judged), dtype=np.int32)
+    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, processes=processes.count())
+    is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
+    for row in {row for _, row in chain.from_iterable(batches)}:
+        own = positives[judged[row]]
+        others = negatives.get(judged[row], set()) - own if is_given else set()
+        drawn = [*(own if len(own) == 1 else ()), *(others if len(others) <= settings.negatives else ())]
+        yield from ((judged[row], doc_id) for doc_id in drawn)
