@@ -51,10 +51,10 @@ def run_drkit(monkeypatch, capsys):
     return call
 
 
-# Files that take minutes: begun last, one of them would leave the other processes idle.
+# Files that take a minute or more: begun last, one of them would leave the other processes idle.
 LONGEST = (
-    *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/faults/test_processes.py"),
-    *("tests/runs/test_run.py", "tests/cli/test_example_pages.py"),
+    *("tests/runs/test_acceleration.py", "tests/cli/test_new_plugin.py", "tests/cli/test_example_pages.py"),
+    *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/runs/test_run.py"),
 )
 
 
