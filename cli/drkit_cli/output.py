@@ -55,6 +55,11 @@ def is_quiet() -> bool:
     return _is_given(_QUIET)
 
 
+def is_verbose() -> bool:
+    """Return whether the running command prints details, too."""
+    return _is_given(_VERBOSE)
+
+
 def print_result(document: Mapping[str, Any], draw: Callable[[], None]) -> None:
     """Print the result of a command: the document with `--json`, otherwise what `draw` prints.
 

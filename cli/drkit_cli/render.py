@@ -10,11 +10,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, astuple, evolve, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
     ConsoleRenderable,
+    Group,
     JustifyMethod,
     RenderableType,
     RenderHook,
@@ -28,7 +29,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
-from drkit.recipe.parts import parts_in_use
+from drkit.core.spec import Kind
+from drkit.recipe.parts import parts_in_use, parts_of
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
@@ -50,7 +52,7 @@ STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.evaluate import Row
-    from drkit.recipe.schema import Recipe
+    from drkit.recipe.schema import DecoderTask, EncoderTask, Pretrain, Recipe
     from drkit.runs.costs import Cost
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
@@ -178,6 +180,66 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> d
     return {**known, "stages": stages, "recipe": recipe_table(recipe)}
 
 
+def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> RenderableType:
+    """Return the plan in a line each: its texts, encoder, parts, trainings and systems, what is to do, and its cost."""
+    from drkit.recipe.schema import Training
+    from drkit.runs.survey import State, survey
+
+    found = [*survey(plan.stages, run)]
+    to_do = [one for one in found if one.state not in (State.KEPT, State.PRUNED)]
+    spec = registry.get(Kind.COLLECTION, recipe.collection.use)
+    value = getattr(recipe.collection.config, spec.shorthand) if spec.shorthand else ""
+    lines = [("texts", f"{recipe.collection.use}{f':{value}' if value else ''}  {spec.summary}")]
+    lines.append(("encoder", _sizes(recipe).removeprefix("encoder: ")))
+    lines += _sides(recipe.pretrain, registry) if recipe.pretrain else ()
+    for one in to_do:
+        if any(isinstance(value, Training) for value in astuple(one.stage.settings, recurse=False)):
+            state = "" if one.state is State.TO_DO else f" ({one.state})"
+            lines.append((one.stage.name, f"{one.stage.summary}{state}"))
+    lines += [("evaluates", text) for text in _evaluated(plan, recipe.evaluation.split)]
+    lines.append(("stages", _progress(len(to_do), len(found))))
+    if cost:
+        lines.append(("in all", f"{cost} on this machine"))
+    drawn = Table.grid(padding=(0, 2))
+    for label, text in lines:
+        drawn.add_row(Text(label, style="bold"), Text(text))
+    notes = [Text(f"note: {note}", style="yellow") for note in plan.notes]
+    return Group(Text(f"{recipe.name}  ->  {run}", style="bold"), *notes, drawn)
+
+
+def _sides(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
+    """Yield what pre-training gives the encoder and each decoder to do, and their parts."""
+    from drkit.recipe.schema import ITSELF
+
+    tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
+    tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
+    for label, task in tasks.items():
+        chosen = [f"{part.spec.kind} {registry.name_of(part.spec)}" for part in parts_of(task, registry, label)]
+        yield label, ", ".join(one for one in chosen if one != f"context {ITSELF.use}")
+
+
+def _evaluated(plan: Plan, split: str) -> Iterator[str]:
+    """Yield the systems that are evaluated, in words; nothing if none is."""
+    from drkit.runs.stages.evaluation import EVALUATION, HYBRID, SEARCH
+
+    searches = [stage for stage in plan.stages if stage.spec is SEARCH]
+    is_fused = any(stage.spec is HYBRID for stage in plan.stages)
+    for stage in plan.stages:
+        if stage.spec is not EVALUATION:
+            continue
+        (search,) = (one for one in searches if one.name == stage.inputs["runs"].stage)
+        words = ["bm25"] if "bm25" in search.inputs else []
+        names = [*words, *search.settings.retrievers, *search.settings.reranked, *(["hybrid"] if is_fused else [])]
+        yield f"{', '.join(SYSTEM_NAMES.get(name, name) for name in names)}; {stage.summary} of the {split} queries"
+
+
+def _progress(to_do: int, stages: int) -> str:
+    if not to_do:
+        return f"nothing to do: all {stages} are kept"
+    kept = f", {stages - to_do} are kept" if to_do < stages else ""
+    return f"{to_do} of {stages} to do{kept}; -v lists them, with what each reads"
+
+
 def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> Tree:
     """Return the plan as a tree: what each part needs, each stage with its state and inputs, and the run's cost."""
     from drkit.runs.survey import State, survey
@@ -199,7 +261,7 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: C
             node.add(Text("reads " + ", ".join(stage.needs), style="dim"))
     tree.add(Text(_sizes(recipe)))
     if cost:
-        tree.add(Text(f"the whole run on this machine: {cost}"))
+        tree.add(Text(f"in all: {cost} on this machine"))
     return tree
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drkit.core.engine import LOCAL
-from drkit_cli.output import print_note, print_result, show_progress
+from drkit_cli.output import is_verbose, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run_recipe(
         sizes_of,
     )
     from drkit.runs.prepare import prepare
-    from drkit_cli.render import console, plan_document, plan_tree
+    from drkit_cli.render import console, plan_document, plan_summary, plan_tree
 
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
@@ -69,9 +69,10 @@ def run_recipe(
     elif not processes.rank():
         size = None if has_gpu() else collection_size(recipe, registry, run)
         cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
+        draw = plan_tree if is_verbose() else plan_summary
         print_result(
             plan_document(recipe, made, run, cost),
-            lambda: console().print(plan_tree(recipe, registry, made, run, cost)),
+            lambda: console().print(draw(recipe, registry, made, run, cost)),
         )
 
 

@@ -26,7 +26,7 @@ WIDTH = 110
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 # Each command, how many of its first lines are shown, and how many of its last ones.
 SHOWN = {
-    "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run"), 23, 1),
+    "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", "-q"), 30, 0),
     "doctor": (("doctor",), 22, 0),
     "table": (("run",), 17, 0),
 }

@@ -128,8 +128,18 @@ def test_the_matrix_fits_eighty_columns():
         assert all(name in shown.replace("\u2026", "") for name in (*made.maskers, *made.decoders))
 
 
-def test_dry_run_prints_stages_needs_and_cost(tmp_path):
-    code, out, _ = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", cwd=tmp_path)
+def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_path):
+    chosen = ("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", "--set", "evaluation.depth=200")
+    code, out, _ = drkit(*chosen, cwd=tmp_path)
+    assert code == 0
+    labels = re.findall(r"^\S.*?(?=  )", out, re.MULTILINE)
+    expected = ("texts", "encoder", "decoder main", "pretrained", "retriever-2", "evaluates", "stages", "in all")
+    assert [label for label in labels if label in expected] == [*expected]
+    assert len(labels) <= 14
+    assert "masker pmi, decoder enhanced, loss mlm" in out
+    assert "BM25" in out
+    assert "parameters" in out
+    code, out, _ = drkit(*chosen, "-v", cwd=tmp_path)
     assert code == 0
     for word in (
         "collection",
