@@ -20,6 +20,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
+from drkit.recipe.toml import write_recipe
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.trial import try_parts
@@ -27,6 +28,7 @@ from drkit.train.batches import Schedule, drawn
 from drkit.train.checkpoints import load_encoder
 from tests.runs.conftest import write_lines
 from tests.runs.test_prune import TINY
+from tests.torchrun import run_processes
 
 PARTS = installed()
 FAST = (*TINY, "pretrain.save_steps=1", "pretrain.max_steps=6", "finetune=none", "evaluation.bm25=false")
@@ -115,6 +117,26 @@ def test_an_interrupted_run_ends_with_the_same_weights(mixed, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(recipe, tmp_path / "run", Interrupts())
     assert same(weights(go(recipe, tmp_path / "run")), weights(run))
+
+
+def test_two_processes_learn_and_keep_what_one_does(beir, more, tmp_path):
+    batches = {1: 8, 2: 4}
+    for processes, size in batches.items():
+        recipe = recipe_of(
+            beir,
+            more,
+            "pretrain.text_weights={rivers = 0.3}",
+            "pretrain.keep_steps=[2]",
+            "pretrain.encoder.losses.mlm.targets=1",  # each process draws its own share of targets
+            f"pretrain.per_device_train_batch_size={size}",
+        )
+        write_recipe(recipe, tmp_path / f"{processes}.toml")
+        command = ("run", tmp_path / f"{processes}.toml", "--run-dir", tmp_path / str(processes))
+        run_processes("drkit_cli.main", *map(str, command), processes=processes)
+    for stage in ("pretrained", "pretrained@2"):
+        one, two = (load_encoder(tmp_path / str(n) / stage, pooling="mean").state_dict() for n in batches)
+        for name, weights in one.items():
+            torch.testing.assert_close(two[name], weights, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_change_what_is_learned_and_repeat_nothing_before(beir, more, mixed):

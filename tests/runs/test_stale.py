@@ -196,6 +196,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     tables = ("reranker", "pseudo_queries")
     alone = (
         "collection.path",
+        "finetune.columns",
         "schema",
         *tables,
         ".loss",
