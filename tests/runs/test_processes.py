@@ -129,14 +129,14 @@ def test_three_stages_on_two_processes_are_those_of_one_with_twice_the_batch(jud
     assert 0 < read[0]["negatives_counted"] == read[1]["negatives_counted"] < read[0]["negatives_per_query"]
     # What shifts all scores alike, as the head's bias does, does not change a listwise loss, and is not determined.
     taught = [
-        _teachers_differences(tmp_path / run / "teacher-retriever-distilled/scores.arrow") for run in ("one", "two")
+        _teachers_differences(tmp_path / run / "teacher-retriever-distilled/values.arrow") for run in ("one", "two")
     ]
     assert np.abs(np.concatenate(taught[0]) - np.concatenate(taught[1])).max() < 1e-5
 
 
 def _teachers_differences(path):
     with pa.memory_map(str(path)) as source:
-        rows = pa.ipc.open_file(source).read_all()["scores"].to_pylist()
+        rows = pa.ipc.open_file(source).read_all()["values"].to_pylist()
     return [np.asarray(row) - row[0] for row in rows]
 
 
