@@ -64,7 +64,7 @@ def test_the_parts_are_listed_composed_and_tried(everything, tmp_path):
     questions = tmp_path / "questions.tsv"
     questions.write_text("".join(f"what is {n}\tit is {n} times {n}\n" for n in range(80)))
     collection = ("--collection", f"my-parts-collection:{questions}")
-    plan = ("compose", "--paper", "my-parts", *collection, "--dry-run", "--trial")
+    plan = ("compose", "--paper", "my-parts", *collection, "--dry-run", "--trial", "-v")
     code, out, err = drkit(*plan, cwd=tmp_path, PYTHONPATH=beside(path))
     assert code == 0, err
     assert "trial: every part of the recipe passes on a toy batch" in " ".join(out.split())

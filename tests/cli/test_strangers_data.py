@@ -87,10 +87,8 @@ def test_it_composes_and_trains(site, texts, tmp_path):
 
 def test_settings_of_such_names_are_not_read(site, texts):
     """`targets = 16` once made an estimate of hours, `similarity` another search."""
-    code, out, err = drkit(
-        *("compose", "--masker", "uniform", "--decoder", "capitals", "--collection", f"jsonl:{texts}", "--dry-run"),
-        PYTHONPATH=beside(site),
-    )
+    chosen = ("--masker", "uniform", "--decoder", "capitals", "--collection", f"jsonl:{texts}")
+    code, out, err = drkit("compose", *chosen, "--dry-run", "-v", PYTHONPATH=beside(site))
     assert code == 0, err
     assert "signal-entity-flags" in out
     counted = (

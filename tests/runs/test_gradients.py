@@ -92,7 +92,7 @@ def signal_batch():
     from drkit.core.draws import Draws
     from drkit.testing.toys import toy_tokens, with_signals
 
-    tokens = with_signals(toy_tokens(), {"a-mark": "text", "importance": "token"})
+    tokens = with_signals(toy_tokens(), {"a-mark": ("text", ()), "importance": ("token", ())})
     return masked(tokens, Draws(1, 0, tokens.keys.numpy()))
 
 
