@@ -346,6 +346,7 @@ def process(folder):
             if rank == 0:
                 found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
                 save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
+        del wrapped, strategy  # which would keep the group beyond its end
         done = taught(folder, f"teacher-{rank}")
     (folder / f"teacher-{rank}" / "scored").write_text(str(round(done["pairs_per_second"])))
 

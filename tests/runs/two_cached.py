@@ -18,6 +18,7 @@ def main(folder):
         wrapped = DistributedDataParallel(model, broadcast_buffers=False)
         half = [{"input_ids": f["input_ids"][6 * rank : 6 * rank + 6]} for f in columns(3, rows=12)]
         CachedGradients(wrapped, ContrastiveLoss(CONTRASTIVE), chunk=4)(half).backward()
+        del wrapped  # the last reference to a group must not be a model's: gloo's threads wait for it, and it for them
     if rank == 0:
         torch.save(model.words.weight.grad, Path(folder) / "found.pt")
 
