@@ -29,6 +29,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST = 600  # seconds of a child: one that hangs must not keep those after it waiting
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 WARM = """torch accelerate transformers.trainer transformers.models.bert.modeling_bert safetensors.torch tokenizers
 pyarrow.ipc faiss bm25s ir_measures scipy.stats matplotlib.pyplot datasets drkit_cli.main drkit.train.trainer
@@ -144,6 +145,7 @@ def start(job, scratch, rank, variables):
     if child := os.fork():
         return child
     code = 1
+    signal.alarm(LONGEST)
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "out"), (2, "err")):
