@@ -61,7 +61,7 @@ def evaluate_encoder(
     inner product, and those of all passages are kept in memory. encode_queries: the same for queries, if it is another.
     collection: as `drkit compose --collection` names it, or an object such as `drkit.data.BeirCollection`.
 
-    Raises DrkitError if there are no such queries, and as `FlatIndex.build` and `evaluate` do.
+    Raises DrkitError if there are no passages or no such queries, and as `FlatIndex.build` and `evaluate` do.
     """
     check_measures(measures)
     source: Any = NamedCollection(collection) if isinstance(collection, str) else collection
@@ -69,8 +69,12 @@ def evaluate_encoder(
     for passages in batched(source.passages(), batch):
         ids += [passage.doc_id for passage in passages]
         vectors.append(np.asarray(encode([passage.content for passage in passages]), dtype=np.float32))
+    if not ids or not queries:
+        raise DrkitError(f"{source.name} has no {'passages' if not ids else f'{split!r} queries'} to evaluate on")
     index = FlatIndex.build(np.concatenate(vectors), ids)
     asked = np.asarray((encode_queries or encode)([query.text for query in queries]), dtype=np.float32)
+    if len(asked) != len(queries):
+        raise DrkitError(f"got {len(asked)} vectors for {len(queries)} queries; every query needs one")
     found = zip(queries, index.stream(asked, DEPTH + 1), strict=True)
     rows = ((query.query_id, list(hits.pairs())) for query, hits in found)
     return evaluate(rows, source.judgements(split), measures, exclude_self=exclude_self)

@@ -10,6 +10,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.commands.encoder_evaluation import EncoderEvaluation, data_sets
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage
+from drkit.data import DocumentsCollection, DocumentsConfig
 from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
@@ -344,5 +345,13 @@ def test_any_function_of_texts_is_evaluated_as_an_encoder_is(folder, encoder, tm
     assert same == expected
     with pytest.raises(DrkitError, match="no 'dev' queries"):
         module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", split="dev")
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "a.md").write_text("")
+    empty = DocumentsCollection(DocumentsConfig(path=str(tmp_path / "documents")))
+    with pytest.raises(DrkitError, match="has no passages to evaluate on"):
+        module.evaluate_encoder(opened.encode_passages, empty)
+    one_less = {"encode_queries": lambda texts: opened.encode_queries(texts)[1:]}
+    with pytest.raises(DrkitError, match="every query needs one"):
+        module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", **one_less)
     with pytest.raises(DrkitError, match="not finite"):
         module.evaluate_encoder(lambda texts: [[float("nan")]] * len(texts), f"beir:{folder / 'one'}")
