@@ -1,6 +1,7 @@
 """The pages in docs/examples, followed to the letter: their files written, their commands and snippets run.
 
-Only trainings of hundreds of steps are cut to a few: that they work is tested here, not what they learn.
+Only trainings of hundreds of steps are cut to a few: that they work is tested here, not what they learn. Blocks of `sh`
+are trainings at full size, which are planned.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.cli.following import run, run_warm
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 # A step of a page: a file by its path, another snippet, or commands.
-STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|python)\n(?P<text>.*?)```", re.DOTALL)
+STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|sh|python)\n(?P<text>.*?)```", re.DOTALL)
 # The script that the first snippet of a page is (if any), what the page must leave behind, and what it must print.
 PAGES = {
     "five-minutes": ("", ("runs/quick/encoder/modules.json", "report.html"), ("hybrid", "kept", "again")),
@@ -62,6 +63,9 @@ def test_a_page_works_to_the_letter(page, request, tmp_path):
         if step["language"] == "shell":
             for command in step["text"].splitlines():
                 outputs[command] = call(command)
+        elif step["language"] == "sh":
+            for command in step["text"].splitlines():
+                call(f"{command} --dry-run")
         elif step["path"] or not (tmp_path / script).exists():
             (tmp_path / (step["path"] or script)).write_text(step["text"])
         else:
@@ -77,3 +81,6 @@ def test_a_page_works_to_the_letter(page, request, tmp_path):
 
 def test_every_example_is_followed():
     assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "README"}
+    for path in FOLDER.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert len(re.findall(r"^```\w+$", text, re.MULTILINE)) == len([*STEP.finditer(text)]), path

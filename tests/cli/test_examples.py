@@ -1,4 +1,4 @@
-"""The commands on the page and in every `--help`, run as they stand there."""
+"""The commands of the README, on the page and in every `--help`, run as they stand there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 import click
 import pytest
 
+from drkit.recipe.toml import read_table
 from drkit_cli.main import _status, cli
 from tests.cli.test_output import COMMANDS
 from tests.data.seq2seq import write_t5
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guide" / "command-line.md"
 # To compose as the page does within a test: the same stages, fewer steps.
 SMALLER = [
     *("pretrain.max_steps=5", "finetune.max_steps=3", "finetune.negatives=1", "finetune.rounds.2.miners.0.depth=3"),
@@ -43,6 +45,13 @@ def commands_of(text):
 def page_commands():
     text = PAGE.read_text(encoding="utf-8").replace("\n## Completion", "\n## Completion\n```\n")
     return commands_of("\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)))
+
+
+def start_commands():
+    """The commands of the README and of the first page of the documentation; `all` of `.ci/run` are tried there."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "README.md"))
+    blocks = (block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
+    return dict.fromkeys(line for block in blocks for line in block.splitlines())
 
 
 def help_examples(command):
@@ -108,6 +117,24 @@ def test_the_page(line, place, done, monkeypatch, capsys):
     assert done[line].strip() or line.startswith("drkit run runs/R")
     if "--json" in line:
         json.loads(done[line])
+
+
+@pytest.mark.parametrize("line", start_commands())
+def test_the_first_commands(line, place, monkeypatch, capsys):
+    """Trainings are planned, and an installation names extras that exist."""
+    install, _, line = line.rpartition(" && ")
+    extras = re.findall(r"pip install -c constraints.txt -e \"\.\[(.+)\]\"", install)
+    known = read_table(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
+    assert {name for names in extras for name in names.split(",")} <= {*known}
+    if line == "pytest -n auto":
+        assert f"{install}\n" in (ROOT / ".ci" / "run").read_text().replace("--quiet ", "")
+        return
+    if line.startswith("drkit sweep"):
+        pytest.skip("many whole runs; a small sweep is on the page of commands")
+    if line.startswith("drkit init"):
+        (place / "recipe.toml").unlink(missing_ok=True)
+    more = ["--dry-run"] if line.startswith("drkit compose") and "--dry-run" not in line else []
+    assert call(line, monkeypatch, capsys, place, *more).strip()
 
 
 def test_every_command_is_on_the_page():

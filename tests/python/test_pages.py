@@ -78,6 +78,15 @@ def test_the_trainer_of_the_page_on_fine_tuning(place):
     assert abs(names["model"].eval().encode(texts) - before).max() > 1e-4
 
 
+def test_the_readme(place):
+    run = place / "runs" / "pydocs-pmi-enhanced"
+    run.mkdir(parents=True)
+    (run / "encoder").symlink_to(place / "encoder")
+    names = execute("../README.md", {})
+    assert len(names["vectors"]) == 1
+    assert names["EnhancedDecoder"].__name__ == "EnhancedDecoder"
+
+
 PACKAGES = ["commands", "data", "encoders", "evaluate", "losses", "maskers", "miners", "search", "train"]
 
 
