@@ -1,4 +1,4 @@
-"""Settings of the parts of test_broken_parts.py, apart from them so that importing the settings imports no torch."""
+"""Settings of the parts of test_broken.py, apart from them so that importing the settings imports no torch."""
 
 from __future__ import annotations
 

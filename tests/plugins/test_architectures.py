@@ -9,8 +9,7 @@ from drkit.errors import DrkitError
 from drkit.testing import check_architecture
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import toy_tokenizer
-from tests.plugins.packages import path_with, write_package
-from tests.warm import drkit
+from tests.plugins.packages import write_package
 
 SOURCE = """
 from drkit.plugin import BERT_LAYER, Architecture, Extension
@@ -87,11 +86,11 @@ def test_two_packages_that_declare_one_architecture_are_named(stranger):
         architecture("ernie")
 
 
-def test_they_are_listed_and_shown(stranger):
-    code, listed, _ = drkit("list", "architecture", PYTHONPATH=path_with(stranger))
+def test_they_are_listed_and_shown(stranger, command):
+    code, listed, _ = command("list", "architecture")
     assert code == 0
     assert "ernie" in listed
     assert "stranger 1.0" in listed
-    code, shown, _ = drkit("show", "architecture", "ernie", PYTHONPATH=path_with(stranger))
+    code, shown, _ = command("show", "architecture", "ernie")
     assert code == 0
     assert str(stranger / "stranger.py") in shown.replace("\n", "")

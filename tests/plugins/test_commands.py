@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.plugins.packages import path_with, write_package
-from tests.warm import drkit
+from tests.plugins.packages import write_package
 
 COMMANDS = """
 import click
@@ -31,9 +30,9 @@ def drkit_commands():
 
 
 @pytest.fixture
-def with_stranger(site):
+def with_stranger(site, command):
     write_package(site, "stranger", COMMANDS)
-    return lambda *arguments: drkit(*arguments, PYTHONPATH=path_with(site))
+    return command
 
 
 def test_a_command_of_a_stranger_is_called_and_its_errors_are_lines(with_stranger):
@@ -61,9 +60,9 @@ def test_a_broken_command_says_why_and_leaves_the_others(name, reason, with_stra
     assert all(f"  {command} " in out for command in ("run", "shout", "report", name))
 
 
-def test_an_unknown_command_names_the_closest_and_what_was_not_loaded(site):
+def test_an_unknown_command_names_the_closest_and_what_was_not_loaded(site, command):
     write_package(site, "failing", "raise RuntimeError('theirs')")
-    code, out, err = drkit("serv", PYTHONPATH=path_with(site))
+    code, out, err = command("serv")
     assert (code, out) == (2, "")
     assert "did you mean 'serve'" in err
     assert "failing (RuntimeError: theirs)" in err

@@ -1,16 +1,21 @@
-"""Broken parts of strangers: the contract names the defect in one line, and so does a recipe before its first stage."""
+"""Plugins that are broken, in whole or in part, or claim the names of others: each is named, and takes nobody down."""
 
+import json
 import re
+import signal
+from importlib.metadata import EntryPoint, entry_points
 
 import attrs
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from drkit.core.registry import Registry, installed
+from drkit.core.registry import GROUP, Registry, discover, installed
 from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.core.types import StepOutput
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.trial import try_parts
 from drkit.testing import (
     check_collection,
@@ -22,9 +27,318 @@ from drkit.testing import (
     check_signal,
     check_spec,
 )
-from tests.plugins.packages import path_with, write_package
+from drkit_cli.commands.listing import KINDS, PARTS
+from drkit_cli.main import cli
+from tests.plugins.packages import installed_with, write_package
 from tests.plugins.settings import ImportsTorch, Loose
-from tests.warm import drkit
+
+# Packages that cannot be loaded
+
+LOST_RECIPE = """
+@hookimpl
+def drkit_components():
+    return [part("masker", "sound", provides=("view", "rows"))]
+
+@hookimpl
+def drkit_recipes():
+    here = Path(__file__).parent
+    return {"lost": here / "lost.toml", "found": here / "found.toml", "number": 3}
+"""
+LOOSE = """
+@define
+class Loose:
+    ratio: float = 0.1
+
+@frozen
+class Asking:
+    ratio: float
+
+@hookimpl
+def drkit_components():
+    return [part("masker", "loose", config=Loose), part("masker", "asking", config=Asking), part("masker", "sound")]
+"""
+BROKEN = {
+    "import-error": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    "misspelled": ("@hookimpl\ndef drkit_componets():\n    return []", "did you mean 'drkit_components'"),
+    "extra-argument": ("@hookimpl\ndef drkit_components(what):\n    return []", "PluginValidationError"),
+    "raises-in-hook": ("@hookimpl\ndef drkit_components():\n    return 1 / 0", "ZeroDivisionError"),
+    "of-tomorrow": ("DRKIT_API = 2", "version 2 of drkit's API, and this drkit has 1; update drkit"),
+    "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "must return ComponentSpecs, got 'pmi'"),
+    "not-an-extension": ("@hookimpl\ndef drkit_backends():\n    return [3]", "must return Extensions, got 3"),
+    "interrupting": ("raise KeyboardInterrupt('theirs')", "KeyboardInterrupt: theirs"),
+    "exiting": ("raise SystemExit(3)", "SystemExit: 3"),
+    "skipping": ("import pytest\npytest.skip('theirs', allow_module_level=True)", "Skipped: theirs"),
+    "many-lines": ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),
+}
+
+
+GOOD = """
+def make(config, context):
+    return ("made", config)
+
+@hookimpl
+def drkit_components():
+    return [part("masker", "stranger", "good:make")]
+"""
+
+
+def report_of(here, name):
+    return next(report for report in here.plugins if report.name == name)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_unknown_name_lists_the_plugins_that_failed(name, site):
+    source, said = BROKEN[name]
+    write_package(site, name, source)
+    here = installed_with(site)
+    assert said in report_of(here, name).error
+    with pytest.raises(UnknownNameError) as caught:
+        here.registry.get("masker", "theirs")
+    assert f"Not loaded: {name} (" in str(caught.value)
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(UnknownNameError, match="Not loaded"):
+        compose(ComposeRequest(paper="theirs"), here)
+    assert compose(ComposeRequest(), here).name == "pydocs-pmi-enhanced"
+
+
+def test_all_of_them_leave_a_good_one_working_in_any_order(site):
+    for name, (source, _) in BROKEN.items():
+        write_package(site, name, source)
+    write_package(site, "good", GOOD)
+    found = [*entry_points(group=GROUP), EntryPoint("missing", "no_such_module", GROUP)]
+    for here in (discover(found), discover(reversed(found))):
+        assert here.registry.build("masker", "stranger")[0] == "made"
+        failed = {report.name: report for report in here.plugins if report.error}
+        assert {*failed} == {*BROKEN, "missing"}
+        assert not any(report.specs for report in failed.values())
+    assert [r.name for r in here.plugins] == [r.name for r in discover(found).plugins]
+
+
+def test_a_missing_recipe_file_takes_nothing_else_away(site, command):
+    (site / "found.toml").write_text(installed().recipe("retromae").text())
+    write_package(site, "lost-recipe", LOST_RECIPE)
+    here = installed_with(site)
+    report = report_of(here, "lost-recipe")
+    assert not report.error
+    assert [spec.name for spec in report.specs] == ["sound"]
+    assert compose(ComposeRequest(paper="found", masker="sound"), here).pretrain.decoders["main"].masker.use == "sound"
+    with pytest.raises(DrkitError, match=r"the recipe 'lost' of lost-recipe 1.0 is broken: .*lost.toml does not exist"):
+        compose(ComposeRequest(paper="lost"), here)
+    with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 is broken: 3 is not a path"):
+        here.recipe("number")
+    code, out, _ = command("plugins")
+    assert code == 0
+    assert "lost-recipe (lost-recipe 1.0): recipe 'lost':" in out
+    code, out, err = command("list")
+    assert code == 0, err
+    code, _, err = command("show", "recipe", "lost")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_settings_that_are_not_frozen_or_lack_defaults_are_refused_at_load(site):
+    write_package(site, "loose", LOOSE)
+    here = installed_with(site)
+    report = report_of(here, "loose")
+    assert [spec.name for spec in report.specs] == ["sound"]
+    assert "masker 'loose': settings class Loose is not frozen (use attrs.frozen)" in report.problems
+    assert "masker 'asking': settings without a default: 'ratio'" in report.problems
+    with pytest.raises(UnknownNameError, match=r"Not loaded: .*settings class Loose is not frozen"):
+        here.registry.get("masker", "loose")
+
+
+def test_what_a_plugin_prints_is_no_result_of_a_command(site, command):
+    write_package(site, "talking", "print('hello from a plugin')\n\n@hookimpl\ndef drkit_components():\n    return []")
+    _, out, err = command("plugins", "--json")
+    assert "talking" in {plugin["name"] for plugin in json.loads(out)["plugins"]}
+    assert "hello from a plugin" in err
+
+
+def test_ctrl_c_while_plugins_are_loaded_ends_the_program(site):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    write_package(site, "slow", "import signal\nsignal.raise_signal(signal.SIGINT)")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            installed_with(site)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Names that several packages claim: drkit's own keep working, and everyone's can be named
+
+# Claims the recipes that every `compose` starts from, and a part and a pipeline of drkit's own.
+GREEDY = """
+HERE = Path(__file__).parent
+
+@frozen
+class Settings:
+    ratio: float = setting(0.3, None, "share of tokens")
+    path: str = setting("", None, "a file")
+
+@hookimpl
+def drkit_components():
+    return [
+        part("masker", "pmi", config=Settings, provides=("view", "rows")),
+        part("masker", "uniform", config=Settings, provides=("view", "rows")),
+        part("miner", "margin", config=Settings, receives=("candidates",)),
+        part("collection", "shelf", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
+        part("collection", "beir", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
+    ]
+
+@hookimpl
+def drkit_recipes():
+    return {name: HERE / "own.toml" for name in ("default", "transformer", "two-stage", "retromae")}
+
+@hookimpl
+def drkit_pipelines():
+    return {"two-stage": HERE / "own.toml"}
+"""
+SHELVES = """
+@frozen
+class Settings:
+    path: str = setting("", None, "a file")
+
+@hookimpl
+def drkit_components():
+    return [part("collection", name, config=Settings, shorthand="path") for name in COLLECTIONS]
+
+"""
+OTHER = """
+@hookimpl
+def drkit_components():
+    return [part("collection", "shelf"), part("masker", "only-mine", provides=("view", "rows"))]
+"""
+
+
+@pytest.fixture
+def greedy(site):
+    simlm = installed().recipe("simlm").text(small=True)
+    (site / "own.toml").write_text(f"# a recipe of a stranger. A copy of SimLM's\n{simlm}")
+    write_package(site, "greedy", GREEDY)
+    write_package(site, "my-other", OTHER, version="2.1")
+    return installed_with(site)
+
+
+def test_drkits_own_names_mean_drkits_own(greedy):
+    for wanted in (
+        ComposeRequest(),
+        ComposeRequest(scale="quick"),
+        ComposeRequest(paper="retromae", masker="pmi"),
+        ComposeRequest(pipeline="two-stage", collection="beir:folder", miners=("bm25", "margin")),
+    ):
+        assert compose(wanted, greedy) == compose(wanted, installed())
+    assert greedy.registry.get("masker", "pmi").provider.startswith("drkit ")
+    assert greedy.recipe("default") == installed().recipe("default")
+
+
+def test_everyones_part_is_named_by_its_package(greedy):
+    found = compose(ComposeRequest(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
+    masker = found.pretrain.decoders["main"].masker
+    assert (masker.use, masker.config.ratio) == ("greedy:pmi", 0.5)
+    assert (found.collection.use, found.collection.config.path) == ("greedy:beir", "folder")
+    assert found.name == "folder-greedy-pmi-enhanced", "after the folder that it is to read"
+    assert compose(ComposeRequest(masker="drkit:pmi"), greedy) == compose(ComposeRequest(masker="pmi"), greedy)
+    assert (
+        compose(ComposeRequest(masker="my_other:only-mine"), greedy).pretrain.decoders["main"].masker.use == "only-mine"
+    )
+    chained = compose(ComposeRequest(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
+    assert [c.use for c in chained] == ["run-file", "greedy:margin"]
+    assert chained[0].config.path == "x.trec"
+    assert (
+        compose(ComposeRequest(paper="greedy:retromae"), greedy).pretrain
+        == compose(ComposeRequest(paper="simlm"), greedy).pretrain
+    )
+
+
+def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
+    wanted = ComposeRequest(
+        settings=('pretrain.decoders.main.masker.use="greedy:pmi"', "pretrain.decoders.main.masker.ratio=0.4")
+    )
+    found = compose(wanted, greedy)
+    assert found.pretrain.decoders["main"].masker.config.ratio == 0.4
+    assert recipe_from_table(parse_toml(recipe_toml(found), "recipe"), greedy.registry) == found
+
+
+def test_between_two_strangers_a_bare_name_is_an_error_that_names_both(greedy):
+    with pytest.raises(DrkitError, match=r"greedy 1\.0 and my-other 2\.1; write 'greedy:shelf' or 'my-other:shelf'"):
+        compose(ComposeRequest(collection="shelf"), greedy)
+    assert compose(ComposeRequest(collection="greedy:shelf:a:b"), greedy).collection.config.path == "a:b"
+    assert compose(ComposeRequest(collection="my-other:shelf"), greedy).collection.use == "my-other:shelf"
+    with pytest.raises(UnknownNameError, match=r"greedy:shelf, .*my-other:shelf"):
+        compose(ComposeRequest(collection="shelves"), greedy)
+
+
+def test_the_word_before_a_colon_is_a_part_of_drkits_own_first_then_a_package_then_a_part(site):
+    write_package(site, "beir", SHELVES + "COLLECTIONS = 'beir', 'old', 'new'")  # as a part of drkit's own is called
+    write_package(site, "old", SHELVES + "COLLECTIONS = 'shelf', 'box'")
+    registry = installed_with(site).registry
+
+    def read(text):
+        spec, value = registry.split("collection", text)
+        return spec.provider.split()[0], spec.name, value
+
+    assert read("beir:new") == ("drkit", "beir", "new")
+    assert read("beir") == ("drkit", "beir", None)
+    assert read("old:shelf") == ("old", "shelf", None)
+    assert read("old:shelf:x") == ("old", "shelf", "x")
+    assert read("old:letters") == ("beir", "old", "letters")
+    assert read("new:x") == ("beir", "new", "x")
+    assert registry.get("collection", "beir:beir").provider == "beir 1.0"
+    with pytest.raises(DrkitError, match="'margin' takes no value after a colon; write `margin`"):
+        registry.split("miner", "margin:3")
+
+
+def test_a_name_that_one_package_registers_twice_says_so(site):
+    write_package(
+        site,
+        "doubled",
+        "@hookimpl\ndef drkit_components():\n    return [part('masker', 'same'), part('masker', 'same')]",
+    )
+    with pytest.raises(DrkitError, match=r"registered twice by doubled 1\.0"):
+        installed_with(site).registry.get("masker", "same")
+
+
+def test_clashes_are_marked_where_parts_are_listed(greedy, command):
+    code, out, _ = command("list", "masker")
+    assert code == 0
+    assert "masker 'pmi' is claimed by drkit and greedy: 'pmi' means drkit's, write 'greedy:pmi' for the other" in out
+    assert "greedy:pmi " in out
+    code, out, _ = command("list", "recipe")
+    assert "recipe 'default' is claimed by drkit and greedy" in out
+    assert "a recipe of a stranger" in out
+    code, out, _ = command("plugins")
+    assert code == 0
+    assert "collection 'shelf' is claimed by greedy and my-other: write 'greedy:shelf' or 'my-other:shelf'" in out
+    assert "pipeline 'two-stage' is claimed by drkit and greedy" in out
+    code, out, _ = command("show", "masker", "greedy:pmi")
+    assert "share of tokens" in out
+    code, _, err = command("compose", "--masker", "greedy:pmi", "--decoder", "enhanced", "--dry-run")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_name_of_every_kind_is_listed_and_shown(kind):
+    here = installed()
+    names = here.registry.names(kind) if kind in PARTS else list(here.table(kind))
+    listed = CliRunner().invoke(cli, ["list", kind])
+    assert listed.exit_code == 0
+    assert names or kind == "pooling", "those of drkit are no parts"
+    for name in names:
+        assert name in listed.output
+        shown = CliRunner().invoke(cli, ["show", kind, name])
+        assert shown.exit_code == 0, (name, shown.output)
+        assert shown.output.strip()
+
+
+def test_an_unknown_package_is_named():
+    with pytest.raises(DrkitError, match="no package 'nobody' provides a masker named 'pmi'; write 'pmi'"):
+        compose(ComposeRequest(masker="nobody:pmi"), installed())
+    with pytest.raises(UnknownNameError, match="no masker named 'nobody'"):
+        compose(ComposeRequest(masker="nobody:nothing"), installed())
+
+
+# Parts: the contract names the defect in one line, and so does a recipe before its first stage
 
 HERE = "tests.plugins.broken"
 # How the parts of a kind are declared, what checks their contract, and a recipe that uses one.
@@ -392,24 +706,24 @@ SMALL = [
 ]
 
 
-def composed(site, texts, *arguments):
+@pytest.fixture
+def composed(site, texts, command):
+    """`command` for a small recipe of these texts."""
     settings = [f"--set={setting}" for setting in SMALL]
-    return drkit(
-        *("compose", "--collection", f"jsonl:{texts}", *settings, "--run-dir", site / "run", *arguments),
-        PYTHONPATH=path_with(site),
-    )
+    wanted = ("compose", "--collection", f"jsonl:{texts}", *settings, "--run-dir", site / "run")
+    return lambda *arguments: command(*wanted, *arguments)
 
 
-def test_an_installed_broken_part_ends_with_one_line_before_the_first_stage(site, texts):
-    code, _, err = composed(site, texts, '--set=pretrain.encoder.losses.more={use="detached"}')
+def test_an_installed_broken_part_ends_with_one_line_before_the_first_stage(site, composed):
+    code, _, err = composed('--set=pretrain.encoder.losses.more={use="detached"}')
     assert code == 2
     (line,) = err.splitlines()
     assert line.startswith("error: loss 'detached' (broken-package 0.7): the loss carries no gradient")
     assert not (site / "run").exists()
 
 
-def test_an_exception_inside_a_run_names_the_part_before_its_traceback(site, texts):
-    code, _, err = composed(site, texts, "--masker", "fails-later")
+def test_an_exception_inside_a_run_names_the_part_before_its_traceback(composed):
+    code, _, err = composed("--masker", "fails-later")
     assert code == 1
     said = "error in masker 'fails-later' (broken-package 0.7): OverflowError: too many texts"
     lines = err.splitlines()
