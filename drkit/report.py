@@ -10,13 +10,6 @@ from attrs import frozen
 from drkit.charts import Line, Panel
 from drkit.core.escaping import escape_markdown, escape_paragraph
 
-# Systems of a run that have another name for readers.
-SYSTEM_NAMES = {
-    "bm25": "BM25",
-    "as-it-is": "as it is",
-    "initial": "as it starts",
-    "no-pretraining": "without pre-training",
-}
 # Curves of a panel, beside each other's ends.
 _MAX_LABELS = 5
 

@@ -30,18 +30,10 @@ from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
 from drkit.core.spec import Kind
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
 from drkit.recipe.parts import parts_in_use, parts_of
-from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
-BASELINE = "no-pretraining"
-# What a verdict compares with, in words.
-_COMPARED = {
-    "as-it-is": "the encoder as it is",
-    "initial": "the encoder as it starts",
-    BASELINE: "the encoder without pre-training",
-    "bm25": "BM25",
-}
 # Columns of a terminal below which tables that do not fit become lists.
 _NARROW = 60
 # Columns where COLUMNS is 0, or less than a name needs.
@@ -152,7 +144,7 @@ def score_table(rows: Sequence[Row]) -> FittingTable:
     from drkit.evaluate.systems import cell
 
     measures = list(rows[0].values)
-    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    cells = [[system_name(row.system), *(cell(row, measure) for measure in measures)] for row in rows]
     return evolve(table(f"{rows[0].queries:,} queries", ("system", *measures), cells), justify="right")
 
 
@@ -228,9 +220,9 @@ def _evaluated(plan: Plan, split: str) -> Iterator[str]:
         if stage.spec is not EVALUATION:
             continue
         (search,) = (one for one in searches if one.name == stage.inputs["runs"].stage)
-        words = ["bm25"] if "bm25" in search.inputs else []
-        names = [*words, *search.settings.retrievers, *search.settings.reranked, *(["hybrid"] if is_fused else [])]
-        yield f"{', '.join(SYSTEM_NAMES.get(name, name) for name in names)}; {stage.summary} of the {split} queries"
+        words = [BM25_NAME] if BM25_NAME in search.inputs else []
+        names = [*words, *search.settings.retrievers, *search.settings.reranked, *([HYBRID_NAME] if is_fused else [])]
+        yield f"{', '.join(system_name(name) for name in names)}; {stage.summary} of the {split} queries"
 
 
 def _progress(to_do: int, stages: int) -> str:
@@ -365,11 +357,11 @@ def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
-    from drkit.evaluate.systems import VERDICT_CAPTION
+    from drkit.evaluate.systems import VERDICT_CAPTION, verdict
     from drkit.runs.stages.retriever import chosen_on_dev
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
-    verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []
+    verdicts = verdict(metrics) if metrics else []
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     chosen = chosen_on_dev({name: manifest.metrics for name, manifest in done.items()})
     return [*verdicts, *chosen, *truncations(run, done)]
@@ -380,29 +372,10 @@ def _scores(metrics: Mapping[str, Any]) -> FittingTable:
 
     measures = list(metrics["measures"])
     rows = [
-        [Text(SYSTEM_NAMES.get(row["system"], row["system"])), *(Text(stored_cell(row, m)) for m in measures)]
-        for row in metrics["rows"]
+        [Text(system_name(row["system"])), *(Text(stored_cell(row, m)) for m in measures)] for row in metrics["rows"]
     ]
     title = f"{metrics['queries']:,} {metrics['split']} queries"
     return FittingTable(title, ("system", *measures), rows, justify="right")
-
-
-def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the exported retriever beats what it started from, no pre-training, and BM25.
-
-    If the run exports the encoder that it started from, this is about the last retriever. The re-ranker is compared
-    with the retriever whose hits it ranks, the fusion with BM25.
-    """
-    from drkit.evaluate.systems import hybrid_verdict, reranker_verdict, verdict_text
-
-    values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
-    compared, lines = metrics["compared"], []
-    for other, label in _COMPARED.items():
-        if other in values and other != compared:
-            p = metrics["against"].get(other, {}).get(measure)
-            name = SYSTEM_NAMES.get(compared, compared)
-            lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
-    return [*lines, *reranker_verdict(metrics, measure), *hybrid_verdict(metrics, measure)]
 
 
 def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
@@ -414,7 +387,7 @@ def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
     if "report" in done:
         kept.append(("page", f"drkit report {quote(str(run))}"))
     if "index" in done:
-        hybrid = " --hybrid" if "hybrid" in done else ""
+        hybrid = " --hybrid" if HYBRID_NAME in done else ""
         kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"))
     return kept
 

@@ -24,10 +24,8 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
+from drkit.evaluate.names import INITIAL, STARTS, system_name
 from drkit.recipe.toml import recipe_toml
-from drkit.report import SYSTEM_NAMES
-from drkit.runs.stages.evaluation import STARTS
-from drkit.runs.stages.start import INITIAL
 
 CARD = "README.md"
 _LOADING = """
@@ -166,7 +164,7 @@ def _rows(run: RunRecord) -> list[tuple[str, list[str]]]:
     """Return the run's table: each system's mean measures; the encoder of the card is marked."""
     if run.results is None:
         return []
-    named = {name: SYSTEM_NAMES.get(name, name) for name in run.results.runs}
+    named = {name: system_name(name) for name in run.results.runs}
     exported, measures = _row(run), run.results.measures
     this = "this encoder" if len(run.results.runs.get(exported, ())) == 1 else "mean of draws, this encoder is one"
     return [

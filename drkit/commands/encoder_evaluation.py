@@ -13,7 +13,7 @@ import numpy as np
 from attrs import field, frozen
 
 from drkit.commands.collections import NamedCollection
-from drkit.commands.evaluation import HYBRID, OwnHits
+from drkit.commands.evaluation import OwnHits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
@@ -25,6 +25,7 @@ from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
 from drkit.evaluate.measures import MEASURES, write_json
+from drkit.evaluate.names import HYBRID_NAME
 from drkit.evaluate.tuning import choose_bm25, describe_bm25
 from drkit.recipe.start import RECIPE
 from drkit.search import FlatIndex, align, build_index, convex, encode_corpus, read_run
@@ -281,9 +282,9 @@ class EncoderEvaluation:
                 first, second = (rows(system, "dev") for system in runs)
                 tuned = tune_weight(first, second, judged["dev"], self.measures[0])
                 weight, reason = tuned.weight, f"tuned on {tuned.queries:,} dev queries by {self.measures[0]}"
-            self._note(name, f"{HYBRID} has weight {weight:g} for {[*runs][1]}, {reason}")
+            self._note(name, f"{HYBRID_NAME} has weight {weight:g} for {[*runs][1]}, {reason}")
             first, second = (rows(system, split) for system in runs)
-            scores[HYBRID] = evaluate(convex(align(first, second), weight, DEPTH), judgements, self.measures)
+            scores[HYBRID_NAME] = evaluate(convex(align(first, second), weight, DEPTH), judgements, self.measures)
         return scores
 
 

@@ -16,6 +16,7 @@ from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
+from drkit.evaluate.names import HYBRID_NAME
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
@@ -23,7 +24,7 @@ from drkit.search import read_run
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow
 
-EVALUATION, RUNS, HYBRID, COLLECTION = "evaluation", "runs", "hybrid", "collection"
+EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
 
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
@@ -202,7 +203,7 @@ def _system(run: Path, name: str) -> System:
     runs = _results(run)["runs"]
     if name not in runs:
         raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
-    folder = run / (HYBRID if name == HYBRID else RUNS)
+    folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
     files = tuple(folder / f"{draw}.trec" for draw in runs[name])
     return System(name, files, run)
 

@@ -15,6 +15,15 @@ from attrs import evolve, field, frozen
 from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
+from drkit.evaluate.names import (
+    AS_IT_IS,
+    BASELINE,
+    BM25_NAME,
+    HYBRID_NAME,
+    INITIAL,
+    system_in_words,
+    system_name,
+)
 from drkit.evaluate.significance import TTest, holm, paired_t_test
 
 LEVEL = 0.05
@@ -60,7 +69,7 @@ def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | 
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """Format the rows as a Markdown table; see `table_caption` for the values in brackets.
+    """Format the rows as a Markdown table, by `system_name`; see `table_caption` for the values in brackets.
 
     >>> a = Scores({"RR@10": {"q1": 0.5, "q2": 1.0, "q3": 0.0}})
     >>> b = Scores({"RR@10": {"q1": 1.0, "q2": 1.0, "q3": 0.5}})
@@ -71,7 +80,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     | retriever-1 | 0.833 (p = 0.184) |
     """
     measures = list(rows[0].values) if rows else []
-    lines = [["system", *measures], *([row.system, *(cell(row, m) for m in measures)] for row in rows)]
+    lines = [["system", *measures], *([system_name(row.system), *(cell(row, m) for m in measures)] for row in rows)]
     text = [f"| {' | '.join(map(escape_markdown, line))} |" for line in lines]
     return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
 
@@ -128,32 +137,46 @@ def verdict_text(system: str, other: str, measure: str, values: tuple[float, flo
 VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
 
 
-def reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the re-ranker of an evaluation's results beats the retriever in the row above it.
+def verdict(results: Mapping[str, Any]) -> list[str]:
+    """Return in words, by the first measure of an evaluation's results, what its retriever gained.
 
-    That one's hits are what it ranks. Empty without a re-ranker. If it does not rank them better, the text says how to
-    leave it out.
+    The `compared` retriever is tested against the encoder it started from, no pre-training, and BM25; a re-ranker
+    against the retriever whose hits it ranks; the hybrid against BM25, with its weight.
     """
+    measure, compared = results["measures"][0], results["compared"]
+    values = {row["system"]: row["values"][measure] for row in results["rows"]}
+    lines = []
+    for other in (AS_IT_IS, INITIAL, BASELINE, BM25_NAME):
+        if other in values and other != compared:
+            p = results["against"].get(other, {}).get(measure)
+            pair = (values[compared], values[other])
+            lines.append(verdict_text(system_name(compared), system_in_words(other), measure, pair, p))
+    return [*lines, *_reranker_verdict(results, measure), *_hybrid_verdict(results, measure)]
+
+
+def _reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
+    """Say whether the re-ranker beats the retriever in the row above it; if not, how to leave it out."""
     for above, row in pairwise(results["rows"]):
         if row["system"] == "reranker":
             values, p = (row["values"][measure], above["values"][measure]), _number(row["tests"][measure]["p"])
-            text = verdict_text("reranker", f"{above['system']}, whose hits it ranks", measure, values, p)
+            text = verdict_text("reranker", f"{system_name(above['system'])}, whose hits it ranks", measure, values, p)
             return [text if values[0] > values[1] else f"{text}; --set evaluation.rerank=false leaves it out"]
     return []
 
 
-def hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the hybrid of an evaluation's results beats BM25, and its weight; empty without one."""
-    if "hybrid" not in results:
+def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
+    """Say whether the hybrid beats BM25, and its weight."""
+    if HYBRID_NAME not in results:
         return []
-    facts = results["hybrid"]
+    facts = results[HYBRID_NAME]
     values = {row["system"]: row["values"][measure] for row in results["rows"]}
-    p = _number(facts["against"]["bm25"][measure])
+    p = _number(facts["against"][BM25_NAME][measure])
     tuned = facts["tuned"]
     how = f"tuned on {tuned['queries']:,} dev queries ({tuned['measure']})" if tuned else "the default weight"
     return [
-        verdict_text("hybrid", "BM25", measure, (values["hybrid"], values["bm25"]), p),
-        f"hybrid: {facts['weight']:g} x {facts['retriever']} + {1 - facts['weight']:g} x BM25, min-max scaled; {how}",
+        verdict_text("hybrid", "BM25", measure, (values[HYBRID_NAME], values[BM25_NAME]), p),
+        f"hybrid: {facts['weight']:g} x {system_name(facts['retriever'])} + {1 - facts['weight']:g} x BM25, min-max "
+        f"scaled; {how}",
     ]
 
 
@@ -253,7 +276,9 @@ def versus_markdown(found: Sequence[Versus], texts: Mapping[str, str] | None = N
     for one in found:
         for label, changes in (("gains", one.gained), ("losses", one.lost)):
             if changes:
-                title = f"{one.measure}, largest {label} of {one.system} against {one.baseline}:"
+                title = (
+                    f"{one.measure}, largest {label} of {system_name(one.system)} against {system_name(one.baseline)}:"
+                )
                 lines += ["", escape_paragraph(title), ""]
                 lines += [f"- {escape_markdown(line)}" for line in change_lines(changes, texts or {})]
     return "\n".join(lines)
@@ -280,8 +305,8 @@ def _cells(one: Versus) -> list[str]:
     star = "*" if one.corrected < LEVEL else ""
     return [
         one.measure,
-        f"{one.system} ({one.value:.3f})",
-        f"{one.baseline} ({one.against:.3f})",
+        f"{system_name(one.system)} ({one.value:.3f})",
+        f"{system_name(one.baseline)} ({one.against:.3f})",
         f"{one.test.difference:+.3f}",
         interval(one.test),
         p_text(one.test.p),

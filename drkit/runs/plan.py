@@ -24,6 +24,7 @@ from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
+from drkit.evaluate.names import AS_IT_IS, BASELINE, HYBRID_NAME, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.schema import INITIAL as FROM_INITIAL
 from drkit.recipe.schema import PRETRAINED, PSEUDO, Recipe
@@ -37,13 +38,12 @@ from drkit.runs.plan_encoder import (
 )
 from drkit.runs.plan_rounds import PlannedSystem, add_index, plan_rounds, plan_start, reading_of, refuse_stage_names
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput
-from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED, UNTUNED_HYBRID
-from drkit.runs.stages.finetune import BASELINE, FINETUNE
+from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, SEARCH, UNTUNED, UNTUNED_HYBRID
+from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import FINETUNED, PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
-from drkit.runs.stages.retriever import AS_IT_IS, BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
-from drkit.runs.stages.start import INITIAL
+from drkit.runs.stages.retriever import BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
 
 
 @frozen
@@ -165,8 +165,9 @@ def _plan_export(builder: PlanBuilder, candidates: list[str]) -> _Exported:
         trained = [
             name for name, is_on in (("pretrain", builder.recipe.pretrain), ("finetune", builder.rounds)) if is_on
         ]
+        method = "pseudo-queries" if builder.rounds else "pre-training"
         outcome = (
-            f"exported: {AS_IT_IS}; no dev queries show that {'pseudo-queries' if builder.rounds else 'pre-training'} "
+            f"exported: {system_in_words(AS_IT_IS)}; no dev queries show that {method} "
             f"improved, and did not harm, an encoder that is trained already. --set evaluation.export=last exports "
             f"{candidates[-1]}; {' '.join(f'--set {name}=none' for name in trained)} leaves the training out"
         )

@@ -18,6 +18,7 @@ from drkit.core.spec import GeneratorSettings, Kind, QuerySettings
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.errors import DrkitError
+from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
 from drkit.recipe.schema import (
     FROM_SCRATCH,
@@ -37,7 +38,6 @@ from drkit.runs.stages.start import (
     ENCODER_FROM_SCRATCH,
     EXISTING_ENCODER,
     EXISTING_GENERATOR,
-    INITIAL,
     TRAINED_GENERATOR,
     GeneratorSizes,
     PoolingPart,

@@ -16,6 +16,8 @@ from drkit.core.files import local_path, path_state
 from drkit.core.spec import TEACHER, Kind
 from drkit.data.rows import require_file
 from drkit.errors import DrkitError, ProblemsError
+from drkit.evaluate.names import AS_IT_IS, BASELINE, system_in_words, system_name
+from drkit.evaluate.names import INITIAL as INITIAL_ENCODER
 from drkit.miners.specs import HasAnswerConfig, RunFileConfig, refresh_settings
 from drkit.recipe.parts import received_columns
 from drkit.recipe.schema import (
@@ -38,11 +40,10 @@ from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, trai
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.columns import COLUMN
-from drkit.runs.stages.finetune import BASELINE, FINETUNE
+from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
-from drkit.runs.stages.retriever import AS_IT_IS, EXPORT, INDEX
-from drkit.runs.stages.start import INITIAL as INITIAL_ENCODER
+from drkit.runs.stages.retriever import EXPORT, INDEX
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
 from drkit.runs.work import describe_schedule
 
@@ -127,7 +128,7 @@ def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
     try:
         reading = declared_reading(encoder.pretrained, reading_of(builder))
     except DrkitError as error:
-        builder.notes.append(f"the row {AS_IT_IS!r} reads texts as the recipe says, because of this: {error}")
+        builder.notes.append(f"{system_in_words(AS_IT_IS)} reads texts by the recipe's settings: {error}")
         reading = reading_of(builder)
     builder.add(
         AS_IT_IS,
@@ -240,7 +241,7 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
         inputs[f"column/{name}"] = StageOutput(_plan_column(builder, retriever, negatives, name, column))
     if refreshed and RERANKER in _required_by(builder, refreshed):
         inputs["reranker"] = StageOutput(RERANKER)
-    origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
+    origin = system_name(BASELINE) if retriever.name == BASELINE else f"from {retriever.start}"
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     # A precision of encoding repeats no training that neither mines again nor is validated.
     encodes = refreshed or settings.validation.every

@@ -14,15 +14,13 @@ from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import Scores
+from drkit.evaluate.names import BASELINE, BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
-from drkit.report import SYSTEM_NAMES
-from drkit.runs.stages.evaluation import HYBRID_NAME, STARTS
-from drkit.runs.stages.finetune import BASELINE
 from drkit.search import read_run
 
 # Systems that say nothing about a recipe: what it starts from, and what it is compared with.
-_SHARED = ("bm25", HYBRID_NAME, *STARTS, BASELINE)
+_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS, BASELINE)
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage
@@ -95,10 +93,10 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
         return []
     if len(runs) == 1:
         names = runs[0].scores
-        return [ReportedSystem(SYSTEM_NAMES.get(n, n), runs[0], n, scores) for n, scores in names.items()]
-    bm25 = [run.scores["bm25"].per_query if "bm25" in run.scores else None for run in runs]
+        return [ReportedSystem(system_name(n), runs[0], n, scores) for n, scores in names.items()]
+    bm25 = [run.scores[BM25_NAME].per_query if BM25_NAME in run.scores else None for run in runs]
     is_shared = bm25[0] is not None and all(one == bm25[0] for one in bm25)
-    found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if is_shared else []
+    found = [ReportedSystem(system_name(BM25_NAME), runs[0], BM25_NAME, runs[0].scores[BM25_NAME])] if is_shared else []
     for run in runs:
         if run.results is not None:
             found.append(ReportedSystem(run.name, run, run.compared, run.scores[run.compared]))
@@ -127,7 +125,7 @@ def choose_compared(runs: Sequence[RunRecord], wanted: str | None) -> list[RunRe
 def compared_notes(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield which system stands for each of several runs, and those that are the same, byte for byte."""
     evaluated = [run for run in runs if run.results is not None]
-    systems = {run.name: SYSTEM_NAMES.get(run.compared, run.compared) for run in evaluated}
+    systems = {run.name: system_name(run.compared) for run in evaluated}
     if len(set(systems.values())) == 1:
         yield f"Each run is represented by its system {next(iter(systems.values()))!r}."
     elif systems:
@@ -154,7 +152,7 @@ def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int
     Raises DrkitError if no system has that name.
     """
     for index, system in enumerate(systems):
-        if (wanted or "bm25") in (system.name, system.system):
+        if (wanted or BM25_NAME) in (system.name, system.system):
             return index
     if wanted is not None and systems:
         names = [system.name for system in systems]

@@ -278,7 +278,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
         run = tmp_path / own[0] if own else tmp_path / "texts"
         done = drkit("compose", *given, *collection, "--run-dir", run)
         said = " ".join((done.stdout + done.stderr).split())
-        assert "exported: as-it-is; no dev queries show" in said
+        assert "exported: the encoder as it is; no dev queries show" in said
         assert "; --set finetune=none leaves the training out" in said
         assert TextEncoder.load(run / "encoder").identity()["weights"] == TextEncoder.load(made).identity()["weights"]
         assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5

@@ -16,7 +16,8 @@ import torch
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
-from drkit.evaluate.systems import hybrid_verdict
+from drkit.evaluate.names import system_in_words
+from drkit.evaluate.systems import verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
@@ -133,7 +134,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     systems = {"bm25", "initial", "no-pretraining", "retriever-1", "retriever-2"}
     assert set(metrics["against"]) == systems - {metrics["compared"]}
     report = (run / "report" / "report.md").read_text()
-    for line in hybrid_verdict(metrics, "RR@10"):
+    for line in verdict(metrics):
         assert line in report
         assert line in " ".join(out.split())
     again = " ".join(drkit("evaluate", run, "-m", "RR@10").stdout.split())
@@ -392,7 +393,7 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     choice = json.loads((run / "choice" / "choice.json").read_text())
     best = max(choice["values"], key=choice["values"].get)
     assert choice["chosen"] == best
-    assert f"exported: {best}, the best of 4 retrievers" in " ".join(out.split())
+    assert f"exported: {system_in_words(best)}, the best of 4 retrievers" in " ".join(out.split())
     assert f"Exported: {best}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
     bm25 = read_manifest(run / "bm25").metrics
     shown = f"BM25: k1 {bm25['k1']:g}, b {bm25['b']:g}, the best of 2 on {bm25['queries']:,} dev queries"

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
+from drkit.evaluate.names import HYBRID_NAME
 from drkit.runs.stage import TRUNCATED, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.reranker import scoring_work
-from drkit.runs.stages.retriever import AS_IT_IS, bm25_seconds, dense_work
-from drkit.runs.stages.start import INITIAL
+from drkit.runs.stages.retriever import bm25_seconds, dense_work
 from drkit.runs.work import Sizes, Work
 
 
@@ -80,7 +80,6 @@ SEARCH = StageSpec(
 )
 
 
-HYBRID_NAME = "hybrid"
 # The exported retriever's name in the search of the dev queries.
 EXPORTED = "exported"
 # The retriever's weight where no dev queries tune it. Where they do, .2 to .3 is best for retrievers trained without
@@ -139,10 +138,6 @@ UNTUNED_HYBRID = StageSpec(
 )
 
 
-# Stages of the encoder from which a run starts.
-STARTS = (INITIAL, AS_IT_IS)
-
-
 @frozen
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
@@ -166,7 +161,7 @@ def _evaluation_work(stage: Stage[EvaluationSettings], sizes: Sizes) -> Work:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=3,
+    version=4,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING
+from drkit.evaluate.names import BASELINE
 from drkit.recipe.schema import Choice, Training, Validation
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.work import Sizes, Work, count_examples, reading_work, training_work
@@ -30,10 +31,6 @@ class FinetuneSettings:
     encoders: str = from_recipe("finetune.encoders")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     seed: int = from_recipe("seed")
-
-
-# The folder of the first labelled round without pre-training, for comparison; the recipe names the other rounds.
-BASELINE = "no-pretraining"
 
 
 def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
@@ -70,6 +67,7 @@ FINETUNE = StageSpec(
     records=(LOG, TRAINING, "validation.jsonl"),
     resumable=True,
     joint=True,
+    # The first labelled round without pre-training has a name of its own; the recipe names the others.
     folders=(BASELINE, "*"),
     prunable=WEIGHTS,
     work=_finetuning_work,

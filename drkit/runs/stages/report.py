@@ -33,7 +33,7 @@ class ReportSettings:
 
 REPORT = StageSpec(
     name="report",
-    version=7,
+    version=8,
     settings=ReportSettings,
     run="drkit.runs.steps.report:write_report",
     inputs={

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.evaluate.names import AS_IT_IS, system_in_words
 from drkit.evaluate.tuning import describe_bm25
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.work import FORWARD, Sizes, Work, reading_work
@@ -30,16 +31,14 @@ class ChoiceSettings:
 def describe_choice(choice: Mapping[str, Any]) -> str:
     """Return in words which retriever is exported, and why.
 
-    >>> choice = {"chosen": "as-it-is", "last": "retriever-1", "measure": "RR@10", "queries": 9}
-    >>> describe_choice({**choice, "values": {"as-it-is": 0.5, "retriever-1": 0.25}})
-    'exported: as-it-is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; retriever-1, the last, 0.250)'
+    >>> choice = {"chosen": "as-it-is", "last": "r-1", "measure": "RR@10", "queries": 9}
+    >>> describe_choice({**choice, "values": {"as-it-is": 0.5, "r-1": 0.25}})
+    'exported: the encoder as it is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; r-1, the last, 0.250)'
     """
     chosen, last, values, measure = (choice[key] for key in ("chosen", "last", "values", "measure"))
-    against = "the last" if chosen == last else f"{last}, the last, {values[last]:.3f}"
-    return (
-        f"exported: {chosen}, the best of {len(values)} retrievers on {choice['queries']:,} dev queries "
-        f"({measure} {values[chosen]:.3f}; {against})"
-    )
+    against = "the last" if chosen == last else f"{system_in_words(last)}, the last, {values[last]:.3f}"
+    best = f"the best of {len(values)} retrievers on {choice['queries']:,} dev queries"
+    return f"exported: {system_in_words(chosen)}, {best} ({measure} {values[chosen]:.3f}; {against})"
 
 
 CHOOSE = StageSpec(
@@ -58,9 +57,6 @@ class ExportSettings:
 
     reading: TextReading
 
-
-# The folder of the encoder that a run starts from, as it reads texts itself.
-AS_IT_IS = "as-it-is"
 
 EXPORT = StageSpec(
     name="export",

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING
+from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Training
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, from_recipe
 from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, target_work, training_work
@@ -60,8 +61,6 @@ class ExistingEncoderSettings:
     pretrained: str = from_recipe("encoder.pretrained")
 
 
-# The folder of the encoder that a run starts from.
-INITIAL = "initial"
 # Seconds for each token whose neighbours are counted, of these for each dimension, and for each number of the vectors.
 _NEIGHBOURS, _MULTIPLIED, _FACTORED = 1.2e-6, 5e-9, 1.6e-6
 # Bytes for each token while pairs are counted, and at most.

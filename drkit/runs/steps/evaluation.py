@@ -17,13 +17,12 @@ from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.store import count_truncated
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
+from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import table_caption
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
-    HYBRID_NAME,
-    STARTS,
     UNTUNED,
     EvaluationSettings,
     HybridSettings,

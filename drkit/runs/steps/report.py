@@ -10,7 +10,8 @@ from typing import Any
 from drkit.charts import Line, Panel, draw
 from drkit.core.files import read_log, write_text
 from drkit.errors import MissingExtraError
-from drkit.evaluate.systems import VERDICT_CAPTION, hybrid_verdict, reranker_verdict, stored_cell, table_caption
+from drkit.evaluate.names import system_name
+from drkit.evaluate.systems import VERDICT_CAPTION, stored_cell, table_caption, verdict
 from drkit.report import Block, Figure, Heading, Table, Text, loss_panels, markdown, probe_panels, validation_panel
 from drkit.runs.stage import StageRun, read_truncations
 from drkit.runs.stages.report import ReportSettings
@@ -47,8 +48,9 @@ def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     yield Heading("Results")
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
-    yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
-    lines = [*reranker_verdict(results, measures[0]), *hybrid_verdict(results, measures[0])]
+    cells = [[system_name(row["system"]), *(stored_cell(row, m) for m in measures)] for row in rows]
+    yield Table(["system", *measures], cells)
+    lines = verdict(results)
     for line in [VERDICT_CAPTION.rstrip(":"), *lines] if lines else []:
         yield Text(f"{line}.")
 
