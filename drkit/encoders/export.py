@@ -59,6 +59,7 @@ class _Declarations:
     passage_prompt: str = ""
     normalize: bool = False
     truncate_dim: int | None = field(default=None, validator=optional(ge(1)))
+    passages_per_document: int | None = field(default=None, validator=optional(ge(2)))
     pooling_settings: Mapping[str, Any] | None = None
 
     @property
@@ -90,6 +91,7 @@ def export_encoder(
     passage_prompt: str = "",
     normalize: bool = False,
     truncate_dim: int | None = None,
+    passages_per_document: int | None = None,
     token_weights: TokenWeights | None = None,
     learned_pooling: LearnedPooling | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -101,6 +103,7 @@ def export_encoder(
     and `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
     normalize: vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
+    passages_per_document: how many passages drkit cuts a long text into for search; None: it reads the beginning.
     token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
 
     A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors. Truncation is a
@@ -119,6 +122,7 @@ def export_encoder(
             passage_prompt,
             normalize,
             truncate_dim,
+            passages_per_document,
             learned_pooling.settings if learned_pooling else None,
         )
     except ValueError as error:

@@ -107,6 +107,7 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
         "passage_length": own.get("passage_length", length),
+        "passages_per_document": own.get("passages_per_document"),
         "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
         **prompts,
     }
@@ -137,6 +138,7 @@ def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str
         "normalize": False,
         "query_length": own.get("query_length", length),
         "passage_length": own.get("passage_length", length),
+        "passages_per_document": own.get("passages_per_document"),
         "truncate_dim": None,
         **_prompts(saved),
     }
@@ -359,6 +361,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "model_max_length": _LENGTH,
     "query_length": _OWN_LENGTH,
     "passage_length": _OWN_LENGTH,
+    "passages_per_document": (lambda value: type(value) is int and value >= 2, "a whole number from 2 on"),
     "pad_token_id": (lambda value: value is None or (type(value) is int and 0 <= value < 2**31), "a token's id"),
     "model_type": _TEXT,
     "pooling": _TEXT,

@@ -32,6 +32,7 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
+from drkit.search.documents import passages_per_document
 from drkit.search.rankings import read_run
 
 MAX_QUERIES = 1024
@@ -374,9 +375,11 @@ def is_missing(doc_id: Any, score: Any) -> bool:
 def hit_finder(retriever: Any) -> FindHits:
     """Return a `find` function (see `mine_by_search`) for any retriever.
 
-    It scores positives if the retriever can, and encodes each query only once.
+    It scores positives if the retriever can, and encodes each query only once, unless the index holds passages of
+    documents.
     """
     shares_vectors = isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever)
+    shares_vectors = shares_vectors and passages_per_document(retriever.index) == 1
     scores_passages = isinstance(retriever, ScoringRetriever)
 
     def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:

@@ -90,6 +90,11 @@ class EncoderSettings:
     pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
     query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
+    passages_per_document: int | None = setting(
+        None,
+        optional(at_least(2, 1000)),
+        "passages that a long text is cut into for search, ranked by its best one; none: its beginning alone",
+    )
     query_prompt: str = setting("", None, "text put before every query, in training and search")
     passage_prompt: str = setting("", None, "text put before every passage, in training and search")
     precision: str = setting(

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.spec import GeneratorSettings, Kind, QuerySettings
@@ -159,7 +161,7 @@ def plan_encoder(builder: PlanBuilder) -> str:
         f"pre-train with {_tasks_in_words(pretrain)}, "
         f"{describe_schedule(pretrain)}{_choice_by_probes(builder, pretrain.probe)}",
         {**inputs, **_probe_inputs(builder)},
-        extra={"reading": settings_from(TextReading, recipe)},
+        extra={"reading": evolve(settings_from(TextReading, recipe), passages_per_document=None)},
     )
     for kept, step in pretrain.kept.items():
         checkpoint = {"checkpoint": StageOutput(name, kept)}

@@ -152,11 +152,16 @@ def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
     if name in builder.stages and builder.stages[name].settings.kind != kind:
         name = f"{name}-{kind}"
     reading = builder.stages[encoder].settings.reading if encoder == AS_IT_IS else reading_of(builder)
+    inputs, summary = {"encoder": StageOutput(encoder), "passages": PASSAGES}, f"encode all passages with {encoder}"
+    if reading.passages_per_document:
+        summary = f"encode up to {reading.passages_per_document} passages of every document with {encoder}"
+    else:
+        inputs["tokens"] = _passage_tokens(builder, encoder, reading)
     return builder.add(
         name,
         INDEX,
-        f"encode all passages with {encoder}",
-        {"encoder": StageOutput(encoder), "tokens": _passage_tokens(builder, encoder, reading), "passages": PASSAGES},
+        summary,
+        inputs,
         extra={"kind": kind, "reading": reading},
     )
 
@@ -243,8 +248,8 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
         inputs["reranker"] = StageOutput(RERANKER)
     origin = system_name(BASELINE) if retriever.name == BASELINE else f"from {retriever.start}"
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
-    # A precision of encoding repeats no training that neither mines again nor is validated.
-    encodes = refreshed or settings.validation.every
+    # How texts are encoded for search repeats no training that neither mines again nor is validated.
+    reading, encodes = reading_of(builder), refreshed or settings.validation.every
     stages = [
         builder.add(
             retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
@@ -257,7 +262,7 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
                 "queries": recipe_round.queries,
                 "draw": draw,
                 "draws": recipe_round.draws,
-                "reading": reading_of(builder) if encodes else evolve(reading_of(builder), precision="float32"),
+                "reading": reading if encodes else evolve(reading, precision="float32", passages_per_document=None),
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,

@@ -254,7 +254,10 @@ class StageRun(Generic[S]):
 
 @frozen
 class TextReading:
-    """Pooling, similarity, lengths (tokens, special ones included), prompts and precision, as the recipe has them."""
+    """Pooling, similarity, lengths (tokens, special ones included), prompts and precision, as the recipe has them.
+
+    passages_per_document: what search reads of a long text; training reads its beginning.
+    """
 
     pooling: str = from_recipe("encoder.pooling")
     similarity: str = from_recipe("similarity")
@@ -263,12 +266,19 @@ class TextReading:
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
     precision: str = from_recipe("encoder.precision")
+    passages_per_document: int | None = field(
+        default=None,
+        metadata={
+            "recipe": "encoder.passages_per_document",
+            "observes": lambda reading: reading.passages_per_document is None,
+        },
+    )
 
 
 def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     """Return how an existing encoder reads texts: as its folder declares, or as `reading` if it declares nothing.
 
-    No folder declares a precision.
+    No folder declares a precision, and the passages of a document are those of `reading`.
 
     Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
     """
@@ -281,7 +291,8 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     # Truncated encoders start no run.
     for name in ("transformer", "word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
         del settings[name]
-    return TextReading(**settings, precision=reading.precision)
+    own = {name: getattr(reading, name) for name in ("precision", "passages_per_document")}
+    return TextReading(**{**settings, **own})
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

@@ -24,13 +24,16 @@ from pyarrow import ArrowException
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.files import digest, make_folder, remove_temporaries
 from drkit.core.processes import Shard
+from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
 from drkit.data.rows import batched
+from drkit.data.store import TokenStore
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
 from drkit.encoders.identity import config_hash, tokenizer_hash, weights_hash
 from drkit.encoders.pooling import is_weighted
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
+from drkit.search.documents import SETTING, cut_documents
 from drkit.search.text_encoder import Encoder, inference, read_encoder
 from drkit.search.vectors import (
     ABOUT,
@@ -70,17 +73,20 @@ def encode_corpus(
 
     encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`; `Loaded` for an engine
     of several machines, each of which loads it. texts: streamed; every process gets all of them. A text may be its
-    token ids (with special tokens, truncated). storage: dtype, file format, shard size, and whether these are passages
+    token ids (with special tokens, truncated). An encoder that has `passages_per_document` encodes the passages of
+    each text, `ID#n`. storage: dtype, file format, shard size, and whether these are passages
     or queries. shard: rank and number of processes; from torchrun's environment if None. engine: where shards are
     encoded; in this process if None. on_progress: called with the number of texts done. Repeated calls, with any number
     of processes and any engine, encode only the missing shards.
 
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
-    texts, an id is empty, or a vector is not finite or exceeds float16.
+    texts, an id is empty, a vector is not finite or exceeds float16, or documents to cut are given as token ids.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
     if getattr(loaded_value(encoder), "is_sparse", False):
         storage = attrs.evolve(storage, format=SPARSE)
+    if storage.role == "passages" and getattr(loaded_value(encoder), SETTING, None):
+        texts = cut_documents(loaded_value(encoder), _whole_texts(texts))
     identity = _prepare(path, loaded_value(encoder), storage)
     if isinstance(encoder, Loaded):
         encoder = same_everywhere(encoder, identity)
@@ -153,6 +159,20 @@ def encode_shard(
     write_shard(vectors_file(folder, number, storage.format), join(pieces))
     # The ids mark the shard as complete.
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+
+
+def _whole_texts(texts: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]:
+    for name, text in texts:
+        if not isinstance(text, str):
+            raise DrkitError(f"text {name!r} is given as token ids, but this encoder cuts documents; give texts")
+        yield name, text
+
+
+def stored_texts(corpus: StoredCorpus, store: TokenStore | None) -> Iterator[tuple[str, Text]]:
+    """Yield each text of a corpus with its id, as `encode_corpus` takes them: its tokens in the store, or its words."""
+    if store is None:
+        return ((passage.doc_id, passage.content) for passage in corpus)
+    return ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
 
 
 def _texts_at_once(encoder: Encoder, storage: Storage) -> int:

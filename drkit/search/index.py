@@ -24,6 +24,7 @@ from drkit.core.files import check_replaceable, replacing_folder
 from drkit.data.rows import batched
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
+from drkit.search.documents import score_documents, search_documents
 from drkit.search.flat import (
     FAISS,
     IDS,
@@ -381,7 +382,7 @@ def _explained(factory: str, settings: FaissSettings) -> Iterator[None]:
 
 
 class Retriever:
-    """Searches an index of any kind with the encoder that made its vectors.
+    """Searches an index of any kind with the encoder that made its vectors; finds documents if it holds their passages.
 
     encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`. part: of vectors that
     have a dense and a lexical part, search by one alone, `dense` or `lexical`; "": by the sum of both.
@@ -438,7 +439,7 @@ class Retriever:
         Raises DrkitError for an empty text.
         """
         check_queries(texts)
-        return self.index.search(self._encoded(texts), depth) if texts else []
+        return list(search_documents(self.index, self._encoded(texts), depth)) if texts else []
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Score each text against its own list of passages, as `search` would (approximately for ivf-pq).
@@ -447,13 +448,13 @@ class Retriever:
         lists differ.
         """
         check_queries(texts)
-        return self.index.score(self._encoded(texts), doc_ids)
+        return score_documents(self.index, self._encoded(texts), doc_ids)
 
     def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
         """Yield what `search` returns for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
             check_queries(some)
-            yield from self.index.stream(self._encoded(some), depth)
+            yield from search_documents(self.index, self._encoded(some), depth)
 
     def _encoded(self, texts: Sequence[str]) -> NDArray[np.float32]:
         queries = self.encoder.encode_queries(texts)

@@ -19,6 +19,7 @@ from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
+from drkit.search.documents import search_documents
 from drkit.search.encode import same_everywhere
 from drkit.search.rankings import RunRow, check_same_encoder, read_run, run_lines
 from drkit.search.reranking import WINDOW, rerank
@@ -138,7 +139,7 @@ def search_block(
 ) -> Iterator[RunRow]:
     """Search for the queries of a block, and yield their rankings. Raises DrkitError as `search_to_run` does."""
     vectors = block.encode(loaded_value(encoder))
-    for name, hits in zip(block.query_ids, loaded_value(index).stream(vectors, depth), strict=True):
+    for name, hits in zip(block.query_ids, search_documents(loaded_value(index), vectors, depth), strict=True):
         yield name, hits.pairs()
 
 

@@ -81,6 +81,7 @@ class TextEncoder:
     applies its head. pooling: a name of `POOLINGS`.
     similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
+    passages_per_document: how many passages `encode_corpus` cuts a long text into; None: it reads the beginning.
     token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread on a CPU, whose
     caches hold no more. Prompts are put before every text.
     precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
@@ -98,6 +99,7 @@ class TextEncoder:
     similarity: str = attrs.field(default="cosine", validator=in_(SIMILARITIES))
     query_length: int = attrs.field(default=32, validator=ge(2))
     passage_length: int = attrs.field(default=64, validator=ge(2))
+    passages_per_document: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(2)))
     normalize: bool = False
     token_budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
     query_prompt: str = ""
@@ -209,6 +211,8 @@ class TextEncoder:
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}
+        if self.passages_per_document is None:
+            del settings["passages_per_document"]
         return {**hashes, **settings, **pooling, **backend, "normalize": self.has_unit_length}
 
     @property
@@ -380,6 +384,11 @@ class DualEncoder:
     def query_length(self) -> int:
         """The maximum number of tokens of a query."""
         return self.queries.query_length
+
+    @property
+    def passages_per_document(self) -> int | None:
+        """How many passages a long text is cut into; see `TextEncoder`."""
+        return self.passages.passages_per_document
 
     def query_lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query before it is truncated; see `TextEncoder.query_lengths`."""

@@ -29,6 +29,7 @@ from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, read_negatives, write_negatives
 from drkit.recipe.schema import Choice
 from drkit.search import AnyEncoder, Retriever, Vectors, encode_corpus
+from drkit.search.encode import stored_texts
 from drkit.search.index import exact_index
 from drkit.train.resuming import CALLBACKS
 
@@ -61,8 +62,8 @@ class ChainMiner:
     def mine(self) -> Iterable[Mined]:
         """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.models()['retriever'][:16]}"
-        rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.ids()))
-        encode_corpus(self.encoder, rows, vectors, shard=Shard.from_environment())
+        store = None if self.encoder.passages_per_document else self.passages
+        encode_corpus(self.encoder, stored_texts(self.corpus, store), vectors, shard=Shard.from_environment())
         processes.barrier()
         if processes.rank():
             return

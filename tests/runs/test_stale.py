@@ -126,7 +126,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:
-        yield from (1, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), (1,), True, {"adam_beta1": 0.8})
+        yield from (1, 2, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), (1,), True, {"adam_beta1": 0.8})
 
 
 def toml(value: Any) -> str:

@@ -113,9 +113,12 @@ _SCORED, _LOOKED_UP, _SEARCHED, _SELECTED = 1.1e-8, 3e-4, 1e-4, 1e-8
 
 
 def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
-    length, vectors = stage.settings.reading.passage_length, _vector_bytes(sizes)
+    reading = stage.settings.reading
+    length, most = reading.passage_length, reading.passages_per_document or 1
+    tokens = sizes.passage_tokens(length * most)
+    vectors = _vector_bytes(sizes) * (tokens / sizes.passage_tokens(length) if most > 1 else 1)
     copy, ids = vectors if vectors <= _FAISS_BYTES else 0.0, float(_ID_BYTES * sizes.passages)
-    work = reading_work(sizes.encoder, sizes.passage_tokens(length), sizes.collection.passage_tokens(length))
+    work = reading_work(sizes.encoder, tokens, sizes.collection.passage_tokens(length))
     return work + Work(memory=copy + ids, disk=vectors + copy + ids)
 
 
@@ -151,7 +154,11 @@ INDEX = StageSpec(
     version=2,
     settings=IndexSettings,
     run="drkit.runs.steps.retriever:index_vectors",
-    inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
+    inputs={
+        "encoder": "an encoder's folder",
+        "tokens": "the passages' tokens, unless documents are cut into passages",
+        "passages": "for their ids, or the documents to cut",
+    },
     resumable=True,
     joint=True,
     folders=("index-*",),

@@ -47,7 +47,7 @@ from drkit.search import (
     open_index,
     read_run,
 )
-from drkit.search.encode import check_identity, identity_text
+from drkit.search.encode import check_identity, identity_text, stored_texts
 from drkit.search.index import LOW_RECALL
 from drkit.search.text_encoder import read_encoder
 from drkit.train.biencoder import BiEncoder
@@ -112,15 +112,15 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = Loaded(load_text_encoder, stage.inputs["encoder"], stage.settings.reading)
     shard = Shard.from_environment() if joint else Shard()
-    corpus, store = StoredCorpus(stage.inputs["passages"]), TokenStore.open(stage.inputs["tokens"])
-    rows = ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
+    corpus = StoredCorpus(stage.inputs["passages"])
+    store = TokenStore.open(stage.inputs["tokens"]) if "tokens" in stage.inputs else None
     encode_corpus(
         encoder,
-        rows,
+        stored_texts(corpus, store),
         vectors,
         shard=shard,
         engine=stage.engine,
-        on_progress=lambda done: stage.progress.advance(done, len(store), "passages"),
+        on_progress=lambda done: stage.progress.advance(done, len(corpus) if store else None, "passages"),
     )
     if joint:
         processes.barrier()
