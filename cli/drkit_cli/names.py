@@ -177,7 +177,7 @@ class InstalledName(_ParamType):
         self.name = kind
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the name in its own case. Raises as `NameTable.get` does if there is none."""
+        """Return the name in its own case. Raises as `NameTable.get` does if it is unknown."""
         from drkit.core.registry import installed
 
         name = recased(value, names_of(self.name))
@@ -249,7 +249,7 @@ class Assignment(_ParamType):
 
 
 def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:
-    """Yield the settings that `--set` takes on a command line; given: its options as far as they are typed.
+    """Yield the settings that `--set` takes on a command line; given: the options typed so far.
 
     Of `compose` (and every command with `--pipeline`) those of the recipe; of others those of the collection, of the
     masker, and of each miner by its name.

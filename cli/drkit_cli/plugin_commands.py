@@ -94,7 +94,7 @@ def _command(declared: Extension) -> click.Command:
         problem = str(error) if isinstance(error, DrkitError) else f"{type(error).__name__}: {error}"
         return _broken(declared, f"cannot be loaded: {problem}")
     if not isinstance(found, click.Command):
-        return _broken(declared, f"is no click command: {declared.target} is of class {type(found).__name__}")
+        return _broken(declared, f"is not a click command: {declared.target} is of class {type(found).__name__}")
     return with_examples(found)
 
 

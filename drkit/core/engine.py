@@ -20,7 +20,7 @@ from drkit.errors import DrkitError
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# What a task computes with: one core, the threads of its engine, or a GPU; where there is none, threads.
+# What a task computes with: one core, the threads of its engine, or a GPU (threads on a machine without one).
 Uses: TypeAlias = Literal["core", "threads", "gpu"]
 LOCAL = "local"
 

@@ -177,16 +177,16 @@ class NameTable(Generic[Item]):
         if len(providers) == 1:
             return f"the {self.kind} name {name!r} is registered twice by {providers[0]}; ask its author to rename one"
         spellings = " or ".join(sorted(repr(full_name(item)) for item in rivals))
-        return f"the {self.kind} name {name!r} is claimed by {' and '.join(providers)}; write {spellings}"
+        return f"the {self.kind} name {name!r} is declared by {' and '.join(providers)}; write {spellings}"
 
     def _clash(self, rivals: Sequence[Item]) -> str:
         name, chosen = rivals[0].name, _resolve(rivals)
         packages = " and ".join(sorted({package_of(item.provider) for item in rivals}))
         others = " or ".join(sorted(repr(full_name(item)) for item in rivals if item is not chosen))
         if chosen is None:
-            return f"{self.kind} {name!r} is claimed by {packages}: write {others}"
+            return f"{self.kind} {name!r} is declared by {packages}: write {others}"
         owner = package_of(chosen.provider)
-        return f"{self.kind} {name!r} is claimed by {packages}: {name!r} means {owner}'s, write {others} for the other"
+        return f"{self.kind} {name!r} is declared by {packages}: {name!r} means {owner}'s, write {others} for the other"
 
 
 def _resolve(rivals: Sequence[Item]) -> Item | None:
@@ -453,7 +453,7 @@ def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]
 
 
 def _small_file(file: Any) -> Traversable | None:
-    """Return the file of the small scale beside another file, or None if there is none."""
+    """Return the file of the small scale beside another file, or None if it is missing."""
     small = file.parent / f"{file.name.removesuffix('.toml')}-small.toml" if hasattr(file, "parent") else None
     return small if small is not None and small.is_file() else None
 

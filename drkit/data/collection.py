@@ -316,7 +316,7 @@ def read_passages(
 def passage_files(text: str, subject: str) -> tuple[Path, ...]:
     """Return the file of passages that a setting gives, or the files of the folder that it gives, by name.
 
-    Raises DrkitError if there is none, its format is not supported, or the folder has queries or judgements too.
+    Raises DrkitError if the file is missing, its format is not supported, or the folder has queries or judgements too.
     """
     folder = local_path(text)
     if not folder.is_dir():

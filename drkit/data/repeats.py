@@ -1,7 +1,7 @@
-"""Repeated words as tokens of their own: a word that occurs again soon is written `↻word`, its last occurrence `word`.
+"""Separate tokens for repeated words: a word that occurs again soon is written `↻word`, its last occurrence `word`.
 
 A mean over tokens counts a word as often as it occurs. BM25 counts repetitions less and less (k1), which is worth much
-to a bag of words. With tokens of their own, repetitions get token weights and vectors of their own. The marks are made
+to a bag of words. Separate tokens give repetitions their own token weights and vectors. The marks are made
 by the tokenizer itself, so every library that loads its `tokenizer.json` makes them, too.
 """
 

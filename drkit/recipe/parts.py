@@ -124,7 +124,7 @@ def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict
 
 
 def columns_of(spec: ComponentSpec, config: Any) -> tuple[str, ...]:
-    """Return the columns that a loss of fine-tuning receives beside the pairs; none if it is no such loss."""
+    """Return the columns that a loss of fine-tuning receives beside the pairs; none for other losses."""
     receives = spec.receives_of(config)
     return tuple(sorted(receives - {PAIRS})) if PAIRS in receives else ()
 

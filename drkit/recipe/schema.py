@@ -565,7 +565,7 @@ class Evaluation:
         "english", in_(LANGUAGES), "language of BM25's stemmer and stop words; none for whole words"
     )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
-    start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")
+    start: bool = setting(True, None, "also evaluate the initial encoder, for comparison")
     pretrained: bool = setting(False, None, "also rank by the pre-trained encoder before any fine-tuning")
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
     exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")

@@ -45,8 +45,8 @@ class Manifest:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
     document the stage (logs, probes) and are not results. pruned: files that were removed to free space. machine: the
-    processor, its cores, the memory and the GPU that made the stage. memory: its peaks in bytes, `host` and `gpu`, as
-    far as they are known.
+    processor, its cores, the memory and the GPU that made the stage. memory: peak memory in bytes, `host` and
+    `gpu`; unknown ones are omitted.
     """
 
     layout: int

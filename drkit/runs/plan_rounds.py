@@ -118,7 +118,7 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
 
 
 def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
-    """Return the encoder that the run starts from as a system to evaluate; none if its weights are random.
+    """Return the initial encoder as a system to evaluate; none if its weights are random.
 
     An existing encoder is read with the pooling, lengths and prompts that it declares, not those of the recipe.
     """

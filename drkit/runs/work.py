@@ -108,7 +108,7 @@ BERT_BASE = ModelSize(768, 12, 12, 3072, 30_522)
 class Sizes:
     """What the work of stages is counted from.
 
-    queries: their numbers by stage and split (`collection`, `train`). encoder: the model that the run starts from.
+    queries: their numbers by stage and split (`collection`, `train`). encoder: the initial encoder.
     reranker: the cross-encoder that the run trains or loads. evaluated, depth: the queries that the run is evaluated
     on, and how many passages it retrieves for each.
     """

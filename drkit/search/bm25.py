@@ -65,7 +65,7 @@ class Bm25Retriever:
     """Ranks passages by BM25 (Lucene's variant: Kamphuis et al. 2020).
 
     k1 saturates term frequency, b normalises length. Terms are stems of `split_words`; language: of the stemmer and
-    of the stop words (Snowball's and NLTK's, as far as they have them), `none` for whole words. A passage that shares
+    of the stop words (Snowball's and NLTK's, if they have it), `none` for whole words. A passage that shares
     no term with the query is not a hit; ties are in corpus order. Results are deterministic.
 
     Raises DrkitError for an unknown language, and MissingExtraError without bm25s or PyStemmer.

@@ -27,7 +27,7 @@ from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 VECTORS, IDS, FAISS, ABOUT = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
 MEMORY = 4 * 2**30
-# No faiss export of larger vectors (as float32): faiss holds all of them in memory while it is written.
+# No faiss export above this size (as float32), since writing it takes as much memory.
 FAISS_COPY = 2**30
 SPARE = 16
 _PASS_BYTES = 2**28

@@ -1,7 +1,7 @@
 """TREC runs of many queries: search an index or any retriever, and re-rank; in this process, or on an engine.
 
 Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
-same as that of one process.
+same as with one process.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Agreement:
         return self.first <= self.expected + 2 * sqrt(self._variance)
 
     def summary(self) -> str:
-        """Return the agreement in a sentence, with a warning if it is no better than chance."""
+        """Return the agreement in a sentence, with a warning if chance explains it."""
         if not self.queries:
             return "the teacher's agreement is unknown: no query has both a positive and a negative"
         text = (
@@ -220,7 +220,7 @@ class Agreement:
         )
         if self.is_chance:
             text += (
-                ". That is no better than chance, so its scores are noise: train it longer, train it on easier "
+                ". That is not above chance, so its scores are noise: train it longer, train it on easier "
                 "negatives, or use a trained one (reranker.pretrained, teacher)"
             )
         return text

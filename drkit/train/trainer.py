@@ -198,8 +198,8 @@ def training_arguments(training: Training, folder: Path, steps: int, seed: int) 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
-    The schedule's batches span all processes: each reads its share of every batch, so that two processes see the same
-    as one process with a batch twice as large. meter: started before each batch.
+    The schedule's batches span all processes: each reads its share of every batch, so that N processes equal one
+    process with an N times larger batch. meter: started before each batch.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class KeptJudgements:
         """Keep a judgement in place of an earlier one of the same passage; text: of a query outside the collection.
 
         What other processes or an editor have written into the file stays. Raises OSError if it cannot be written, then
-        the earlier grade stays, and DrkitError if the file is no longer one of judgements.
+        the earlier grade stays, and DrkitError if the file does not hold judgements any more.
         """
         with self._lock, FileLock(self.path.with_name(f".{self.path.name}.lock")):
             grades = self._read()

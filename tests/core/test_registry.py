@@ -94,10 +94,10 @@ def test_unknown_name_suggests():
     assert "drkit list masker" in str(caught.value)
 
 
-def test_a_name_claimed_twice_fails_only_when_asked_for():
+def test_a_name_declared_twice_fails_only_when_asked_for():
     registry = Registry([spec(provider="a 1"), spec(provider="b 2"), spec(name="other")])
     assert registry.get("masker", "other").name == "other"
-    with pytest.raises(DrkitError, match="claimed by a 1 and b 2; write 'a:toy' or 'b:toy'"):
+    with pytest.raises(DrkitError, match="declared by a 1 and b 2; write 'a:toy' or 'b:toy'"):
         registry.get("masker", "toy")
     assert registry.get("masker", "b:toy").provider == "b 2"
 

@@ -302,15 +302,15 @@ def test_a_name_that_one_package_registers_twice_says_so(site):
 def test_clashes_are_marked_where_parts_are_listed(greedy, command):
     code, out, _ = command("list", "masker")
     assert code == 0
-    assert "masker 'pmi' is claimed by drkit and greedy: 'pmi' means drkit's, write 'greedy:pmi' for the other" in out
+    assert "masker 'pmi' is declared by drkit and greedy: 'pmi' means drkit's, write 'greedy:pmi' for the other" in out
     assert "greedy:pmi " in out
     code, out, _ = command("list", "recipe")
-    assert "recipe 'default' is claimed by drkit and greedy" in out
+    assert "recipe 'default' is declared by drkit and greedy" in out
     assert "a recipe of a stranger" in out
     code, out, _ = command("plugins")
     assert code == 0
-    assert "collection 'shelf' is claimed by greedy and my-other: write 'greedy:shelf' or 'my-other:shelf'" in out
-    assert "pipeline 'two-stage' is claimed by drkit and greedy" in out
+    assert "collection 'shelf' is declared by greedy and my-other: write 'greedy:shelf' or 'my-other:shelf'" in out
+    assert "pipeline 'two-stage' is declared by drkit and greedy" in out
     code, out, _ = command("show", "masker", "greedy:pmi")
     assert "share of tokens" in out
     code, _, err = command("compose", "--masker", "greedy:pmi", "--decoder", "enhanced", "--dry-run")

@@ -50,7 +50,7 @@ def test_drkits_own_command_keeps_its_name(with_stranger):
     assert "write 'stranger:status'" in " ".join(out.split())
 
 
-@pytest.mark.parametrize(("name", "reason"), [("lost", "ModuleNotFoundError"), ("text", "is no click command")])
+@pytest.mark.parametrize(("name", "reason"), [("lost", "ModuleNotFoundError"), ("text", "is not a click command")])
 def test_a_broken_command_says_why_and_leaves_the_others(name, reason, with_stranger):
     code, out, err = with_stranger(name, "--any", "value")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -94,7 +94,7 @@ def test_backends_of_one_name_are_told_apart_by_their_package(theirs, tmp_path, 
     source = PLUGIN.replace("return [", f"return [{more}, ")
     write_package(tmp_path, "others", source, head="")
     installed.cache_clear()
-    with pytest.raises(DrkitError, match=r"claimed by .*; write 'others:exported' or 'theirs:exported'"):
+    with pytest.raises(DrkitError, match=r"declared by .*; write 'others:exported' or 'theirs:exported'"):
         TextEncoder.load(encoder, backend="exported")
     assert TextEncoder.load(encoder, backend=THEIRS).identity()["backend"] == THEIRS
     assert TextEncoder.load(encoder).backend == "torch"

@@ -65,7 +65,7 @@ def all_clashes(parts: Installed) -> Iterator[str]:
     own = root.commands if isinstance(root, click.Group) else {}
     for command in (each for each in parts.table("command").items() if each.name in own):
         yield (
-            f"command {command.name!r} is claimed by drkit and {package_of(command.provider)}: {command.name!r} means "
+            f"command {command.name!r} is declared by drkit and {package_of(command.provider)}: {command.name!r} means "
             f"drkit's, write {full_name(command)!r} for the other"
         )
 

@@ -150,7 +150,7 @@ def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -
 def run_source(run: Path, parts: Installed, *, masker: str | None = None, settings: Iterable[str] = ()) -> TextSource:
     """Open a run for inspection; `masker` and `settings` (`masker.sigma=0.5`) change the recipe, but not the run.
 
-    masker: that of the decoder `main`, or of the encoder if there is no such decoder.
+    masker: that of the decoder `main`, or of the encoder without such a decoder.
 
     Raises DrkitError if the run does not exist or has no tokenizer, or a setting is invalid.
     """
