@@ -116,7 +116,7 @@ def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
     reading = stage.settings.reading
     length, most = reading.passage_length, reading.passages_per_document or 1
     tokens = sizes.passage_tokens(length * most)
-    vectors = _vector_bytes(sizes) * (tokens / sizes.passage_tokens(length) if most > 1 else 1)
+    vectors = _vector_bytes(sizes) * (tokens / max(sizes.passage_tokens(length), 1) if most > 1 else 1)
     copy, ids = vectors if vectors <= _FAISS_BYTES else 0.0, float(_ID_BYTES * sizes.passages)
     work = reading_work(sizes.encoder, tokens, sizes.collection.passage_tokens(length))
     return work + Work(memory=copy + ids, disk=vectors + copy + ids)
