@@ -181,6 +181,17 @@ class FittedSignal(Protocol):
 
 
 @runtime_checkable
+class ColumnSource(Protocol):
+    """A number for each query, passage or pair (its spec's `scope`) that a round of fine-tuning draws."""
+
+    def values(self, items: Iterable[Any]) -> Iterable[float | None]:
+        """Yield a finite number or a bool for each item, in order; None: the column's default.
+
+        items: each a `Query`, a `Passage`, or a tuple of both.
+        """
+
+
+@runtime_checkable
 class SearchSimilarity(Protocol):
     """Settings of a fine-tuning loss that choose the similarity for search; the default is `dot`."""
 

@@ -162,6 +162,7 @@ class Kind(str, Enum):
     COLLECTION = "collection"
     SIGNAL = "signal"
     POOLING = "pooling"
+    COLUMN = "column"
 
     def __str__(self) -> str:
         return self.value
@@ -182,6 +183,7 @@ LossChoice = Annotated[Choice, Kind.LOSS]
 SCOPES: Mapping[Kind, tuple[str, ...]] = {
     Kind.LOSS: ("rows", "batch"),
     Kind.SIGNAL: ("token", "text", "vocabulary"),
+    Kind.COLUMN: ("pair", "query", "passage"),
 }
 
 
@@ -219,7 +221,8 @@ class ComponentSpec:
 
     `scope` of a loss is `rows` for a mean over rows or tokens, which can be computed in chunks, or `batch` if it
     compares the rows of a batch with each other. `scope` of a signal is what it has one value for: each `token`, each
-    `text`, or each entry of the `vocabulary`. A property `scope` of the config class takes precedence.
+    `text`, or each entry of the `vocabulary`; of a column, each `pair`, `query` or `passage`. A property `scope` of the
+    config class takes precedence.
 
     `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it. `shorthand` is the setting
     that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with paths of local files that a

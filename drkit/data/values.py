@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import tee, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from attrs import frozen
 
+from drkit.core.protocols import ColumnSource
 from drkit.data.rows import NamedColumns, Row, file_kind, parse_number, read_rows
 from drkit.errors import DrkitError
 
@@ -17,6 +19,7 @@ QUERY, PASSAGE, PAIR = "query", "passage", "pair"
 _IDS, _VALUES = ("query_id", "doc_id"), ("value", "score")
 # The ids and the scores in a line that `drkit distill` wrote.
 _DISTILLED = (("positive_ids", "positive_scores"), ("negative_ids", "negative_scores"))
+_END = object()
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
@@ -28,6 +31,10 @@ class Value:
     doc_id: str
     value: float
     row: Row | None = None
+
+    def __str__(self) -> str:
+        named = (("query", self.query_id), ("passage", self.doc_id))
+        return str(self.row or " and ".join(f"{what} {one!r}" for what, one in named if one))
 
     @property
     def per(self) -> str:
@@ -52,6 +59,31 @@ def read_values(path: Path, name: str) -> Iterator[Value]:
         yield Value(query_id, doc_id, _number(row, key, row.values[key]), row)
 
 
+def computed_values(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[Value]:
+    """Yield what a part computes for items: queries, passages or pairs, by its scope. Those with None are left out.
+
+    Raises DrkitError unless the part yields a finite number, a bool or None for each item.
+    """
+    kept, given = tee(items)
+    values: Iterator[tuple[Any, Any]] = zip_longest(kept, source.values(given), fillvalue=_END)
+    for item, made in values:
+        if item is _END or made is _END:
+            raise DrkitError(f"the column {name!r} yields {'more' if item is _END else 'fewer'} values than {scope}s")
+        query, passage = {QUERY: (item, None), PASSAGE: (None, item)}.get(scope, item)
+        number = made.item() if hasattr(made, "item") else made  # of numpy and torch
+        value = Value(query.query_id if query else "", passage.doc_id if passage else "", number)
+        if number is not None and not _is_finite(number):
+            raise DrkitError(
+                f"the column {name!r} has {made!r:.60} for {value}; expected a finite number, bool or None"
+            )
+        if number is not None:
+            yield value
+
+
+def _is_finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 2**63
+
+
 def _distilled(row: Row) -> Iterator[Value]:
     for ids, scores in _DISTILLED:
         found, values = row.values.get(ids), row.values.get(scores)
@@ -68,6 +100,6 @@ def _number(row: Row, key: str, value: Any) -> float:
             value = int(value) if _INTEGER.fullmatch(value) else parse_number(value)
         except ValueError:
             raise DrkitError(f"{row}: {key!r} must be a number, got {value!r:.60}") from None
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) >= 2**63:
+    if not _is_finite(value):
         raise DrkitError(f"{row}: {key!r} must be a finite number, got {value!r:.60}")
     return value

@@ -11,7 +11,7 @@ from attrs import frozen
 from drkit.core.registry import Registry
 from drkit.core.spec import PAIRS, ComponentSpec, Kind
 from drkit.errors import MissingExtraError
-from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Pretrain, Recipe, WeightedLoss
+from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Finetune, Pretrain, Recipe, WeightedLoss
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
 FOR_EXTRACTIVE = "importance"
@@ -73,6 +73,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
         yield from parts_in_use(recipe.pretrain, registry)
     miners: list[Choice] = []
     if recipe.finetune:
+        yield from column_parts(recipe.finetune, registry)
         for one in recipe.finetune.rounds:
             losses = with_nested(recipe.finetune.for_round(one).loss)
             yield from (PartInUse.of(Kind.LOSS, loss, registry) for _, loss in losses)
@@ -81,6 +82,12 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)
         miners += recipe.reranker.miners
     yield from (PartInUse.of(Kind.MINER, miner, registry) for miner in miners)
+
+
+def column_parts(finetune: Finetune, registry: Registry) -> Iterator[PartInUse]:
+    """Yield the parts that compute columns, each with its settings once."""
+    chosen = (source for source in finetune.column_sources() if isinstance(source, Choice))
+    yield from (PartInUse.of(Kind.COLUMN, source, registry) for source in chosen)
 
 
 def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str, Choice]:

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.recipe.schema import Choice, Recipe, WeightedLoss
+from drkit.recipe.schema import Choice, Column, Recipe, WeightedLoss
 from drkit.recipe.toml import recipe_table
 
 
@@ -30,10 +30,11 @@ def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for a in attrs.fields(type(settings)):
-        where = f"{path}.{a.name}" if path else a.name
+        where, value = f"{path}.{a.name}" if path else a.name, getattr(settings, a.name)
         if isinstance(settings, WeightedLoss) and a.name in ("use", "config"):
             continue
-        yield from _paths(getattr(settings, a.name), registry, where, a, _kind(hints.get(a.name, a.type)))
+        is_columns = isinstance(settings, Column) and isinstance(value, Choice)
+        yield from _paths(value, registry, path if is_columns else where, a, _kind(hints.get(a.name, a.type)))
     if isinstance(settings, WeightedLoss):
         yield from _part(settings, Kind.LOSS, registry, path)
 

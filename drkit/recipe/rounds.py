@@ -7,6 +7,7 @@ the run's re-ranker, which is itself trained on the results of a retriever.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from drkit.core.hub import check_model_path
 from drkit.core.protocols import RefreshesNegatives
@@ -167,6 +168,7 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
         for name, column in _used_columns(finetune, current, registry).items():
             where = f"{path}.teacher" if name == TEACHER and current.teacher else f"finetune.columns.{name}"
             problems += _source_problems(recipe, index, column, where)
+            problems += _column_part_problems(name, column, registry, where)
             has_reranker = has_reranker or column.use == RERANKER
         has_retriever = index > 0 or starts_from_retriever
         trained = (*([RETRIEVER] if has_retriever else []), *([RERANKER] if has_reranker else []))
@@ -206,6 +208,18 @@ def _source_problems(recipe: Recipe, index: int, column: Column, path: str) -> l
             f'and pairs = "judged" @ finetune.rounds.{index}'
         )
     return problems
+
+
+def _column_part_problems(name: str, column: Column, registry: Registry, path: str) -> Iterator[str]:
+    """Yield why a round cannot have a column from a part."""
+    if isinstance(column.use, Choice):
+        missing = missing_extras(registry.get(Kind.COLUMN, column.use.use))
+        yield from (f"{problem} @ {path}" for problem in missing)
+    elif column.use in registry.names(Kind.COLUMN):
+        yield (
+            f"a round's teacher cannot be the part {column.use!r}, which has settings of its own: leave the teacher "
+            f"empty, and --set finetune.columns.{name}={column.use} @ {path}"
+        )
 
 
 def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
@@ -252,7 +266,8 @@ def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], regist
 def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
     models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
-    models |= {f"finetune.columns.{name}": column.use for name, column in (finetune.columns or {}).items()}
+    columns = finetune.columns or {}
+    models |= {f"finetune.columns.{name}": column.use for name, column in columns.items() if is_model(column.use)}
     if recipe.reranker:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []

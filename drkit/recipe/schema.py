@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from attrs import Factory, evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
@@ -30,6 +30,8 @@ ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
+# A part, or one of the sources that `Column` names.
+ColumnChoice = Annotated[str | Choice, Kind.COLUMN]
 # One of `drkit.encoders.pooling.POOLINGS`, or a part.
 PoolingName = Annotated[str, Kind.POOLING]
 
@@ -396,27 +398,51 @@ class PseudoQueries:
         return self.round_trip > 0 and "encoder" in self.found_by
 
 
-def column_file(source: str) -> Path | None:
+def column_file(source: ColumnChoice) -> Path | None:
     """Return the path in a source `file:PATH`, or None for other sources."""
-    return local_path(source.removeprefix(FROM_FILE)) if source.startswith(FROM_FILE) else None
+    if isinstance(source, str) and source.startswith(FROM_FILE):
+        return local_path(source.removeprefix(FROM_FILE))
+    return None
 
 
-def is_model(source: str) -> bool:
+def is_model(source: ColumnChoice) -> TypeGuard[str]:
     """Return whether a source of a column is the path or hub id of a cross-encoder.
 
     >>> is_model("cross-encoder/ms-marco-MiniLM-L-6-v2"), is_model("file:ages.tsv")
     (True, False)
     """
-    return source not in (RERANKER, GIVEN) and column_file(source) is None
+    return isinstance(source, str) and source not in (RERANKER, GIVEN) and column_file(source) is None
+
+
+def source_name(source: ColumnChoice) -> str:
+    """Return the source of a column as text, without the settings of a part."""
+    return source.use if isinstance(source, Choice) else source
+
+
+def default_option(name: str, source: ColumnChoice) -> str:
+    """Return the option that gives the column `name` a default.
+
+    >>> print(default_option("age", "file:ages.tsv"))
+    --set 'finetune.columns.age={use="file:ages.tsv", default=0.0}'
+    """
+    if isinstance(source, Choice):
+        return f"--set finetune.columns.{name}.default=0.0"
+    return f"--set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
+
+
+def _column_source(_instance: Any, attribute: Any, value: ColumnChoice) -> None:
+    """Validate the source of a column."""
+    if not value:
+        raise ValueError(f"'{attribute.name}' is empty; expected {_SOURCES}, or a part of the kind column")
 
 
 @frozen
 class Column:
     """Further data of queries, passages or pairs, which losses receive by name: where it is from, and a default."""
 
-    use: str = field(validator=min_len(1), metadata={"help": _SOURCES})
+    use: ColumnChoice = field(validator=_column_source, metadata={"help": _SOURCES})
     default: float | None = setting(
-        None, optional(at_least(-1e12, 1e12)), "value of all that a file or the training rows lack; none: an error"
+        None, optional(at_least(-1e12, 1e12)), "value of all that the source has none for; none: an error"
     )
 
 
@@ -506,10 +532,10 @@ class Finetune(Training):
             columns[TEACHER] = evolve(columns.get(TEACHER, Column(current.teacher)), use=current.teacher)
         return columns
 
-    def column_sources(self) -> list[str]:
+    def column_sources(self) -> list[ColumnChoice]:
         """Return the sources of all columns of all rounds, each once."""
         sources = [column.use for current in self.rounds for column in self.columns_for(current).values()]
-        return list(dict.fromkeys(sources))
+        return [source for index, source in enumerate(sources) if source not in sources[:index]]
 
 
 @frozen

@@ -21,7 +21,7 @@ from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
 from drkit.core.files import write_text
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, full_name
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
@@ -133,7 +133,7 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
-    converter.register_structure_hook(Column, _column(converter))
+    converter.register_structure_hook(Column, _column(converter, registry))
     converter.register_structure_hook_func(_is_tuple, _tuple(converter))
     return converter
 
@@ -280,12 +280,18 @@ def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, A
     return structure
 
 
-def _column(converter: Converter) -> Callable[[Any, Any], Column]:
-    made = _table(converter, Column)
+def _column(converter: Converter, registry: Registry) -> Callable[[Any, Any], Column]:
+    made: Callable[[Any, Any], Column] = _table(converter, Column)
 
     def structure(value: Any, target: Any) -> Column:
-        column: Column = made({"use": value} if isinstance(value, str) else value, target)
-        return column
+        table = {"use": value} if isinstance(value, str) else value
+        parts = {name for spec in registry.specs(Kind.COLUMN) for name in (spec.name, full_name(spec))}
+        if not isinstance(table, Mapping) or table.get("use") not in tuple(parts):
+            return made(table, target)
+        own = {key: table[key] for key in ("use", "default") if key in table}
+        rest = {key: item for key, item in table.items() if key != "default"}
+        column = made(own, target)
+        return attrs.evolve(column, use=Choice(*_part(converter, registry, Kind.COLUMN, rest)))
 
     return structure
 
@@ -334,6 +340,8 @@ def plain(value: Any) -> Any:
         return {"use": value.use, **plain(value.config)}
     if isinstance(value, WeightedLoss):
         return {"use": value.use, "weight": value.weight, **plain(value.config)}
+    if isinstance(value, Column) and isinstance(value.use, Choice):
+        return {**({} if value.default is None else {"default": value.default}), **plain(value.use)}
     if attrs.has(type(value)):
         return {a.name: plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
     if isinstance(value, Mapping):

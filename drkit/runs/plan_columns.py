@@ -4,41 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
 from drkit.core import processes
 from drkit.core.protocols import CarriesNegatives
+from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.data.values import PASSAGE, QUERY, read_values
+from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.schema import GIVEN, JUDGED, Column, Finetune, Round
+from drkit.recipe.schema import (
+    GIVEN,
+    JUDGED,
+    Choice,
+    Column,
+    ColumnChoice,
+    Finetune,
+    Round,
+    column_file,
+    default_option,
+)
 from drkit.runs.stage import PlanBuilder
 from drkit.runs.stages.columns import missing_values
 from drkit.train.batches import Schedule
 
 
-def refuse_missing_values(
-    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Column, path: Path
-) -> None:
+def column_scope(name: str, source: ColumnChoice, registry: Registry) -> str:
+    """Return what a column has a value for: a `query`, a `passage` or a `pair`, as scores have.
+
+    A part declares it; of a file, the first row is read.
+    """
+    if isinstance(source, Choice):
+        return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
+    path = column_file(source)
+    first = next(read_values(path, name), None) if path else None
+    return first.per if first else PAIR
+
+
+def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Column) -> None:
     """Raise DrkitError if a column without a default has no value for a pair that the round is certain to draw.
 
-    Reads the file, and the collection's judgements. Memory: the certain pairs.
+    The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
-    first = next(read_values(path, name), None)
-    if column.default is not None or first is None:
+    per, path = column_scope(name, column.use, builder.registry), column_file(column.use)
+    if column.default is not None:
         return
-    if first.per != QUERY and refresh_settings(current.miners):
+    if per != QUERY and refresh_settings(current.miners):
         raise DrkitError(
             f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
-            f"--set 'finetune.columns.{name}={{use=\"{column.use}\", default=0.0}}'"
+            f"{default_option(name, column.use)}"
         )
-    if current.pairs != JUDGED or current.queries:
+    if path is None or current.pairs != JUDGED or current.queries:
         return
     certain = {
-        (query_id if first.per != PASSAGE else "", doc_id if first.per != QUERY else "")
+        (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
         for query_id, doc_id in _certain_pairs(builder, current, settings)
     }
     missing = dict.fromkeys(sorted(certain))

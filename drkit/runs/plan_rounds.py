@@ -34,6 +34,7 @@ from drkit.recipe.schema import (
     Round,
     column_file,
     is_model,
+    source_name,
 )
 from drkit.runs.plan_columns import refuse_missing_values
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
@@ -294,7 +295,7 @@ def _columns(builder: PlanBuilder, current: Round) -> dict[str, Column]:
 def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, name: str, column: Column) -> str:
     """Add the stage that makes the values of a column for the queries and passages that a round draws."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
-    scored = column.use == RERANKER or is_model(column.use)
+    source, scored = source_name(column.use), column.use == RERANKER or is_model(column.use)
     inputs = {"passages": PASSAGES, "train": training_split(recipe_round.pairs)}
     if negatives:
         inputs["negatives"] = StageOutput(negatives)
@@ -302,13 +303,14 @@ def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, na
         inputs["reranker"] = StageOutput(RERANKER)
     if path := column_file(column.use):
         require_file(str(path), f"the column {name!r} of {recipe_round.name}")
-        refuse_missing_values(builder, recipe_round, settings, name, column, path)
+    if path or isinstance(column.use, Choice):
+        refuse_missing_values(builder, recipe_round, settings, name, column)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{recipe_round.name}",
         COLUMN,
-        f"scores of the pairs that the round draws, by {column.use}" if scored else f"values of {name} ({column.use})",
+        f"scores of the pairs that the round draws, by {source}" if scored else f"values of {name} ({source})",
         inputs,
-        sources={"column": path_state(str(path or column.use))} if path or is_model(column.use) else {},
+        sources={"column": _column_state(builder, column)},
         extra={
             "column": name,
             "source": column.use,
@@ -320,6 +322,14 @@ def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, na
             "negatives": settings.negatives if negatives else 0,
         },
     )
+
+
+def _column_state(builder: PlanBuilder, column: Column) -> str:
+    """Return the state of the local files that a column is made from; empty if there are none."""
+    if isinstance(column.use, Choice):
+        return files_state(builder.registry.get(Kind.COLUMN, column.use.use), column.use.config)
+    path = column_file(column.use)
+    return path_state(str(path or column.use)) if path or is_model(column.use) else ""
 
 
 def _plan_reranker(builder: PlanBuilder, start: str, previous: str, pairs: str) -> PlannedSystem:

@@ -29,13 +29,13 @@ from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.values import PAIR, read_values
+from drkit.data.values import PAIR
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.recipe.parts import PartInUse, all_parts, parts_of, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, all_parts, column_parts, parts_of, received_columns, required_signals
 from drkit.recipe.schema import (
     ENCODER,
     Choice,
@@ -44,15 +44,16 @@ from drkit.recipe.schema import (
     EncoderTask,
     Pretrain,
     Recipe,
-    column_file,
     is_model,
 )
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
+from drkit.runs.plan_columns import column_scope
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.collections import written_signal
+from drkit.testing.columns import check_values
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
 from drkit.testing.decoders import check_decoder_gradients, check_outputs
 from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
@@ -83,6 +84,8 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
         for part, inputs in _comparing_losses(recipe, registry):
             _try_loss(part, build_part(part, context), inputs, learned_tensors(inputs))
+        for part in column_parts(recipe.finetune, registry) if recipe.finetune else ():
+            _try_column(part)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -319,7 +322,7 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Part
     """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
     losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
     for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
-        columns = {name: _has_value(recipe, name) for name in received_columns(loss, registry)}
+        columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
         pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns)
         yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
     if recipe.reranker:
@@ -327,12 +330,11 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Part
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
 
 
-def _has_value(recipe: Recipe, column: str) -> str:
-    """Return what a column has a value for, by the first row of its file; scores are of pairs."""
+def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
+    """Return what a column has a value for in the first round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    path = next((path for one in found if one and (path := column_file(one.use))), None)
-    return next((value.per for value in read_values(path, column)), PAIR) if path else PAIR
+    return next((column_scope(column, one.use, registry) for one in found if one), PAIR)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:
@@ -343,7 +345,16 @@ def _vector_length(encoder: EncoderSettings) -> int:
     return size if isinstance(size, int) else LONGEST_VECTOR
 
 
-# Miners
+# Columns and miners
+
+
+def _try_column(part: PartInUse) -> None:
+    if any(part.spec.paths_of(part.config)):
+        target_of(part)
+        return
+    source = build_part(part, None, methods=("values",))
+    with trying(part, "while computing its values"):
+        check_values(source, part.spec.scope_of(part.config), part.full_title)
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drkit.testing.architectures import check_architecture as check_architecture
     from drkit.testing.collections import check_collection as check_collection
     from drkit.testing.collections import check_signal as check_signal
+    from drkit.testing.columns import check_column as check_column
     from drkit.testing.commands import check_command as check_command
     from drkit.testing.contexts import check_context as check_context
     from drkit.testing.decoders import check_decoder as check_decoder

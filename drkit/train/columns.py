@@ -158,7 +158,7 @@ def write_values(
     values = iter(values)
     first = next(values, None)
     if first is None:
-        raise DrkitError(f"{info.source} has no values; expected rows with query_id, doc_id or both, and a number")
+        raise DrkitError(f"{info.source} has no values; expected some of queries, passages or pairs, each with its ids")
     parts = [_resolve(some, first, queries, corpus) for some in batched(chain([first], values), _ROWS)]
     keys, numbers, lines = (np.concatenate(some, axis=-1) for some in zip(*parts, strict=True))
     order = np.lexsort((keys[1], keys[0]))
@@ -176,9 +176,9 @@ def _resolve(
     """Return the indices i64[2,n] of queries and passages, the numbers [n], and the lines i64[n] of known values."""
     for value in some:
         if value.per != first.per:
-            raise DrkitError(f"{value.row} is of a {value.per}, but {first.row} of a {first.per}; use two files")
+            raise DrkitError(f"{value} is of a {value.per}, but {first} of a {first.per}; use two files")
         if isinstance(value.value, bool) != isinstance(first.value, bool):
-            raise DrkitError(f"{value.row} has {value.value}, but {first.row} has {first.value}: use bools or numbers")
+            raise DrkitError(f"{value} has {value.value}, but {first} has {first.value}: use bools or numbers")
     found = [queries.get(value.query_id, -1) for value in some], corpus.find([value.doc_id for value in some])
     keys = np.array(found, dtype=np.int64)
     unknown = ((keys[0] < 0) & (first.per != PASSAGE)) | ((keys[1] < 0) & (first.per != QUERY))

@@ -3,8 +3,11 @@
 import json
 import os
 import pickle
+import random
+import re
 import subprocess
 from itertools import count, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from drkit.core.registry import installed
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
 from drkit.data.corpus import open_collection
 from drkit.data.pairs import text_id
 from drkit.data.store import TokenStore, tokenise
@@ -20,14 +24,17 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.miners.chain import read_negatives
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Column
 from drkit.recipe.toml import recipe_from_table, recipe_table
 from drkit.runs.plan import plan
 from drkit.runs.stages.columns import COLUMN
+from drkit.testing import check_column
+from drkit.testing.specs import ContractError
 from drkit.train.biencoder import PairCollator, training_pairs
 from drkit.train.columns import ColumnInfo, read_column, write_values
 from tests.encoders.toys import tiny
-from tests.plugins.packages import path_with, write_package
+from tests.plugins.packages import installed_with, path_with, write_package
 from tests.rerank.toys import mined, query_tokens, stored
 from tests.runs.conftest import TINY, command, write_lines
 
@@ -258,6 +265,157 @@ def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_
     assert rows_of_pairs(default, without=["p3"])
     with pytest.raises(DrkitError, match="'teacher' needs a default: 'refresh' draws passages"):
         rows_of_pairs(miners=("refresh",))
+
+
+PLUGINS = Path(__file__).parents[2] / "docs" / "guide" / "plugins.md"
+COMPUTED = """
+class Lengths:
+    def __init__(self, config, context=None):
+        pass
+
+    def values(self, queries):
+        return [len(query.text) for query in queries]
+
+class Ages(Lengths):
+    def values(self, passages):
+        ages = (int(passage.doc_id[1:]) for passage in passages)
+        return (None if age % 2 else age for age in ages)
+"""
+
+
+def computed_run(tmp_path, beir, loss, columns, *settings):
+    """Run a round of fine-tuning whose columns are computed by a package in `tmp_path`."""
+    sizes = [one for one in TINY if "packages" not in one and "pretrain." not in one]
+    arguments = ("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--miner", "random", *sizes)
+    arguments += (f"--set=finetune.loss={loss}", "--set=finetune.baseline=false", *settings)
+    arguments += ("--set=evaluation.bm25=false", "--set=evaluation.start=false", "--set=encoder.layers=1")
+    arguments += tuple(f"--set=finetune.columns.{name}={source}" for name, source in columns.items())
+    run = command(*arguments, "--run-dir", tmp_path / "run")
+    environment = {**os.environ, "PYTHONPATH": path_with(tmp_path), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_column_of_the_guide_from_compose_to_the_end_of_a_run(beir, tmp_path):
+    code, table = re.search(
+        r"## A column of your own.*?```python\n(.*?)```\n```toml\n(.*?)```", PLUGINS.read_text(), re.DOTALL
+    ).groups()
+    assert (code + table).count("\n") < 40
+    write_package(tmp_path, "overlap", code, head="")
+    source = re.search("teacher = (.*)", table)[1]
+    done = computed_run(tmp_path, beir, "margin-mse", {"teacher": source})
+    assert done.returncode == 0, done.stderr
+    made, queries = read_column(tmp_path / "run" / "teacher-retriever-1"), range(12)
+    assert (made.per, len(made)) == ("pair", 12)
+    for query in queries:
+        passages, values = made.row(query)
+        shared = [1 + (passage % 20 == query) for passage in passages.tolist()]  # "about" and the topic, of four words
+        assert values.tolist() == [10.0 * count / 4 for count in shared]
+    manifest = json.loads((tmp_path / "run" / "teacher-retriever-1" / "manifest.json").read_text())
+    assert (manifest["settings"]["source.use"], manifest["settings"]["source.scale"]) == ("overlap", 10.0)
+
+
+def test_parts_compute_values_of_the_queries_and_passages_that_a_round_draws(beir, tmp_path):
+    (tmp_path / "sources.py").write_text(COMPUTED)
+    (tmp_path / "stranger_loss.py").write_text(STRANGER)
+    parts = 'part("loss", "weighted", "stranger_loss:Part", receives=("pairs", "weight", "age"), scope="batch"), '
+    parts += 'part("column", "lengths", "sources:Lengths", scope="query"), '
+    parts += 'part("column", "ages", "sources:Ages", scope="passage")'
+    write_package(tmp_path, "stranger", f"@hookimpl\ndef drkit_components():\n    return [{parts}]\n")
+    columns = {"weight": "lengths", "age": "ages"}
+    done = computed_run(tmp_path, beir, "weighted", columns, "--no-trial")
+    assert done.returncode != 0
+    assert "the column 'age' (ages) has no value for" in done.stderr
+    assert "--set finetune.columns.age.default=0.0" in done.stderr
+    done = computed_run(tmp_path, beir, "weighted", {**columns, "age": "{use='ages', default=-1}"}, "--redo")
+    assert done.returncode == 0, done.stderr
+    weights, ages = (read_column(tmp_path / "run" / f"column-{name}-retriever-1") for name in columns)
+    assert (weights.per, ages.per, len(ages)) == ("query", "passage", 1)
+    assert [weights.lookup(n, np.array([5])).item() for n in range(12)] == [20 + (n > 9) for n in range(12)]
+    found, values = ages.row(-1)
+    assert values.tolist() == found.tolist()
+    assert len(found) > 10
+    assert (found % 2 == 0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, "x", [1]])
+def test_what_is_no_number_is_refused_with_its_query_and_passage(value):
+    with pytest.raises(
+        ContractError, match=r"column 'yields' has .* for query 'q0' and passage 'd0'; expected a finite"
+    ):
+        check_values(lambda items: [value for _ in items])
+
+
+class Yields:
+    """A column that yields what a function makes of the items."""
+
+    def __init__(self, config, context=None):
+        pass
+
+    def values(self, items):
+        return type(self).function(items)
+
+
+def check_values(function, scope="pair"):
+    Yields.function = staticmethod(function)
+    check_column(ComponentSpec(Kind.COLUMN, "yields", f"{__name__}:Yields", NoSettings, "Yields values", scope=scope))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (lambda items: [1.0 for _ in items][:-1], "yields fewer values than pairs"),
+        (lambda items: [1.0 for _ in items] + [2.0], "yields more values than pairs"),
+        (lambda items: (None for _ in items), "every value is None"),
+        (lambda items: [True, *(1 for _ in items)][:15], "bools or numbers, not both"),
+        (lambda items: (random.random() for _ in items), "a second call gives other values"),
+        (lambda items: [len(item.text) for item in items], "raises AttributeError"),
+    ],
+)
+def test_the_contract_of_columns_notices_what_breaks_it(values, said):
+    check_values(lambda items: (np.float32(len(query.text)) for query, _ in items))
+    check_values(lambda items: [torch.tensor(one.doc_id == "d0") for one in items], "passage")
+    with pytest.raises(ContractError, match=said):
+        check_values(values)
+
+
+def test_a_recipe_with_a_part_reads_back_equal_and_lists_its_settings(tmp_path, monkeypatch):
+    source = """
+@frozen
+class Config:
+    scale: float = setting(1.0, None, "the scale")
+    scope: str = setting("pair", None, "not the property")
+
+@hookimpl
+def drkit_components():
+    return [part("column", "measured", config=Config, scope="passage"), part("column", "sources", scope="query")]
+"""
+    write_package(tmp_path, "stranger", source)
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = installed_with(tmp_path)
+    teacher = "finetune.columns.teacher={use='measured', default=2, scale=3}"
+    recipe = composed(teacher, "finetune.columns.age=stranger:sources", "finetune.loss=margin-mse", registry=parts)
+    column = recipe.finetune.columns["teacher"]
+    assert (column.use.use, column.use.config.scale, column.default) == ("measured", 3.0, 2.0)
+    assert recipe.finetune.columns["age"].use.use == "sources"
+    assert recipe_from_table(recipe_table(recipe), parts.registry) == recipe
+    paths = {one.path: one.value for one in setting_paths(recipe, parts.registry)}
+    named = {path: value for path, value in paths.items() if path.startswith("finetune.columns.teacher")}
+    assert named == {
+        "finetune.columns.teacher.use": "measured",
+        "finetune.columns.teacher.scale": 3.0,
+        "finetune.columns.teacher.scope": "pair",
+        "finetune.columns.teacher.default": 2.0,
+    }
+    with pytest.raises(ProblemsError, match="no setting named 'scales'; did you mean 'scale'"):
+        composed("finetune.columns.teacher={use='measured', scales=3}", registry=parts)
+    with pytest.raises(ProblemsError, match="a round's teacher cannot be the part 'measured'"):
+        check(
+            composed("finetune.rounds.0.teacher=measured", "finetune.loss=margin-mse", registry=parts), parts.registry
+        )
+    refreshing = ("finetune.columns.teacher=measured", "finetune.loss=margin-mse", "encoder.layers=1")
+    recipe = composed(*refreshing, miners=("refresh",), registry=parts)
+    with pytest.raises(DrkitError, match=r"needs a default: .* --set finetune.columns.teacher.default=0.0"):
+        plan(recipe, parts.registry)
 
 
 STRANGER = """

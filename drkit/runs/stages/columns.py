@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from drkit.errors import DrkitError
-from drkit.recipe.schema import RERANKER, Training, is_model
+from drkit.recipe.schema import RERANKER, ColumnChoice, Training, default_option, is_model, source_name
 from drkit.runs.stage import Stage, StageSpec, from_recipe
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
@@ -21,7 +21,7 @@ class ColumnSettings:
     """
 
     column: str
-    source: str
+    source: ColumnChoice
     default: float | None
     max_length: int | None
     queries: int
@@ -31,12 +31,12 @@ class ColumnSettings:
     seed: int = from_recipe("seed")
 
 
-def missing_values(name: str, source: str, count: int, total: int, example: str) -> DrkitError:
+def missing_values(name: str, source: ColumnChoice, count: int, total: int, example: str) -> DrkitError:
     """Return the error for a column that lacks `count` of the `total` values that a round draws."""
     return DrkitError(
-        f"the column {name!r} ({source}) has no value for {count:,} of the {total:,} that the round draws, such as "
-        f"that of {example}. Add what is missing, or give the column a default: "
-        f"--set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
+        f"the column {name!r} ({source_name(source)}) has no value for {count:,} of the {total:,} that the round "
+        f"draws, such as that of {example}. Add what is missing, or give the column a default: "
+        f"{default_option(name, source)}"
     )
 
 

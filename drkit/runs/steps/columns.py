@@ -1,4 +1,4 @@
-"""Make the values of a column: score pairs with a model, or look them up in a file or in the training rows."""
+"""Make the values of a column: by a model or a part, or from a file or the training rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, digest
-from drkit.core.spec import TEACHER
-from drkit.data.corpus import StoredCollection, collection_of
-from drkit.data.values import Value, read_values
-from drkit.recipe.schema import column_file, is_model
+from drkit.core.spec import TEACHER, Kind
+from drkit.data.corpus import StoredCollection, StoredCorpus, collection_of
+from drkit.data.values import PASSAGE, QUERY, Value, computed_values, read_values
+from drkit.recipe.schema import Choice, column_file, is_model, source_name
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.columns import ColumnSettings, missing_values
 from drkit.runs.steps.finetune import judged_pairs
@@ -23,6 +23,9 @@ from drkit.train.batches import Schedule
 from drkit.train.biencoder import draw_queries, drawn_passages, schedule_lengths
 from drkit.train.columns import ColumnInfo, StoredColumn, read_column, write_values
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest
+
+# Passages in memory at a time.
+_PASSAGES = 4096
 
 
 def make_column(stage: StageRun[ColumnSettings]) -> Mapping[str, Any]:
@@ -34,9 +37,9 @@ def make_column(stage: StageRun[ColumnSettings]) -> Mapping[str, Any]:
     if "reranker" in stage.inputs or is_model(settings.source):
         done = _score(stage, collection, requests)
     elif processes.rank() == 0:
-        info = ColumnInfo(settings.source, default=settings.default)
+        info = ColumnInfo(source_name(settings.source), default=settings.default)
         queries = {query.query_id: index for index, query in enumerate(collection.queries("train"))}
-        write_values(_values(settings, collection), queries, collection.corpus, stage.folder, info)
+        write_values(_values(stage, collection, requests), queries, collection.corpus, stage.folder, info)
         _check_complete(stage, collection, requests)
     agreement = Agreement()
     if settings.column == TEACHER and processes.rank() == 0:
@@ -49,7 +52,8 @@ def _score(
     stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
 ) -> Mapping[str, Any]:
     """Write the scores of a cross-encoder: the run's own re-ranker, or another by path or hub id."""
-    loaded = loaded_teacher(stage.inputs.get("reranker", stage.settings.source), stage.settings.max_length)
+    model = stage.inputs.get("reranker", source_name(stage.settings.source))
+    loaded = loaded_teacher(model, stage.settings.max_length)
     teacher = loaded.value
     work = ScoreBlocks(
         scorer=loaded,
@@ -70,14 +74,36 @@ def _score(
     }
 
 
-def _values(settings: ColumnSettings, collection: StoredCollection) -> Iterator[Value]:
-    """Yield the values in the column's file, or the scores that come with the training rows."""
+def _values(
+    stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
+) -> Iterator[Value]:
+    """Yield the values that a part computes, those in a file, or the scores that come with the training rows."""
+    settings = stage.settings
+    if isinstance(settings.source, Choice):
+        use, config = settings.source.use, settings.source.config
+        scope = stage.registry.get(Kind.COLUMN, use).scope_of(config)
+        source = stage.registry.build(Kind.COLUMN, use, config)
+        yield from computed_values(use, source, scope, _drawn(scope, requests, collection.corpus))
+        return
     if path := column_file(settings.source):
         yield from read_values(path, settings.column)
         return
     for query_id, scores in collection.teacher_scores("train").items():
         for doc_id, score in scores.items():
             yield Value(query_id, doc_id, score)
+
+
+def _drawn(scope: str, requests: Sequence[ScoreRequest], corpus: StoredCorpus) -> Iterator[Any]:
+    """Yield the queries, the passages, or the pairs of both that a round draws, each once."""
+    if scope == QUERY:
+        yield from (request.query for request in requests)
+    elif scope == PASSAGE:
+        drawn = np.unique(np.concatenate([request.passages for request in requests]))
+        for some in np.array_split(drawn, range(_PASSAGES, len(drawn), _PASSAGES)):
+            yield from corpus.at(some)
+    else:
+        for request in requests:
+            yield from ((request.query, passage) for passage in corpus.at(request.passages))
 
 
 def _check_complete(
