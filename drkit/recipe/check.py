@@ -49,7 +49,7 @@ from drkit.recipe.parts import (
     parts_in_use,
     parts_of,
 )
-from drkit.recipe.rounds import rounds_problems
+from drkit.recipe.rounds import kept_problems, rounds_problems
 from drkit.recipe.schema import ITSELF, MAIN, Choice, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
@@ -196,7 +196,7 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     for part in parts:
         if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
             problems += _batch_problems(part)
-    problems += [*_kept_problems(pretrain), *_text_problems(pretrain, registry)]
+    problems += [*kept_problems(pretrain, "pretrain", pretrain.probe.patience), *_text_problems(pretrain, registry)]
     problems += _encoder_task_problems(pretrain, registry)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():
@@ -208,21 +208,6 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
                 f"{path}.nested = false @ {path}.nested"
             )
     return problems
-
-
-def _kept_problems(pretrain: Pretrain) -> Iterator[str]:
-    """Yield why a training may not reach the steps whose checkpoints are kept; with epochs, that shows when it runs."""
-    last = max(pretrain.keep_steps or (0,))
-    if last > pretrain.max_steps > 0:
-        yield (
-            f"cannot keep the checkpoint of step {last:,}: pre-training has {pretrain.max_steps:,} steps "
-            f"(pretrain.max_steps) @ pretrain.keep_steps"
-        )
-    if last and pretrain.probe.patience:
-        yield (
-            "a training that stops early may not reach the steps to keep: set pretrain.probe.patience = 0 "
-            "@ pretrain.keep_steps"
-        )
 
 
 def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:

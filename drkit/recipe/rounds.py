@@ -32,6 +32,7 @@ from drkit.recipe.schema import (
     Choice,
     Column,
     Finetune,
+    Pretrain,
     Recipe,
     Reranker,
     Round,
@@ -51,7 +52,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _finetune_losses_problems(recipe.finetune, registry)
         problems += _name_problems([current.name for current in recipe.finetune.rounds])
         kept = recipe.pretrain.kept if recipe.pretrain else {}
-        problems += _start_problems([(current.name, current.start) for current in recipe.finetune.rounds], [*kept])
+        problems += _start_problems(recipe.finetune, [*kept])
         problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune)
@@ -133,17 +134,38 @@ def _name_problems(names: list[str]) -> list[str]:
     return problems
 
 
-def _start_problems(rounds: list[tuple[str, str]], kept: list[str]) -> list[str]:
-    """Check where rounds, given as names and starts, take their weights from; kept: checkpoints of pre-training."""
-    problems = []
-    for index, (_, start) in enumerate(rounds):
-        allowed = [*STARTS, *kept, *(name for name, _ in rounds[:index])]
+def _start_problems(finetune: Finetune, kept: list[str]) -> list[str]:
+    """Check where rounds take their weights from, and the steps they keep; kept: checkpoints of pre-training."""
+    problems, allowed = [], [*STARTS, *kept]
+    for index, current in enumerate(finetune.rounds):
+        path, start = f"finetune.rounds.{index}", current.start
         if start not in allowed:
             problems.append(
                 f"a round cannot start from {start!r}{did_you_mean(start, allowed)} allowed: {', '.join(allowed)} "
-                f"(earlier rounds by name; pretrain.keep_steps adds pretrained@STEP) @ finetune.rounds.{index}.start"
+                f"(earlier rounds by name; keep_steps of [pretrain] or [finetune] adds NAME@STEP) @ {path}.start"
             )
+        problems += kept_problems(finetune.for_round(current), path, finetune.validation.patience)
+        allowed += [current.name, *finetune.kept(current)]
     return problems
+
+
+def kept_problems(settings: Pretrain | Finetune, path: str, patience: int) -> Iterator[str]:
+    """Yield why a training may not reach the steps whose checkpoints are kept; with epochs, that shows when it runs.
+
+    path: of the training in the recipe; patience: measurements without a gain after which it stops.
+    """
+    last = max(settings.keep_steps or (0,))
+    if last > settings.max_steps > 0:
+        yield (
+            f"cannot keep the checkpoint of step {last:,}: the training has {settings.max_steps:,} steps "
+            f"({path}.max_steps) @ {path}.keep_steps"
+        )
+    if last and patience:
+        measured = "pretrain.probe" if path == "pretrain" else "finetune.validation"
+        yield (
+            f"a training that stops early may not reach the steps to keep: set {measured}.patience = 0 "
+            f"@ {path}.keep_steps"
+        )
 
 
 def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:

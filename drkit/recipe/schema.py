@@ -473,12 +473,13 @@ class Round:
     start: str = setting(
         "pretrained",
         min_len(1),
-        "weights to start from: pretrained, pretrained@STEP (kept), previous (round), initial, or an earlier round",
+        "weights to start from: pretrained, previous (round), initial, an earlier round, or NAME@STEP (kept)",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
     teacher: str = setting("", None, f"whose scores it learns from: {_SOURCES}")
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
+    keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
     draws: int = setting(1, at_least(1), "repeat with this many draws of the queries, and average the metrics")
 
@@ -508,6 +509,9 @@ class Finetune(Training):
     negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     columns: dict[str, Column] | None = setting(None, _column_names, "further data that losses receive, by name")
+    keep_steps: tuple[int, ...] | None = setting(
+        None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
+    )
     validation: Validation = field(kw_only=True, factory=Validation)
     encoders: str = setting(
         "shared",
@@ -524,6 +528,10 @@ class Finetune(Training):
         """Return these settings with those that the round overrides."""
         names = (a.name for a in fields(Finetune))
         return evolve(self, **{name: value for name in names if (value := getattr(current, name, None)) is not None})
+
+    def kept(self, current: Round) -> tuple[str, ...]:
+        """Return the names of the kept checkpoints of a round, which later ones start from: `retriever-1@500`."""
+        return tuple(f"{current.name}@{step}" for step in self.for_round(current).keep_steps or ())
 
     def columns_for(self, current: Round) -> dict[str, Column]:
         """Return the columns that the loss of a round may receive, by name."""

@@ -43,6 +43,7 @@ from drkit.runs.stages import stage_folders
 from drkit.runs.stages.columns import COLUMN
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
+from drkit.runs.stages.pretrain import KEPT
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.retriever import EXPORT, INDEX
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
@@ -105,10 +106,13 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
             negatives = _plan_negatives(builder, current.name, current.miners, previous, current.pairs)
         is_measured = finetune.baseline and bool(builder.splits)  # without judged queries, nobody would see it
         if current is compared and is_measured and retriever.start != INITIAL_ENCODER:
-            baseline = evolve(retriever, name=BASELINE, start=INITIAL_ENCODER)
+            settings = evolve(retriever.settings, keep_steps=None)
+            baseline = evolve(retriever, name=BASELINE, start=INITIAL_ENCODER, settings=settings)
             systems.append(_plan_retriever(builder, baseline, negatives))
-        systems.append(_plan_retriever(builder, retriever, negatives))
-        starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
+        trained = _plan_retriever(builder, retriever, negatives)
+        systems += [*_plan_kept(builder, trained), trained]
+        starts |= {name: f"{trained.stages[0]}@{name.rpartition('@')[2]}" for name in finetune.kept(current)}
+        starts[current.name] = starts[PREVIOUS] = previous = trained.stages[0]
     builder.notes.extend(_unread_columns(builder))
     if builder.recipe.reranker and not builder.has(RERANKER_STAGE):
         builder.notes.append(
@@ -267,12 +271,23 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,
+                "keep_steps": settings.keep_steps,
                 "validation": settings.validation if settings.validation.every else None,
             },
         )
         for draw in range(recipe_round.draws)
     ]
     return PlannedSystem(retriever.name, tuple(stages))
+
+
+def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:
+    """Add the stages of the checkpoints that a retriever's training keeps, and yield each step as a system."""
+    for step in builder.stages[trained.stages[0]].settings.keep_steps or ():
+        names = {f"{stage}@{step}": stage for stage in trained.stages}
+        for name, stage in names.items():
+            checkpoint = {"checkpoint": StageOutput(stage, name)}
+            builder.add(name, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})
+        yield PlannedSystem(f"{trained.name}@{step}", tuple(names))
 
 
 def _unread_columns(builder: PlanBuilder) -> Iterator[str]:

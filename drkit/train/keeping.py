@@ -15,11 +15,12 @@ from drkit.errors import DrkitError
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     """Writes what `save` saves after some steps, into the folder of each step.
 
-    A resumed training has the folders of earlier steps already, and writes those of later ones.
+    A resumed training has the folders of earlier steps already, and writes those of later ones. setting: the path of
+    the steps in the recipe, for errors.
     """
 
-    def __init__(self, folders: Mapping[int, Path], save: Callable[[Path], None]) -> None:
-        self._folders, self._save = folders, save
+    def __init__(self, folders: Mapping[int, Path], save: Callable[[Path], None], setting: str) -> None:
+        self._folders, self._save, self._setting = folders, save, setting
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Raise DrkitError for a step that the training does not reach."""
@@ -27,7 +28,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         if last > state.max_steps:
             raise DrkitError(
                 f"cannot keep the checkpoint of step {last:,}: the training has {state.max_steps:,} steps. Keep "
-                f"earlier ones, or train longer @ pretrain.keep_steps"
+                f"earlier ones, or train longer @ {self._setting}"
             )
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:

@@ -1,8 +1,9 @@
-"""Checkpoints that pre-training keeps at some steps, and the stages and rounds that read them."""
+"""Checkpoints that pre-training and rounds keep at some steps, and the stages and rounds that read them."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -149,7 +150,16 @@ def test_a_resumed_training_keeps_the_same(beir, kept, tmp_path, step):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("pretrain.keep_steps=[2, 9]",), "cannot keep the checkpoint of step 9: pre-training has 4 steps"),
+        (
+            ("pretrain.keep_steps=[2, 9]",),
+            "cannot keep the checkpoint of step 9: the training has 4 steps (pretrain.max_steps)",
+        ),
+        (("finetune.keep_steps=[9]",), "step 9: the training has 4 steps (finetune.rounds.0.max_steps)"),
+        (
+            ("finetune.rounds.0.keep_steps=[2]", "finetune.validation.patience=1"),
+            "set finetune.validation.patience = 0 @ finetune.rounds.0.keep_steps",
+        ),
+        (("finetune.keep_steps=[2]", "finetune.rounds.0.start='retriever-1@2'"), "cannot start from 'retriever-1@2'"),
         (("pretrain.keep_steps=[2]", "pretrain.probe.patience=3"), "set pretrain.probe.patience = 0"),
         (("pretrain.keep_steps=[2, 2]",), "each higher than the one before"),
         (("pretrain.keep_steps=[0, 2]",), "must be steps from 1"),
@@ -157,7 +167,7 @@ def test_a_resumed_training_keeps_the_same(beir, kept, tmp_path, step):
     ],
 )
 def test_steps_that_cannot_be_kept_are_refused(beir, settings, message):
-    with pytest.raises(ProblemsError, match=message.replace("(", r"\(")):
+    with pytest.raises(ProblemsError, match=re.escape(message)):
         check(recipe_of(beir, *settings), PARTS.registry)
 
 
@@ -167,7 +177,52 @@ def test_steps_beyond_the_epochs_are_refused_before_the_first_step(beir, tmp_pat
         go(recipe_of(beir, *settings, "finetune=none"), tmp_path / "run")
 
 
+ROUNDS = ("pretrain=none", "finetune.baseline=false", "finetune.save_steps=1", "finetune.encoders=separate")
+ROUNDS += ("evaluation.start=false", "evaluation.bm25=false", "encoder.init_embeddings=random")
+
+
+def rounds_of(beir, *settings):
+    """A recipe whose second round starts from a checkpoint that the first has kept."""
+    recipe = with_rounds(recipe_of(beir, *ROUNDS, *settings), "initial", "from-0@2")
+    table = recipe_table(recipe)
+    table["finetune"]["rounds"][0]["keep_steps"] = [2, 3]
+    return recipe_from_table(table, PARTS.registry)
+
+
+@pytest.mark.parametrize("step", [None, 2, 3])
+def test_a_round_keeps_checkpoints_that_are_searched_and_started_from(beir, tmp_path, step):
+    recipe, run = rounds_of(beir), tmp_path / "run"
+    if step:
+        with pytest.raises(KeyboardInterrupt):
+            go(recipe, run, Interrupts(step))
+    stages = {stage.name: stage for stage in go(recipe, run)}
+    assert str(stages["from-1"].inputs["start"]) == "from-0@2"
+    rows = json.loads((run / "evaluation" / "results.json").read_text())["rows"]
+    assert [row["system"] for row in rows][:4] == ["from-0@2", "from-0@3", "from-0", "from-1"]
+    for folder in ("", "passage_encoder"):
+        two, three, last = (weights(run / name / folder) for name in ("from-0@2", "from-0@3", "from-0"))
+        assert not same(two, three)
+        assert not same(three, last)
+    assert (
+        open_encoder(run / "from-0@2", device="cpu").identity() != open_encoder(run / "from-0", device="cpu").identity()
+    )
+
+
+def test_every_draw_keeps_its_checkpoints(beir):
+    recipe = recipe_of(beir, *ROUNDS, "finetune.keep_steps=[2]", "finetune.rounds.0.draws=2")
+    made = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
+    assert {"retriever-1-draw-1@2", "retriever-1-draw-2@2"} <= made.keys()
+    assert made["evaluation"].settings.draws["retriever-1@2"] == ("retriever-1-draw-1@2", "retriever-1-draw-2@2")
+    assert settings_of(made["retriever-1-draw-1"])["finetune.keep_steps"] == [2]
+
+
+def settings_of(stage):
+    """The settings that the fingerprint of a stage covers."""
+    return stage.identity(dict.fromkeys(stage.inputs, ""))["settings"]
+
+
 def test_runs_without_kept_checkpoints_are_as_before(beir):
     stages = {stage.name: stage for stage in plan(recipe_of(beir), PARTS.registry).stages}
     assert not any("@" in name for name in stages)
-    assert "pretrain.keep_steps" not in stages["pretrained"].identity(dict.fromkeys(stages["pretrained"].inputs, ""))
+    assert "pretrain.keep_steps" not in settings_of(stages["pretrained"])
+    assert "finetune.keep_steps" not in settings_of(stages["retriever-1"])

@@ -30,6 +30,7 @@ class FinetuneSettings:
     negatives: int = from_recipe("finetune.negatives")
     encoders: str = from_recipe("finetune.encoders")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
+    keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", observes=lambda self: not self.keep_steps)
     seed: int = from_recipe("seed")
 
 
@@ -42,7 +43,7 @@ def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
     scores = training.per_device_train_batch_size * passages
     work = training_work(
         sizes.encoder, training, examples=examples, texts=passages, tokens=tokens, length=length, scores=scores
-    )
+    ) + Work(disk=4.0 * sizes.encoder.weights * len(settings.keep_steps or ()))
     if training.gradient_cache_chunk:  # a first forward pass, without a graph
         return work + reading_work(sizes.encoder, examples * tokens, tokens / passages)
     return work

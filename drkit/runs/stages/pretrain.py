@@ -88,12 +88,12 @@ PRETRAIN = StageSpec(
     folders=("pretrained",),
     work=_pretraining_work,
 )
-# Its files are links to those of pre-training, so that a kept checkpoint is used like any other.
+# Its files are links to those of the training, so that a kept checkpoint is used like any other.
 KEPT = StageSpec(
     name="kept-checkpoint",
     version=1,
     settings=KeptSettings,
     run="drkit.runs.steps.pretrain:link_kept",
-    inputs={"checkpoint": "the checkpoint, in the folder of pre-training"},
-    folders=("pretrained@*",),
+    inputs={"checkpoint": "the checkpoint, in the folder of the training"},
+    folders=("*@*",),
 )

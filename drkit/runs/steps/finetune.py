@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from drkit.train.biencoder import (
 )
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
 from drkit.train.columns import read_column
+from drkit.train.keeping import KeepCheckpoints
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task
@@ -55,6 +57,8 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         _check_columns(stage, collate)
     if not refresher:
         stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
+    folders = {step: stage.folder / f"{stage.name}@{step}" for step in settings.keep_steps or ()}
+    keeping = KeepCheckpoints(folders, partial(save_encoders, module, tokenizer), "finetune.keep_steps")
     result = train_in(
         stage.folder,
         module,
@@ -63,7 +67,7 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
         progress=stage.progress,
-        callbacks=[*([refresher] if refresher else []), *validations],
+        callbacks=[*([refresher] if refresher else []), *validations, keeping],
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)

@@ -75,7 +75,9 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     rates = _rates(settings, inputs, texts, signals)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
     save = partial(save_parts, module, settings, tokenizer)
-    keeping = KeepCheckpoints({step: stage.folder / name for name, step in settings.kept.items()}, save)
+    keeping = KeepCheckpoints(
+        {step: stage.folder / name for name, step in settings.kept.items()}, save, "pretrain.keep_steps"
+    )
     result = train_in(
         stage.folder,
         module,
