@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.errors import DrkitError
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -161,3 +163,34 @@ def test_bags_of_counted_tokens_are_static_encoders(monkeypatch, tmp_path):
     torch.testing.assert_close(bags["1"][1], bags["n"][1], msg="no token is repeated")
     for name in ("1", "marked"):
         assert not torch.allclose(bags[name][0], bags["n"][0], atol=1e-3)
+
+
+@pytest.mark.parametrize("pipeline", ["dpr", "three-stage"])
+def test_every_row_of_the_comparisons_composes_from_one_start(pipeline, monkeypatch):
+    import drkit
+
+    comparisons = loaded("comparisons", monkeypatch)
+    options = comparisons.arguments().parse_args(["--work", "w", "--pipeline", pipeline, "--pretraining", "7,5"])
+    made = {name: drkit.compose(**comparisons.choices(("random", name, 3), options)) for name in comparisons.recipes()}
+    assert {"retromae", "simlm", "cpdae", "cdmae", "cotmae-qac", comparisons.MLM_ONLY} < made.keys()
+    first = made.pop(comparisons.NONE)
+    assert first.pretrain is None
+    for recipe in made.values():
+        assert recipe.encoder == first.encoder, "the same vocabulary, sizes and word embeddings"
+        assert recipe.finetune == first.finetune
+        assert recipe.evaluation == first.evaluation
+        assert (recipe.pretrain.max_steps, recipe.pretrain.per_device_train_batch_size) == (7, 5)
+    assert [one.name for one in first.finetune.rounds] == [s for s in comparisons.STAGES[pipeline] if s != "reranker"]
+
+
+def test_a_comparison_is_put_between_the_marks_of_its_page(tmp_path, monkeypatch):
+    comparisons, page = loaded("comparisons", monkeypatch), tmp_path / "page.md"
+    page.write_text(
+        "a\n<!-- comparisons dpr pydocs -->\nold\n<!-- end -->\nb\n<!-- comparisons dpr x -->\n<!-- end -->\n"
+    )
+    comparisons.put_into(page, "dpr pydocs", "new\n")
+    assert page.read_text().startswith(
+        "a\n<!-- comparisons dpr pydocs -->\nnew\n<!-- end -->\nb\n<!-- comparisons dpr x"
+    )
+    with pytest.raises(DrkitError, match="has no marks <!-- comparisons dpr tldr -->"):
+        comparisons.put_into(page, "dpr tldr", "new\n")
