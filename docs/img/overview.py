@@ -1,4 +1,4 @@
-"""Draw the README's picture as `overview-light.svg` and `overview-dark.svg`.
+"""Draw the README's picture as `overview.svg`.
 
 python docs/img/overview.py [--png FOLDER]
 """
@@ -6,6 +6,7 @@ python docs/img/overview.py [--png FOLDER]
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ FOLDER = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 100, 53
 BOX = 14.5  # width of a box
 # The parts that a recipe chooses have a colour of their own; the rest of the pipeline is grey.
-THEMES = {
-    "light": {"ink": "#1f2328", "quiet": "#59636e", "fixed": "#eaeef2", "chosen": "#bfdbfe", "edge": "#2563eb"},
-    "dark": {"ink": "#f0f6fc", "quiet": "#9198a1", "fixed": "#262c36", "chosen": "#1e3a6b", "edge": "#6ea8fe"},
-}
+COLORS = {"ink": "#1f2328", "quiet": "#59636e", "fixed": "#eaeef2", "chosen": "#bfdbfe", "edge": "#2563eb"}
+# Where the reader prefers dark pages, dark lines become light ones, and blue stays blue.
+DARK = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg); } }</style>"
 # name, x and y of its centre, whether a recipe chooses it, some of the choices
 BOXES = (
     ("text", 8, 40, False, ""),
@@ -76,11 +76,10 @@ def draw_finetuning(axes: Any, colors: dict[str, str]) -> None:
     )
 
 
-def draw(theme: str) -> Any:
-    """Return the figure in the colours of one theme, on a transparent ground."""
+def draw(colors: dict[str, str]) -> Any:
+    """Return the figure, on a transparent ground."""
     from matplotlib.figure import Figure
 
-    colors = THEMES[theme]
     figure = Figure(figsize=(10, 10 * HEIGHT / WIDTH))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(-1.5, HEIGHT - 1.5))
     axes.set_axis_off()
@@ -96,21 +95,26 @@ def draw(theme: str) -> Any:
     return figure
 
 
-def main() -> None:
-    """Write the pictures next to this file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--png", type=Path, help="also write PNG files to this folder, on each theme's page colour")
-    png = parser.parse_args().png
+def write_svg(figure: Any, path: Path) -> None:
+    """Write a figure that follows the reader's light or dark pages; the same file on every run."""
     import matplotlib
 
-    matplotlib.rcParams["svg.hashsalt"] = "drkit"  # the same file on every run
-    for theme in THEMES:
-        figure = draw(theme)
-        figure.savefig(FOLDER / f"overview-{theme}.svg", transparent=True, metadata={"Date": None})
-        if png:
-            ground = {"light": "#ffffff", "dark": "#0d1117"}[theme]
-            png.mkdir(parents=True, exist_ok=True)
-            figure.savefig(png / f"overview-{theme}.png", facecolor=ground, dpi=110)
+    drawn = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "drkit"}):
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    path.write_text(drawn.getvalue().replace("<defs>", f"{DARK}\n <defs>", 1), encoding="utf-8")
+
+
+def main() -> None:
+    """Write the picture next to this file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--png", type=Path, help="also write a PNG file to this folder")
+    png = parser.parse_args().png
+    figure = draw(COLORS)
+    write_svg(figure, FOLDER / "overview.svg")
+    if png:
+        png.mkdir(parents=True, exist_ok=True)
+        figure.savefig(png / "overview.png", facecolor="#ffffff", dpi=110)
 
 
 if __name__ == "__main__":

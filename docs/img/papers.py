@@ -6,13 +6,12 @@ python docs/img/papers.py [--png FOLDER]
 from __future__ import annotations
 
 import argparse
-import io
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
-from overview import THEMES, draw_arrow, draw_box
+from overview import COLORS, draw_arrow, draw_box, write_svg
 
 from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
@@ -31,8 +30,6 @@ BESIDE = {
 }
 BROKEN = {"autoregressive": "auto-\nregressive"}
 ROW, HALF = 19, 14.5 / 2
-# Where the reader prefers dark pages, dark lines become light ones, and blue stays blue.
-DARK = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg); } }</style>"
 
 
 def share(value: float) -> str:
@@ -65,7 +62,7 @@ def draw(recipe: Recipe, settings: Pretrain) -> Any:
     """Return the figure of one recipe."""
     from matplotlib.figure import Figure
 
-    colors = THEMES["light"]
+    colors = COLORS
     height = 12 + 2.3 * max(5, 2 * len(settings.losses()))
     figure = Figure(figsize=(10, height / 10))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 100), ylim=(ROW + 10.5 - height, ROW + 10.5))
@@ -95,16 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--png", type=Path, help="also write PNG files to this folder")
     png = parser.parse_args().png
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "drkit"  # the same file on every run
     for name in RECIPES:
         recipe = compose(ComposeRequest(paper=name, scale="paper"), installed())
         assert recipe.pretrain is not None
-        figure, drawn = draw(attrs.evolve(recipe, name=name), recipe.pretrain), io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-        text = drawn.getvalue().replace("<defs>", f"{DARK}\n <defs>", 1)
-        (FOLDER / f"paper-{name}.svg").write_text(text, encoding="utf-8")
+        figure = draw(attrs.evolve(recipe, name=name), recipe.pretrain)
+        write_svg(figure, FOLDER / f"paper-{name}.svg")
         if png:
             png.mkdir(parents=True, exist_ok=True)
             figure.savefig(png / f"paper-{name}.png", facecolor="#ffffff", dpi=80)
