@@ -14,7 +14,17 @@ from typing import Any
 
 
 class DrkitError(Exception):
-    """An error that the user can fix: invalid input, parts that do not fit together, a missing file."""
+    """An error that the user can fix: invalid input, parts that do not fit together, a missing file.
+
+    >>> print(DrkitError("the query 'q1' is empty", where="queries.jsonl:2"))
+    queries.jsonl:2: the query 'q1' is empty
+
+    where: the file or folder that is wrong, with the line if it has lines; empty if the error is not about a file.
+    """
+
+    def __init__(self, message: str, *, where: object = "") -> None:
+        self.where = str(where)
+        super().__init__(f"{self.where}: {message}" if self.where else message)
 
 
 class UnknownNameError(DrkitError):
@@ -41,10 +51,13 @@ class ProblemsError(DrkitError):
     >>> print(ProblemsError("recipe", ["steps: expected int, got 'lots'"]))
     recipe: 1 problem
       - steps: expected int, got 'lots'
+
+    settings: the path of the setting that each problem ends with (`.. @ pretrain.max_steps`).
     """
 
     def __init__(self, subject: str, problems: Sequence[str]) -> None:
         self.subject, self.problems = subject, tuple(problems)
+        self.settings = tuple(problem.rpartition(" @ ")[2] for problem in problems if " @ " in problem)
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in problems)]))
 

@@ -293,7 +293,9 @@ def generate_queries(
     Raises DrkitError if the file is not JSON Lines, or the model is not a sequence-to-sequence model.
     """
     if path.suffix != ".jsonl":
-        raise DrkitError(f"{path}: queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}")
+        raise DrkitError(
+            f"queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}", where=path
+        )
     choice = compose(request, parts).collection
     collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
     shard, started = Shard.from_environment(), time.perf_counter()
@@ -416,7 +418,9 @@ def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> 
         }
         for score in (*row["positive_scores"], *row["negative_scores"]):
             if score - score != 0:
-                raise DrkitError(f"{line}: the teacher's score is {score}, not finite; its training may have diverged")
+                raise DrkitError(
+                    f"the teacher's score is {score}, not finite; its training may have diverged", where=line
+                )
         yield row
 
 
@@ -425,11 +429,11 @@ def _ids(line: Row, name: str) -> list[str]:
     if isinstance(value, list):  # a collection's integers are the same ids
         value = [str(doc_id) if type(doc_id) is int else doc_id for doc_id in value]
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
-        raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
+        raise DrkitError(f"{name!r} must be a list of passage ids; give a file written by `drkit mine`", where=line)
     return value
 
 
 def _text(line: Row, doc_id: str, texts: Mapping[str, str]) -> str:
     if doc_id not in texts:
-        raise DrkitError(f"{line}: passage {doc_id!r} is not in the collection; give the collection that was mined")
+        raise DrkitError(f"passage {doc_id!r} is not in the collection; give the collection that was mined", where=line)
     return texts[doc_id]

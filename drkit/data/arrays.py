@@ -44,7 +44,7 @@ def read_batches(path: Path) -> list[Any]:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
     except (OSError, pa.ArrowException) as error:
-        raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
+        raise DrkitError(f"cannot be read as an Arrow file ({error}); run its stage again", where=path) from None
 
 
 class ArrayWriter:
@@ -123,7 +123,7 @@ class Arrays:
             reader = pa.ipc.open_file(self._source)
             self._batch = reader.get_batch(0)
         except (OSError, pa.ArrowException) as error:
-            raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
+            raise DrkitError(f"cannot be read as an Arrow file ({error}); run its stage again", where=path) from None
         self.metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:

@@ -260,7 +260,7 @@ def find_file(
     if len(found) > 1 and found[0][0] == found[1][0]:
         role = f"{names[0]} file{f' of {split}' if split else ''}"
         raise DrkitError(
-            f"{folder}: both {found[0][1].name} and {found[1][1].name} may be the {role}; choose one by a setting"
+            f"both {found[0][1].name} and {found[1][1].name} may be the {role}; choose one by a setting", where=folder
         )
     return found[0][1] if found else None
 

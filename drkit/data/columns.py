@@ -82,7 +82,7 @@ class PairColumns:
         negatives = _negatives(row, columns)
         if not anchor or not positives or not all(positives):
             empty = "query" if not anchor else "positive passage"
-            raise DrkitError(f"{row}: the {empty} is empty; give it a text or delete the row")
+            raise DrkitError(f"the {empty} is empty; give it a text or delete the row", where=row)
         scores = self._teacher_scores(row, positives, negatives)
         relevance = self._relevance(row, has_negatives=bool(columns))
         return Pair(anchor, tuple(positives), tuple(filter(None, negatives)), relevance, scores)
@@ -98,8 +98,9 @@ class PairColumns:
             scores = [_number(value) for value in (given if isinstance(given, (list, tuple)) else [given])]
             if len(scores) != len(texts) or None in scores:
                 raise DrkitError(
-                    f"{row}: {column!r} must have a number for each of the {len(texts)} passages, got {given!r:.60}; "
-                    f"mend or delete it"
+                    f"{column!r} must have a number for each of the {len(texts)} passages, got {given!r:.60}; "
+                    f"mend or delete it",
+                    where=row,
                 )
             for text, score in zip(texts, scores, strict=True):
                 found.setdefault(text, float(score or 0))
@@ -117,17 +118,18 @@ class PairColumns:
         if found is None:
             null = next((name for name in names if name in row.values), None)
             if null is not None:
-                raise DrkitError(f"{row}: {null!r} is null; give it a text or delete the row")
+                raise DrkitError(f"{null!r} is null; give it a text or delete the row", where=row)
             raise DrkitError(
-                f"{row}: no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
-                f"of the {role} with --set collection.{role}=COLUMN"
+                f"no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
+                f"of the {role} with --set collection.{role}=COLUMN",
+                where=row,
             )
         return found
 
     def _negative_columns(self, row: Row) -> Sequence[str]:
         missing = [name for name in self.negatives if name not in row.values]
         if missing:
-            raise DrkitError(f"{row}: no column {missing[0]!r}; columns: {', '.join(row.values)}")
+            raise DrkitError(f"no column {missing[0]!r}; columns: {', '.join(row.values)}", where=row)
         return self.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
 
     def _score_column(self, row: Row) -> str:
@@ -135,8 +137,9 @@ class PairColumns:
         found = next((name for name in SCORES if name in row.values and not _is_teachers(row, name)), "none")
         if found == "none" and not self.score and (self.positive_labels or self.min_score is not None):
             raise DrkitError(
-                f"{row}: no column {' or '.join(map(repr, SCORES))} for collection.positive_labels or min_score; "
-                f"columns: {', '.join(row.values)}. Name it with --set collection.score=COLUMN"
+                f"no column {' or '.join(map(repr, SCORES))} for collection.positive_labels or min_score; "
+                f"columns: {', '.join(row.values)}. Name it with --set collection.score=COLUMN",
+                where=row,
             )
         return self.score or found
 
@@ -146,15 +149,17 @@ class PairColumns:
             return 1
         if has_negatives and not self.score:
             raise DrkitError(
-                f"{row}: a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
+                f"a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
                 f"between the passages. --set collection.score={column} reads it as the pair's, "
-                f"--set collection.score=none ignores it"
+                f"--set collection.score=none ignores it",
+                where=row,
             )
         value: Any = row.values.get(column)
         if value is None:
             raise DrkitError(
-                f"{row}: {column!r} is missing; delete the row, or --set collection.score=none takes every pair for a "
-                f"positive"
+                f"{column!r} is missing; delete the row, or --set collection.score=none takes every pair for a "
+                f"positive",
+                where=row,
             )
         return self._label(row, column, value) if self.positive_labels else self._score(row, column, value)
 
@@ -171,7 +176,7 @@ class PairColumns:
     def _label(self, row: Row, column: str, value: Any) -> int | None:
         """Return the relevance of a label: 1, 0, or None if the pair is left out."""
         if not isinstance(value, (str, int, float)):
-            raise DrkitError(f"{row}: {column!r} must be a label, a string or a number, got {value!r:.60}")
+            raise DrkitError(f"{column!r} must be a label, a string or a number, got {value!r:.60}", where=row)
         label = _label(value)
         if label in map(_label, self.positive_labels):
             return 1
@@ -184,7 +189,7 @@ class PairColumns:
         if number is None or not (is_said or (0 <= number <= 1 and "premise" not in row.values)):
             expected = "a number" if is_said else "a number from 0 to 1"
             nli = ", and of a premise a label that is explained" if "premise" in row.values else ""
-            raise DrkitError(f"{row}: {column!r} must be {expected}{nli}; got {value!r:.60}. {_MEANINGS}")
+            raise DrkitError(f"{column!r} must be {expected}{nli}; got {value!r:.60}. {_MEANINGS}", where=row)
         return int(number >= (DEFAULT_SCORE if self.min_score is None else self.min_score))
 
 
@@ -201,8 +206,9 @@ def _negatives(row: Row, columns: Sequence[str]) -> list[str]:
     number = next((text for text in texts if _number(text) is not None), None)
     if number is not None and is_table(row):
         raise DrkitError(
-            f"{row}: the negative {number!r} is a number; if it is a score or label, name the columns in a first line, "
-            f"as in query,passage,score"
+            f"the negative {number!r} is a number; if it is a score or label, name the columns in a first line, "
+            f"as in query,passage,score",
+            where=row,
         )
     return texts
 
@@ -242,5 +248,5 @@ def _texts(row: Row, column: str) -> list[str]:
         return [row.text(column).strip()]
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
         advice = "; passages with ids are read by tevatron:PATH" if "{" in repr(value)[:2] else ""
-        raise DrkitError(f"{row}: {column!r} must be a text or a list of texts, got {value!r:.60}{advice}")
+        raise DrkitError(f"{column!r} must be a text or a list of texts, got {value!r:.60}{advice}", where=row)
     return [row.check_unicode(text, column).strip() for text in value]

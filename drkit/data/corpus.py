@@ -164,7 +164,7 @@ class StoredCorpus:
         if (indices < 0).any():
             unknown = [doc_ids[int(i)] for i in np.flatnonzero(indices < 0)[:_SHOWN]]
             raise DrkitError(
-                f"{self.folder}: unknown passage {', '.join(map(repr, unknown))}; use the ids of the collection"
+                f"unknown passage {', '.join(map(repr, unknown))}; use the ids of the collection", where=self.folder
             )
         return indices
 

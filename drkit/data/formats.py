@@ -255,8 +255,9 @@ class TevatronCollection(FileCollection):
                         yield row, passage
                     elif seen[key] != content:
                         raise DrkitError(
-                            f"{row}: the passage {passage.doc_id!r} has a different title or text than on an earlier "
-                            f"line; give each text a unique id"
+                            f"the passage {passage.doc_id!r} has a different title or text than on an earlier "
+                            f"line; give each text a unique id",
+                            where=row,
                         )
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
@@ -314,7 +315,7 @@ def _passages(row: Row, kind: str) -> Iterator[Passage]:
     """Yield the positive or negative passages of a query, with their texts."""
     if _list(row, f"{kind}_document_ids"):
         raise DrkitError(
-            f"{row}: passages given by id alone need a corpus; name its file: --set collection.corpus=FILE"
+            "passages given by id alone need a corpus; name its file: --set collection.corpus=FILE", where=row
         )
     for item in _items(row, kind):
         yield Passage(item.id("docid"), item.text("text"), item.text("title", default=""))
@@ -333,5 +334,5 @@ def _list(row: Row, key: str) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise DrkitError(f"{row}: {key!r} must be a list, got {type(value).__name__}")
+        raise DrkitError(f"{key!r} must be a list, got {type(value).__name__}", where=row)
     return value

@@ -118,8 +118,9 @@ def read_qrels(path: Path) -> Iterator[Judgement]:
         before, first = seen.setdefault(key, (grade, where))
         if grade != before:
             raise DrkitError(
-                f"{where}: document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, as {before} "
-                f"@ {first} and as {grade}; remove one of the two judgements"
+                f"document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, as {before} "
+                f"@ {first} and as {grade}; remove one of the two judgements",
+                where=where,
             )
         yield judgement
 
@@ -136,11 +137,11 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
         where = f"{path}:{number}"
         cells = line.split("\t") if beir else qrels_columns(line)
         if len(cells) not in ((3,) if beir else (3, 4)) or not cells[0] or not cells[-2]:
-            raise DrkitError(f"{where}: expected {_BEIR_JUDGEMENT if beir else _JUDGEMENT}, got {line!r:.200}")
+            raise DrkitError(f"expected {_BEIR_JUDGEMENT if beir else _JUDGEMENT}, got {line!r:.200}", where=where)
         numbers = cells[2:] if len(cells) == 3 else cells[1::2]
         if number > 1 or any(map(_is_number, numbers)):  # else the line is a header
             if number == 1 and beir:
-                raise DrkitError(f"{where}: expected the header {_BEIR_JUDGEMENT}, got a judgement")
+                raise DrkitError(f"expected the header {_BEIR_JUDGEMENT}, got a judgement", where=where)
             yield where, Judgement(decode(cells[0]), decode(cells[-2]), parse_relevance(cells[-1].strip(), where))
             header = ""
         else:
@@ -175,5 +176,5 @@ def parse_relevance(text: str, where: str) -> int:
     except (ValueError, OverflowError):
         whole = False
     if not whole:
-        raise DrkitError(f"{where}: the score {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}")
+        raise DrkitError(f"the score {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}", where=where)
     return int(value)

@@ -62,7 +62,7 @@ def _queries_of(row: Row) -> list[str]:
     found = row.values[column]
     queries = found if isinstance(found, list) else [found]
     if not all(isinstance(query, str) for query in queries):
-        raise DrkitError(f"{row}: {column!r} must be a string or a list of strings, got {found!r:.60}")
+        raise DrkitError(f"{column!r} must be a string or a list of strings, got {found!r:.60}", where=row)
     return queries
 
 

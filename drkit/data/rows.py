@@ -56,7 +56,7 @@ class Row:
             return default
         if not isinstance(value, str):
             problem = f"must be a string, got {type(value).__name__}" if key in self.values else "is missing"
-            raise DrkitError(f"{self}: {key!r} {problem}; columns: {', '.join(self.values)}")
+            raise DrkitError(f"{key!r} {problem}; columns: {', '.join(self.values)}", where=self)
         return self.check_unicode(value, key)
 
     def check_unicode(self, value: str, key: str) -> str:
@@ -66,7 +66,7 @@ class Row:
                 value.encode()
             except UnicodeEncodeError as error:
                 broken = value[error.start].encode("unicode_escape").decode()
-                raise DrkitError(f"{self}: {key!r} has {broken}, half a character; write the whole one") from None
+                raise DrkitError(f"{key!r} has {broken}, half a character; write the whole one", where=self) from None
         return value
 
     def id(self, key: str) -> str:
@@ -75,9 +75,9 @@ class Row:
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str) and key in self.values:
-            raise DrkitError(f"{self}: {key!r} must be a string or an integer, got {type(value).__name__}")
+            raise DrkitError(f"{key!r} must be a string or an integer, got {type(value).__name__}", where=self)
         if value == "":
-            raise DrkitError(f"{self}: {key!r} is empty; an id may be any non-empty string")
+            raise DrkitError(f"{key!r} is empty; an id may be any non-empty string", where=self)
         return self.text(key)
 
     def first(self, keys: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ class Row:
         for key in keys:
             if len(keys) == 1 or self.values.get(key) is not None:
                 return key
-        raise DrkitError(f"{self}: expected one of {', '.join(map(repr, keys))}; columns: {', '.join(self.values)}")
+        raise DrkitError(f"expected one of {', '.join(map(repr, keys))}; columns: {', '.join(self.values)}", where=self)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
@@ -187,17 +187,19 @@ def read_jsonl(path: Path, part: FileRange | None = None) -> Iterator[Row]:
     """
     for number, line in read_lines(path, part):
         if not line.strip():
-            raise DrkitError(f"{path}:{number}: empty line; expected a JSON object, delete the line")
+            raise DrkitError("empty line; expected a JSON object, delete the line", where=f"{path}:{number}")
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DrkitError(f"{path}:{number}: malformed JSON ({error}); expected one object per line") from None
+            raise DrkitError(
+                f"malformed JSON ({error}); expected one object per line", where=f"{path}:{number}"
+            ) from None
         yield Row(path, number, _require_object(values, f"{path}:{number}"))
 
 
 def _require_object(values: Any, where: str) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise DrkitError(f"{where}: expected a JSON object, got {type(values).__name__}")
+        raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=where)
     return values
 
 
@@ -223,8 +225,9 @@ def _bounded(path: Path) -> Iterator[str]:
         size += len(line)
         if size > _LONGEST_LIST:
             raise DrkitError(
-                f"{path}: a list of more than {_LONGEST_LIST >> 20} MB does not fit into memory; write one object per "
-                f"line, into a file named .jsonl"
+                f"a list of more than {_LONGEST_LIST >> 20} MB does not fit into memory; write one object per "
+                f"line, into a file named .jsonl",
+                where=path,
             )
         yield line
 
@@ -240,7 +243,7 @@ def _read_arrow(path: Path, part: FileRange | None = None) -> Iterator[Row]:
                 yield Row(path, next(numbers), values, "row")
     except (OSError, pa.ArrowException) as error:
         kind = file_kind(path).removeprefix(".").capitalize()
-        raise DrkitError(f"{path}: cannot be read as {kind} after row {next(numbers) - 1} ({error})") from None
+        raise DrkitError(f"cannot be read as {kind} after row {next(numbers) - 1} ({error})", where=path) from None
 
 
 def _arrow_batches(path: Path, part: FileRange | None) -> Iterator[Any]:
@@ -273,8 +276,9 @@ def _read_table(path: Path, columns: Columns, part: FileRange | None) -> Iterato
             continue
         if len(cells) != len(names):
             raise DrkitError(
-                f"{path}:{number}: expected {len(names)} cells ({', '.join(names)}) separated by "
-                f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}"
+                f"expected {len(names)} cells ({', '.join(names)}) separated by "
+                f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}",
+                where=f"{path}:{number}",
             )
         yield Row(path, number, dict(zip(names, cells, strict=True)))
 
@@ -285,17 +289,18 @@ def _check_separator(cells: Sequence[str], columns: Columns, where: str) -> None
         names = cells[0].lower().split(other)
         if len(names) > 1 and columns.is_header(names):
             raise DrkitError(
-                f"{where}: the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
-                f"convert it"
+                f"the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
+                f"convert it",
+                where=where,
             )
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
     if not names:
-        raise DrkitError(f"{where}: expected a header line with the names of the columns; add one")
+        raise DrkitError("expected a header line with the names of the columns; add one", where=where)
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
-        raise DrkitError(f"{where}: the header has {', '.join(map(repr, twice))} twice; rename one of the columns")
+        raise DrkitError(f"the header has {', '.join(map(repr, twice))} twice; rename one of the columns", where=where)
 
 
 def _read_cells(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, list[str]]]:
@@ -306,7 +311,7 @@ def _read_cells(path: Path, part: FileRange | None = None) -> Iterator[tuple[int
         lines = _read_csv(path)
     for number, cells in lines:
         if not any(cells):
-            raise DrkitError(f"{path}:{number}: empty line; delete it")
+            raise DrkitError("empty line; delete it", where=f"{path}:{number}")
         yield number, cells
 
 
@@ -319,7 +324,7 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
     except csv.Error as error:
         raise DrkitError(
-            f"{path}:{reader.line_num}: {error}; a cell with commas or quotes must be quoted as a whole"
+            f"{error}; a cell with commas or quotes must be quoted as a whole", where=f"{path}:{reader.line_num}"
         ) from None
 
 
@@ -339,17 +344,18 @@ def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int,
             for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=first):
                 if len(line) > LONGEST_LINE:
                     raise DrkitError(
-                        f"{path}:{number}: the line has more than {LONGEST_LINE >> 20} MB; split its text, or check "
-                        f"that the file is what its name says"
+                        f"the line has more than {LONGEST_LINE >> 20} MB; split its text, or check "
+                        f"that the file is what its name says",
+                        where=f"{path}:{number}",
                     )
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 left -= len(line)
                 if not left:
                     break
         except UnicodeDecodeError as error:
-            raise DrkitError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+            raise DrkitError(f"not UTF-8 ({error.reason} at byte {error.start})", where=f"{path}:{number}") from None
         except (OSError, EOFError, zlib.error) as error:
-            raise DrkitError(f"{path}: cannot be read after line {number} ({error})") from None
+            raise DrkitError(f"cannot be read after line {number} ({error})", where=path) from None
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -365,7 +371,7 @@ def open_bytes(path: Path) -> IO[bytes]:
             return io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd"), 1 << 20)
         return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
-        raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise DrkitError(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -384,4 +390,4 @@ def file_summary(path: Path) -> dict[str, Any]:
                 digest.update(block)
         return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
     except OSError as error:
-        raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise DrkitError(f"cannot be read ({error.strerror or error})", where=path) from None

@@ -40,7 +40,7 @@ def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence
 def require_text(query: Query, where: object) -> Query:
     """Return the query. Raises DrkitError if its text is empty."""
     if not query.text.strip():
-        raise DrkitError(f"{where}: the query {query.query_id!r} is empty; give it a text or delete it")
+        raise DrkitError(f"the query {query.query_id!r} is empty; give it a text or delete it", where=where)
     return query
 
 
@@ -72,8 +72,9 @@ def read_topic_file(path: Path) -> list[Query]:
     for row, query in read_topics(path):
         if query.query_id in found:
             raise DrkitError(
-                f"{row}: duplicate query id {query.query_id!r}, also on line {lines[query.query_id]}; give every query "
-                f"its own id"
+                f"duplicate query id {query.query_id!r}, also on line {lines[query.query_id]}; give every query "
+                f"its own id",
+                where=row,
             )
         found[query.query_id], lines[query.query_id] = query, row.number
     return list(found.values())
@@ -88,7 +89,8 @@ def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[
         if _START.search(line):
             if topic is not None:
                 raise DrkitError(
-                    f"{path}:{number}: <top> inside the topic of line {topic.number}; close that one with </top>"
+                    f"<top> inside the topic of line {topic.number}; close that one with </top>",
+                    where=f"{path}:{number}",
                 )
             topic, tag = Row(path, number, {}), ""
         if topic is None:
@@ -101,7 +103,7 @@ def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[
             yield topic
             topic = None
     if topic is not None:
-        raise DrkitError(f"{topic}: this <top> is never closed; the file may be truncated")
+        raise DrkitError("this <top> is never closed; the file may be truncated", where=topic)
 
 
 def _read_xml_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
@@ -114,7 +116,7 @@ def _read_xml_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[R
                 yield _named(topics.found.pop(0))
         topics.parser.Parse("", True)
     except expat.ExpatError as error:
-        raise DrkitError(f"{path}:{error.lineno}: malformed XML ({expat.ErrorString(error.code)})") from None
+        raise DrkitError(f"malformed XML ({expat.ErrorString(error.code)})", where=f"{path}:{error.lineno}") from None
 
 
 class _XmlTopics:
@@ -147,7 +149,7 @@ class _XmlTopics:
 
     def _refuse_entity(self, name: str, *_others: Any) -> None:
         where = f"{self.path}:{self.parser.CurrentLineNumber}"
-        raise DrkitError(f"{where}: entities such as {name!r:.80} are not read; replace them by their text")
+        raise DrkitError(f"entities such as {name!r:.80} are not read; replace them by their text", where=where)
 
 
 def _named(topic: Row) -> Row:
@@ -170,8 +172,8 @@ def _pieces(line: str) -> Iterator[tuple[str, str]]:
 def _topic_query(topic: Row, part: str) -> Query:
     values = {name: " ".join(_LABEL.sub("", text).split()) for name, text in topic.values.items()}
     if not values.get("num"):
-        raise DrkitError(f"{topic}: this topic has no <num>")
+        raise DrkitError("this topic has no <num>", where=topic)
     if part not in values:
         names = ", ".join(filter(None, values))
-        raise DrkitError(f"{topic}: the topic {values['num']!r} has no <{part}>; it has {names}")
+        raise DrkitError(f"the topic {values['num']!r} has no <{part}>; it has {names}", where=topic)
     return require_text(Query(values["num"], values[part]), topic)

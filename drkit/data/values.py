@@ -55,7 +55,7 @@ def read_values(path: Path, name: str) -> Iterator[Value]:
         key = row.first((name, *_VALUES))
         query_id, doc_id = (row.id(known) if known in row.values else "" for known in _IDS)
         if not query_id and not doc_id:
-            raise DrkitError(f"{row}: expected query_id, doc_id or both; columns: {', '.join(row.values)}")
+            raise DrkitError(f"expected query_id, doc_id or both; columns: {', '.join(row.values)}", where=row)
         yield Value(query_id, doc_id, _number(row, key, row.values[key]), row)
 
 
@@ -88,7 +88,9 @@ def _distilled(row: Row) -> Iterator[Value]:
     for ids, scores in _DISTILLED:
         found, values = row.values.get(ids), row.values.get(scores)
         if not isinstance(found, list) or not isinstance(values, list) or len(found) != len(values):
-            raise DrkitError(f"{row}: {ids!r} and {scores!r} must be lists of the same length, as `drkit distill` has")
+            raise DrkitError(
+                f"{ids!r} and {scores!r} must be lists of the same length, as `drkit distill` has", where=row
+            )
         for doc_id, score in zip(found, values, strict=True):
             yield Value(row.id("query_id"), str(doc_id), _number(row, scores, score), row)
 
@@ -99,7 +101,7 @@ def _number(row: Row, key: str, value: Any) -> float:
         try:
             value = int(value) if _INTEGER.fullmatch(value) else parse_number(value)
         except ValueError:
-            raise DrkitError(f"{row}: {key!r} must be a number, got {value!r:.60}") from None
+            raise DrkitError(f"{key!r} must be a number, got {value!r:.60}", where=row) from None
     if not _is_finite(value):
-        raise DrkitError(f"{row}: {key!r} must be a finite number, got {value!r:.60}")
+        raise DrkitError(f"{key!r} must be a finite number, got {value!r:.60}", where=row)
     return value

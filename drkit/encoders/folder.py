@@ -329,7 +329,7 @@ def _not_an_encoder(folder: Path) -> DrkitError:
 def _similarity(saved: Mapping[str, Any], folder: Path) -> str:
     name = saved.get("similarity_fn_name")
     if name not in _SIMILARITY_BY_SAVED_NAME:
-        raise DrkitError(f"{folder}: unsupported similarity {name!r}; drkit supports cosine and dot")
+        raise DrkitError(f"unsupported similarity {name!r}; drkit supports cosine and dot", where=folder)
     return _SIMILARITY_BY_SAVED_NAME[name]
 
 
@@ -395,7 +395,7 @@ def _read_object(path: Path, default: Mapping[str, Any] | None = None) -> dict[s
     for key in found.keys() & _EXPECTED.keys():
         is_expected, what = _EXPECTED[key]
         if not is_expected(found[key]):
-            raise DrkitError(f"{path}: {key!r} must be {what}, got {found[key]!r:.80}; {_ADVICE}")
+            raise DrkitError(f"{key!r} must be {what}, got {found[key]!r:.80}; {_ADVICE}", where=path)
     return found
 
 

@@ -171,7 +171,7 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
     table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
     if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2:
-        raise DrkitError(f"{folder}: unsupported tokenizer; drkit reads static encoders with BERT's")
+        raise DrkitError("unsupported tokenizer; drkit reads static encoders with BERT's", where=folder)
     return StaticModel.of(table).eval(), tokenizer
 
 

@@ -264,7 +264,7 @@ def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
 def check_values_file(path: Path) -> None:
     """Raise DrkitError unless the file is a .jsonl or .tsv file."""
     if path.suffix not in (".jsonl", ".tsv"):
-        raise DrkitError(f"{path}: unsupported file extension; per-query values are written to .jsonl or .tsv files")
+        raise DrkitError("unsupported file extension; per-query values are written to .jsonl or .tsv files", where=path)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -161,7 +161,7 @@ def _read_answers(path: Path) -> Iterator[tuple[str, list[str]]]:
         given = row.values.get("answers")
         answers = [given] if isinstance(given, str) else given
         if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-            raise DrkitError(f"{row}: 'answers' must be a list of texts, got {given!r:.60}")
+            raise DrkitError(f"'answers' must be a list of texts, got {given!r:.60}", where=row)
         yield row.id(row.first(_QUERY_IDS)), [spaced for spaced in map(_spaced, answers) if spaced.strip()]
 
 

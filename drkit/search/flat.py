@@ -145,7 +145,8 @@ class FlatIndex:
             index = cls(vectors, ids, Candidates(_converted(vectors, memory)), about.get("encoder"))
         if vectors.shape != (about.get("count"), about.get("dimension")) or len(ids) != len(vectors):
             raise DrkitError(
-                f"{path}: {len(ids)} ids do not match vectors of shape {vectors.shape}; rebuild it with `drkit index`"
+                f"{len(ids)} ids do not match vectors of shape {vectors.shape}; rebuild it with `drkit index`",
+                where=path,
             )
         return index
 

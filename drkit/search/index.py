@@ -254,8 +254,8 @@ class FaissIndex:
             made = cls(index, DocIds.read([path / IDS]), vectors, about)
         if {len(made), index.ntotal, len(made if vectors is None else vectors)} != {about.get("count")}:
             raise DrkitError(
-                f"{path}: {len(made)} ids do not match {index.ntotal} codes and their vectors; rebuild it with "
-                f"`drkit index`"
+                f"{len(made)} ids do not match {index.ntotal} codes and their vectors; rebuild it with `drkit index`",
+                where=path,
             )
         return made
 

@@ -191,8 +191,9 @@ class InvertedIndex:
             made = cls(postings, dense, ids, about["encoder"])
         if not len(ids) == len(made) == len(dense) or not len(passages) == len(weights) == starts[-1]:
             raise DrkitError(
-                f"{path}: {len(made._ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
-                f"match index.json; rebuild it with `drkit index`"
+                f"{len(made._ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
+                f"match index.json; rebuild it with `drkit index`",
+                where=path,
             )
         return made
 

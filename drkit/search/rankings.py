@@ -140,7 +140,8 @@ def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         query_id = decode(lines.query)
         if query_id in seen:
             raise DrkitError(
-                f"{path}:{lines.first}: query {query_id!r} occurs twice; all lines of a query must be consecutive"
+                f"query {query_id!r} occurs twice; all lines of a query must be consecutive",
+                where=f"{path}:{lines.first}",
             )
         seen.add(query_id)
         yield query_id, list(zip(_documents(path, lines, decode), lines.scores.tolist(), strict=True))
@@ -261,7 +262,7 @@ def _read_by_line(path: Path, names: Sequence[str], first: int, block: bytes) ->
         scores = _scores(np.array([_number(text) for text in written]), names)
         if not np.isfinite(scores).all():
             wrong = int(np.isfinite(scores).argmin())
-            raise DrkitError(f"{path}:{start + wrong}: {_EXPECTED[len(names)]}, got {written[wrong]!r:.80}")
+            raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{start + wrong}")
         yield _Lines(start, name, [columns[document] for _, columns in lines], scores)
 
 
@@ -280,8 +281,8 @@ def _documents(path: Path, lines: _Lines, decode: Callable[[str], str]) -> list[
     if len(set(names)) < len(names):
         duplicate = next(i for i, name in enumerate(names) if name in names[:i])
         raise DrkitError(
-            f"{path}:{lines.first + duplicate}: duplicate document {names[duplicate]!r} for query "
-            f"{decode(lines.query)!r}; list each document once"
+            f"duplicate document {names[duplicate]!r} for query {decode(lines.query)!r}; list each document once",
+            where=f"{path}:{lines.first + duplicate}",
         )
     return names
 
@@ -304,7 +305,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, block.removeprefix(BOM_UTF8) if number == 1 else block
                 number += block.count(b"\n")
         except (OSError, EOFError, zlib.error) as error:
-            raise DrkitError(f"{path}: cannot be read after line {number - 1} ({error})") from None
+            raise DrkitError(f"cannot be read after line {number - 1} ({error})", where=path) from None
 
 
 def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[tuple[int, list[str]]]:
@@ -313,11 +314,14 @@ def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iter
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise DrkitError(f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+            raise DrkitError(
+                f"not UTF-8 text ({error.reason} at byte {error.start})", where=f"{path}:{number}"
+            ) from None
         columns = _split(text)
         if len(columns) != len(names):
             raise DrkitError(
-                f"{path}:{number}: expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}"
+                f"expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}",
+                where=f"{path}:{number}",
             )
         yield number, columns
 

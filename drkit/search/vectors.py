@@ -85,8 +85,9 @@ class Vectors:
         shape = (len(found.sparse), about["dimension"]) if found.is_sparse else found.shards.shape
         if len(found.doc_ids) != about["count"] or shape != expected:
             raise DrkitError(
-                f"{path}: {ABOUT} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
-                f"and vectors of shape {shape}; encode them again"
+                f"{ABOUT} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
+                f"and vectors of shape {shape}; encode them again",
+                where=path,
             )
         return found
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import attrs
@@ -85,6 +86,7 @@ def check_spec(spec: ComponentSpec) -> None:
     require(not loaded, f"{spec.name}: importing {spec.config.__module__} imports {', '.join(loaded)}")
 
 
+@cache
 def loaded_by(module: str) -> list[str]:
     """Return the heavy packages that a fresh interpreter imports with `module`."""
     code = f"import sys, {module}; print(*(m for m in {HEAVY!r} if m in sys.modules))"

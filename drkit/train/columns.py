@@ -185,9 +185,11 @@ def _resolve(
     for index in np.flatnonzero(unknown).tolist():
         value = some[index]
         if value.row and first.per != PASSAGE and keys[0, index] < 0:
-            raise DrkitError(f"{value.row}: query {value.query_id!r} is not among the training queries; mend its id")
+            raise DrkitError(
+                f"query {value.query_id!r} is not among the training queries; mend its id", where=value.row
+            )
         if value.row:
-            raise DrkitError(f"{value.row}: passage {value.doc_id!r} is not in the collection; mend its id")
+            raise DrkitError(f"passage {value.doc_id!r} is not in the collection; mend its id", where=value.row)
     known = np.flatnonzero(~unknown)
     lines = np.array([value.row.number if value.row else 0 for value in some], dtype=np.int64)
     return keys[:, known], np.array([value.value for value in some])[known], lines[known]

@@ -19,13 +19,13 @@ def environment(tmp_path_factory):
     The packages are those of the tests' own environment, so that nothing is downloaded.
     """
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True, symlinks=True)
+    venv.create(folder, symlinks=True)
     packages = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"  # with what its .pth files add
     paths = [*map(str, (ROOT, ROOT / "cli", ROOT / "plugins")), packages]
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "tests-own.pth").write_text("\n".join(paths))
     scripts = folder / "bin"
-    for name, module in (("drkit", "drkit_cli.main"), ("pytest", "pytest")):
+    for name, module in (("drkit", "drkit_cli.main"), ("pip", "pip"), ("pytest", "pytest")):
         (scripts / name).write_text(f'#!/bin/sh\nexec "{scripts}/python" -m {module} "$@"\n')
         (scripts / name).chmod(0o755)
     # Nothing is downloaded: what builds the package comes from the tests' own environment.

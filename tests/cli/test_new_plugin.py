@@ -14,7 +14,7 @@ from drkit.commands.new_plugin import NOT_PARTS, SUMMARIES, write_plugin
 from drkit.errors import DrkitError
 from tests.cli.following import MYPY, run
 from tests.cli.test_strangers_data import beside
-from tests.warm import drkit
+from tests.warm import drkit, warm_process
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "plugins.md"
@@ -45,16 +45,12 @@ def everything(tmp_path_factory):
     return folder, install(folder, folder.parent / "site")
 
 
-def run_tests(folder, path):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": beside(path)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 def test_a_part_of_every_kind_passes_the_tests_that_are_written_with_it(everything):
-    done = run_tests(*everything)
-    assert done.returncode == 0, done.stdout
-    assert f"{len(SUMMARIES) + 1} passed" in done.stdout
+    folder, path = everything
+    options, environment = ("-q", "-p", "no:cacheprovider"), {"PYTHONPATH": beside(path)}
+    done = warm_process().drkit(*options, "tests", module="pytest", folder=folder, environment=environment)
+    assert done["code"] == 0, done["out"]
+    assert f"{len(SUMMARIES) + 1} passed" in done["out"]
 
 
 def test_the_parts_are_listed_composed_and_tried(everything, tmp_path):
@@ -87,16 +83,16 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
     assert done.returncode == 0, done.stdout
 
 
-def check_types(folder, *options):
-    command = [sys.executable, "-m", "mypy", *options]
-    environment = {**os.environ, **MYPY}
+def check_types(folder):
+    """Check a package strictly, by its own configuration."""
+    command, environment = [sys.executable, "-m", "mypy"], {**os.environ, **MYPY}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 def test_types_are_checked_strictly(everything):
     folder, _ = everything
-    check_types(folder)  # by the package's own configuration
+    check_types(folder)
 
 
 @pytest.mark.slow
@@ -123,8 +119,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
     (made,) = (tmp_path / "runs").iterdir()
     assert (made / "pretrained" / "decoder-main.safetensors").is_file()
     assert (made / "signal-entities-signal").is_dir()
-    strict = ("--strict", "--config-file", os.devnull, "entities")
-    check_types(tmp_path / "entities", *strict)
+    check_types(tmp_path / "entities")
 
 
 @pytest.mark.parametrize(

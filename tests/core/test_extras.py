@@ -2,9 +2,7 @@
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +12,16 @@ from drkit.core.spec import ComponentSpec, Kind, NoSettings
 from drkit.errors import EXTRAS, MissingExtraError, import_extra
 from drkit.recipe.toml import read_table
 from tests.runs.conftest import TINY
+from tests.warm import warm_process
 
 ROOT = Path(__file__).resolve().parents[2]
+# drkit is imported again by a child of the warm process, which hides some modules from it.
 WITHOUT = """
 import sys
 hidden, sys.argv = sys.argv[1].split(","), ["drkit", *sys.argv[2:]]
+for name in [*sys.modules]:
+    if name.startswith("drkit") or name.partition(".")[0] in hidden:
+        del sys.modules[name]
 class Hiding:
     def __init__(self, finder):
         self.finder = finder
@@ -47,36 +50,37 @@ NEEDS = {
 }
 
 
-def drkit_without(extras, *arguments, folder):
-    """The command line in a process in which the packages of these extras cannot be imported."""
-    hidden = ",".join(module for extra in extras for module in EXTRAS[extra])
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, hidden, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
+@pytest.fixture
+def drkit_without(tmp_path):
+    """(exit code, output, errors) of a command in a process in which the packages of some extras cannot be imported."""
+    script = tmp_path / "without.py"
+    script.write_text(WITHOUT)
+
+    def run(extras, *arguments):
+        hidden = ",".join(module for extra in extras for module in EXTRAS[extra])
+        done = warm_process().drkit(hidden, *arguments, script=script, folder=tmp_path)
+        return done["code"], done["out"], done["err"]
+
+    return run
 
 
 @pytest.mark.parametrize("extra", NEEDS)
-def test_the_plan_names_a_missing_extra(extra, tmp_path):
+def test_the_plan_names_a_missing_extra(extra, drkit_without):
     arguments, message = NEEDS[extra]
-    refused = drkit_without([extra], *arguments, folder=tmp_path)
-    assert refused.returncode == 2
-    assert message in refused.stderr
-    assert "Traceback" not in refused.stderr
-    others = [other for other in NEEDS if other != extra]
-    assert drkit_without(others, *arguments, folder=tmp_path).stderr.count(f"drkit[{extra}]") == 0
+    code, _, err = drkit_without([extra], *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    _, _, err = drkit_without([other for other in NEEDS if other != extra], *arguments)
+    assert f"drkit[{extra}]" not in err
 
 
-def test_a_run_without_any_extra(tmp_path):
+def test_a_run_without_any_extra(tmp_path, drkit_without):
     run = tmp_path / "run"
-    made = drkit_without(EXTRAS, "compose", "--masker", "pmi", *TINY, *PLAIN, "--run-dir", run, folder=tmp_path)
-    assert made.returncode == 0, made.stderr
-    found = drkit_without(EXTRAS, "search", run, "remove a suffix", "--json", folder=tmp_path)
-    assert json.loads(found.stdout), found.stderr
+    code, _, err = drkit_without(EXTRAS, "compose", "--masker", "pmi", *TINY, *PLAIN, "--run-dir", run)
+    assert code == 0, err
+    _, out, err = drkit_without(EXTRAS, "search", run, "remove a suffix", "--json")
+    assert json.loads(out), err
     report = (run / "report" / "report.md").read_text().replace("\\", "")  # escaped as Markdown
     assert "a chart needs the package 'matplotlib': pip install 'drkit[plots]'" in report
     assert ".png" not in report
@@ -86,8 +90,8 @@ def test_a_run_without_any_extra(tmp_path):
         "bm25": ["inspect", "mask", "the first word", "--run", run],
     }
     for extra, arguments in commands.items():
-        refused = drkit_without(EXTRAS, *arguments, folder=tmp_path)
-        assert (refused.returncode, f"pip install 'drkit[{extra}]'" in refused.stderr) == (2, True), refused.stderr
+        code, _, err = drkit_without(EXTRAS, *arguments)
+        assert (code, f"pip install 'drkit[{extra}]'" in err) == (2, True), err
 
 
 @pytest.mark.parametrize(
