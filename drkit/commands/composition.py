@@ -78,7 +78,7 @@ def _encoder(encoder: EncoderSettings) -> Line:
     size = encoder_size(encoder)
     if encoder.pretrained or size is None:
         return Line("Encoder", str(encoder.pretrained), f"{encoder.pooling} pooling; {reads}")
-    layers_text = f"{encoder.layers} transformer layer{'s' * (encoder.layers > 1)}"
+    layers_text = f"{encoder.layers} {encoder.architecture or 'transformer'} layer{'s' * (encoder.layers > 1)}"
     kind = layers_text if encoder.layers else "word vectors, no transformer layer"
     note = f"about {size.weights / 1e6:.1f}M parameters; {encoder.pooling} pooling; {reads}"
     return Line("Encoder", f"from scratch: {kind}", note)

@@ -34,7 +34,7 @@ from drkit.core.spec import (
     scope_problems,
 )
 from drkit.data.mixture import OWN
-from drkit.encoders.architectures import TIED, check_start_model
+from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.folder import CONFIG, MODULES, read_modules
 from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
@@ -141,7 +141,7 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if encoder.pretrained is None:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
-        return [] if encoder.layers else list(_static_problems(recipe))
+        return [*_architecture_problems(recipe), *([] if encoder.layers else _static_problems(recipe))]
     folder = local_path(encoder.pretrained)
     if (folder / MODULES).is_file() and "StaticEmbedding" in read_modules(folder):
         return [
@@ -163,6 +163,53 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
         return []
     declared = declared_settings_of(folder)
     return declared.clashes(encoder) if declared else []
+
+
+def _architecture_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield why an encoder of the recipe's architecture cannot be made from scratch, and which parts cannot use it."""
+    encoder, more = recipe.encoder, recipe.encoder.architecture_settings or {}
+    if encoder.architecture is None:
+        if more:
+            yield "architecture_settings needs encoder.architecture, the model type @ encoder.architecture_settings"
+        return
+    if not encoder.layers:
+        yield "an encoder without layers is word vectors, of no architecture: set encoder.layers @ encoder.architecture"
+    try:
+        found = architecture(encoder.architecture, causal=False)
+    except DrkitError as error:
+        yield f"{error} @ encoder.architecture"
+        return
+    if taken := sorted({*_DECIDED, *map(str, attrs.asdict(found.sizes).values())} & more.keys()):
+        yield f"{taken[0]!r} follows from other settings of [encoder]; leave it out @ encoder.architecture_settings"
+    is_narrow = found.embeddings_project and more.get("embedding_size") != encoder.hidden
+    if is_narrow and (encoder.init_embeddings != "random" or encoder.lm_head == "tied"):
+        yield (
+            f"word embeddings of {encoder.architecture!r} have a size of their own, which init_embeddings and a tied "
+            f"head need to be that of the hidden states: --set encoder.architecture_settings.embedding_size="
+            f"{encoder.hidden} @ encoder.architecture"
+        )
+    if encoder.lm_head == "tied" and GELU in found.transform:
+        yield (
+            f"the LM head of {encoder.architecture!r} cannot be reduced to the tied projection: --set "
+            f"encoder.lm_head=transform @ encoder.lm_head"
+        )
+    if found.layer is None:
+        yield from _unlike_bert_problems(recipe)
+
+
+# Keys of a configuration that the recipe's vocabulary and lengths decide.
+_DECIDED = ("model_type", "vocab_size", "pad_token_id", "max_position_embeddings", "attn_implementation")
+
+
+def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what cannot copy layers that are not built like BERT's."""
+    what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
+    for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
+        if getattr(task.decoder.config, "init", "") == "encoder-tail":
+            path = f"pretrain.decoders.{name}.decoder"
+            yield f"{what}, so a decoder cannot start from them: --set {path}.init=random @ {path}"
+    if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
+        yield f"{what}, so a re-ranker cannot repeat them: --set reranker.layers=0 @ reranker.layers"
 
 
 def _static_problems(recipe: Recipe) -> Iterator[str]:

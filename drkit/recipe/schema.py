@@ -54,6 +54,8 @@ class WeightedLoss:
 
 # Settings of an encoder made from scratch, which do not apply to an existing one.
 FROM_SCRATCH = (
+    "architecture",
+    "architecture_settings",
     "layers",
     "hidden",
     "heads",
@@ -71,6 +73,12 @@ class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
 
     pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id of an encoder to start from")
+    architecture: str | None = setting(
+        None, optional(min_len(1)), "model type, when made from scratch, of `drkit list architecture`; none: bert"
+    )
+    architecture_settings: dict[str, Any] | None = setting(
+        None, None, "further keys of the model's configuration, when made from scratch"
+    )
     layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: word embeddings alone")
     hidden: int = setting(256, at_least(8, 16_384), "hidden size, when made from scratch")
     heads: int = setting(4, at_least(1, 512), "attention heads, when made from scratch")

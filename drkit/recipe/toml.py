@@ -320,7 +320,7 @@ def recipe_table(recipe: Recipe) -> dict[str, Any]:
         default = EncoderSettings()
         for name in FROM_SCRATCH:
             if getattr(recipe.encoder, name) == getattr(default, name):
-                del table["encoder"][name]
+                table["encoder"].pop(name, None)
     return {"schema": table.pop("schema"), **table}
 
 

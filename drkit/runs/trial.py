@@ -34,6 +34,7 @@ from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
+from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, all_parts, column_parts, parts_of, received_columns, required_signals
 from drkit.recipe.schema import (
@@ -46,7 +47,15 @@ from drkit.recipe.schema import (
     Recipe,
     is_model,
 )
-from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
+from drkit.runs.attribution import (
+    build_part,
+    describe_error,
+    refuse_unless,
+    require_methods,
+    target_of,
+    try_collection,
+    trying,
+)
 from drkit.runs.plan_columns import column_scope
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
@@ -139,12 +148,18 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
         layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
+    if sizes.architecture and not sizes.pretrained:
+        shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
+    pooling = sizes.pooling if sizes.pooling in POOLINGS else "cls"
+    try:
+        encoder = toys.toy_encoder(pooling=pooling, **shape)
+    except Exception as error:  # transformers refuses settings in any way
+        raise DrkitError(f"cannot make an encoder from scratch: {describe_error(error)} @ encoder") from error
     if sizes.pooling in POOLINGS:
-        return toys.toy_encoder(pooling=sizes.pooling, **shape)
-    encoder = toys.toy_encoder(**shape)
+        return encoder
     backbone = encoder.info(toys.toy_tokenizer())
-    pooling = LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, registry=registry)
-    return MaskedLmEncoder(encoder.model, pooling=pooling)
+    learned = LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, registry=registry)
+    return MaskedLmEncoder(encoder.model, pooling=learned)
 
 
 # Pre-training

@@ -67,12 +67,21 @@ def _toy_word(row: int, position: int) -> str:
     return word.capitalize() if position % 5 == 0 else word
 
 
-def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedLmEncoder:
-    """Return a BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
+def toy_encoder(
+    seed: int = 7,
+    *,
+    pooling: str = "cls",
+    model_type: str = "bert",
+    more: Mapping[str, Any] = MappingProxyType({}),
+    **sizes: Any,
+) -> MaskedLmEncoder:
+    """Return a BERT of two layers and width 16, or of other `sizes` (of `BertSizes`), model type and configuration."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
     tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
-    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), toy_tokenizer(), pooling=pooling, seed=seed)
+    return MaskedLmEncoder.from_scratch(
+        evolve(tiny, **sizes), toy_tokenizer(), model_type=model_type, pooling=pooling, seed=seed, **more
+    )
 
 
 def toy_context(seed: int = 7) -> BuildContext:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 import transformers as hf
 
+from drkit.commands import open_encoder
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import recipe_from_table, recipe_table
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from drkit.runs.trial import try_parts
 from drkit.search import TextEncoder
 from tests.encoders.toys import tiny, unigram
 
@@ -209,3 +214,102 @@ def test_xlm_roberta_goes_through_every_stage_in_scripts_with_and_without_spaces
     encoder = TextEncoder.load(tmp_path / "run" / "encoder")
     theirs = SentenceTransformer(str(tmp_path / "run" / "encoder"), device="cpu", local_files_only=True)
     np.testing.assert_allclose(theirs.encode(texts), encoder.encode_passages(texts), atol=1e-5)
+
+
+RELATIVE = "{relative_attention=true, pos_att_type=['p2c', 'c2p'], position_biased_input=false}"
+SMALL = ("encoder.vocab_size=200", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32")
+
+
+def from_scratch(collection, *settings, pipeline="two-stage"):
+    request = ComposeRequest(
+        masker="uniform",
+        decoder="mlm",
+        collection=f"beir:{collection}",
+        pipeline=pipeline,
+        settings=(*SETTINGS, *SMALL, *settings),
+    )
+    recipe = compose(request, PARTS)
+    assert recipe_from_table(recipe_table(recipe), PARTS.registry) == recipe
+    check(recipe, PARTS.registry)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("deberta-v2", (f"encoder.architecture_settings={RELATIVE}", "encoder.layers=2")),
+        ("modernbert", ("encoder.init_embeddings=random",)),
+        ("roberta", ("encoder.lm_head=transform",)),
+        ("electra", ("encoder.architecture_settings.embedding_size=16",)),
+    ],
+)
+def test_an_encoder_of_another_architecture_is_made_from_scratch(name, settings, collection, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    recipe = from_scratch(collection, f"encoder.architecture={name}", *settings)
+    try_parts(recipe, PARTS.registry)
+    execute(plan(recipe, PARTS.registry).stages, tmp_path, recipe, registry=PARTS.registry, progress=Silent())
+    config = json.loads((tmp_path / "retriever-2" / "config.json").read_text())
+    assert config["model_type"] == name
+    assert config.get("relative_attention", False) == (name == "deberta-v2")
+    texts = ["ada wrote a compiler", "alan proved a theorem"]
+    vectors = open_encoder(tmp_path, device="cpu").encode_passages(texts)
+    theirs = SentenceTransformer(str(tmp_path / "encoder"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-5)
+    assert not np.allclose(*vectors)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("encoder.architecture=bart",), "'bart' are not supported"),
+        (("encoder.architecture=berd",), "did you mean 'bert'"),
+        (("encoder.architecture=qwen3",), "read a text from left to right"),
+        (("encoder.architecture=roberta",), "the LM head of 'roberta' cannot be reduced to the tied projection"),
+        (
+            ("encoder.architecture=electra",),
+            "--set encoder.architecture_settings.embedding_size=16 @ encoder.architecture",
+        ),
+        (("encoder.architecture=bert", "encoder.layers=0"), "word vectors, of no architecture"),
+        (("encoder.architecture_settings={a=1}",), "needs encoder.architecture"),
+        (
+            ("encoder.architecture=deberta-v2", "encoder.architecture_settings={hidden_size=1}"),
+            "'hidden_size' follows from other settings",
+        ),
+        (
+            ("encoder.architecture=modernbert", "pretrain.decoders.main.decoder.init=encoder-tail"),
+            "--set pretrain.decoders.main.decoder.init=random",
+        ),
+    ],
+)
+def test_what_cannot_be_made_or_used_from_scratch_is_refused(settings, message, collection):
+    with pytest.raises(ProblemsError, match=re.escape(message)):
+        from_scratch(collection, *settings)
+
+
+def test_layers_unlike_berts_are_not_repeated_for_a_reranker(collection):
+    settings = ("encoder.architecture=modernbert", "reranker.layers=3")
+    with pytest.raises(ProblemsError, match=r"--set reranker\.layers=0 @ reranker\.layers"):
+        from_scratch(collection, *settings, pipeline="three-stage")
+
+
+def test_settings_that_transformers_refuses_end_the_trial(collection):
+    recipe = from_scratch(
+        collection,
+        "encoder.architecture=deberta-v2",
+        "encoder.architecture_settings={relative_attention=true, pos_att_type=1}",
+    )
+    with pytest.raises(DrkitError, match="cannot make an encoder from scratch: "):
+        try_parts(recipe, PARTS.registry)
+
+
+def test_bert_from_scratch_has_the_fingerprint_it_had(collection):
+    stages = {stage.name: stage for stage in plan(from_scratch(collection), PARTS.registry).stages}
+    settings = stages["initial"].identity(dict.fromkeys(stages["initial"].inputs, ""))["settings"]
+    assert not [name for name in settings if "architecture" in name]
+    changed = from_scratch(collection, "encoder.architecture=deberta-v2")
+    stages = {stage.name: stage for stage in plan(changed, PARTS.registry).stages}
+    assert stages["initial"].identity(dict.fromkeys(stages["initial"].inputs, ""))["settings"] == {
+        **settings,
+        "encoder.architecture": "deberta-v2",
+    }

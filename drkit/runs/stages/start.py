@@ -38,6 +38,10 @@ class EncoderSizes:
     positions: int
     token_weights: bool
     learned_pooling: PoolingPart | None
+    architecture: str | None = from_recipe("encoder.architecture", observes=lambda sizes: sizes.architecture is None)
+    architecture_settings: Mapping[str, Any] | None = from_recipe(
+        "encoder.architecture_settings", observes=lambda sizes: sizes.architecture_settings is None
+    )
     layers: int = from_recipe("encoder.layers")
     hidden: int = from_recipe("encoder.hidden")
     heads: int = from_recipe("encoder.heads")

@@ -56,7 +56,14 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     named = ("layers", "hidden", "heads", "intermediate", "dropout", "lm_head")
     sizes = BertSizes(max_positions=settings.positions, **{name: getattr(settings, name) for name in named})
-    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, pooling=_pooling(settings), seed=settings.seed)
+    encoder = MaskedLmEncoder.from_scratch(
+        sizes,
+        tokenizer,
+        model_type=settings.architecture or "bert",
+        pooling=_pooling(settings),
+        seed=settings.seed,
+        **(settings.architecture_settings or {}),
+    )
     store = TokenStore.open(stage.inputs["tokens"])
     encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
