@@ -32,8 +32,18 @@ from drkit.core.escaping import escape_controls
 from drkit.core.spec import Kind
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
 from drkit.recipe.parts import parts_in_use, parts_of
+from drkit.recipe.start import RECIPE
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
+# Results of a run, by what they are.
+_PATHS = {
+    "encoder": "encoder",
+    "index": "index",
+    "TREC runs": "runs",
+    "table": "evaluation",
+    "report": "report/report.md",
+    "recipe": RECIPE,
+}
 # Columns of a terminal below which tables that do not fit become lists.
 _NARROW = 60
 # Columns where COLUMNS is 0, or less than a name needs.
@@ -258,13 +268,21 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: C
 
 
 def status_table(findings: Iterable[Finding]) -> FittingTable:
-    """Return a row per stage: what resuming the run would do, and library versions that have changed since."""
+    """Return a row per stage, and one for all: its seconds, its size, what resuming the run would do with it.
+
+    Library versions that have changed since are in a last column.
+    """
     rows = []
-    for stage in stage_states(findings):
+    states = stage_states(findings)
+    for stage in states:
         other = [f"{name} {one['then']} (now {one['now'] or 'missing'})" for name, one in stage["versions"].items()]
         summary = Text(stage["summary"], style=STYLES[stage["state"]])
-        rows.append((Text(stage["stage"]), summary, Text(", ".join(other))))
-    return FittingTable("", ("stage", "state", "made with"), rows)
+        known = stage["seconds"] is not None
+        effort = (f"{stage['seconds']:7,.1f} s", f"{megabytes(stage['bytes']):>10}") if known else ("", "")
+        rows.append((Text(stage["stage"]), *map(Text, effort), summary, Text(", ".join(other))))
+    seconds, size = (sum(stage[name] or 0 for stage in states) for name in ("seconds", "bytes"))
+    rows.append((Text("all"), Text(f"{seconds:7,.1f} s"), Text(f"{megabytes(size):>10}"), Text(), Text()))
+    return FittingTable("", ("stage", "time", "size", "state", "made with"), rows)
 
 
 def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
@@ -280,6 +298,7 @@ def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             "reasons": list(found.reasons),
             "step": found.step,
             "seconds": found.manifest.seconds if found.manifest else None,
+            "bytes": found.manifest.bytes if found.manifest else None,
             "versions": {
                 name: {"then": version, "now": now.get(name)}
                 for name, version in (found.manifest.versions if found.manifest else {}).items()
@@ -329,30 +348,49 @@ def _sizes(recipe: Recipe) -> str:
     return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
 
 
-def results(run: Path, done: Mapping[str, Manifest]) -> None:
-    """Print the table of systems, the verdict, the exported retriever, truncated texts, and paths of the results."""
+def results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> None:
+    """Print the table of systems, the verdict, the exported retriever, truncated texts, and what to do next.
+
+    space: the bytes of the run, and how many of them `drkit prune` frees.
+    """
     from drkit.evaluate.systems import table_caption
 
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
         screen.print(_scores(metrics))
+        if metrics.get("warning"):
+            screen.print(Text(metrics["warning"], style="yellow"))
         screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
     for line in _findings(run, done):
         screen.print(line, soft_wrap=True)
-    rows = _paths(run, done)
-    width = max(len(label) for label, _ in rows)
-    for label, path in rows:  # on a line each, whatever the width: to be copied
-        screen.print(f"{label:<{width}}  {path}", soft_wrap=True)
+    size, freed = space
+    smaller = f"; drkit prune {quote(str(run))} leaves {megabytes(size - freed)}" if freed else ""
+    rows = [("run", f"{run}, {megabytes(size)}{smaller}")]
+    rows += [("encoder", str(run / "encoder"))] if "encoder" in done else []
+    rows += [("next" if number == 0 else "", command) for number, command in enumerate(_commands(run, done))]
+    for label, text in rows:  # on a line each, whatever the width: to be copied
+        screen.print(f"{label:<7}  {text}", soft_wrap=True)
 
 
-def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
-    """Return what `results` prints as plain data."""
+def megabytes(number: int) -> str:
+    """Format a number of bytes.
+
+    >>> megabytes(1_250_000_000)
+    '1,250.0 MB'
+    """
+    return f"{number / 1e6:,.1f} MB"
+
+
+def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> dict[str, Any]:
+    """Return what `results` prints as plain data, and the paths of all results."""
     return {
         "run": run,
         "evaluation": done["evaluation"].metrics if "evaluation" in done else None,
         "findings": _findings(run, done),
-        "paths": {label: path for label, path in _paths(run, done) if label != "try"},
+        "paths": {label: str(run / path) for label, path in _PATHS.items() if Path(path).parts[0] in {*done, RECIPE}},
+        "bytes": space[0],
+        "prunable_bytes": space[1],
     }
 
 
@@ -378,18 +416,14 @@ def _scores(metrics: Mapping[str, Any]) -> FittingTable:
     return FittingTable(title, ("system", *measures), rows, justify="right")
 
 
-def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
-    rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
-    kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
-    if "report" in done:
-        kept.append(("report", str(run / "report" / "report.md")))
-    kept.append(("recipe", str(run / "recipe.toml")))
-    if "report" in done:
-        kept.append(("page", f"drkit report {quote(str(run))}"))
+def _commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
+    """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
         hybrid = " --hybrid" if HYBRID_NAME in done else ""
-        kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"))
-    return kept
+        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"
+        yield f"drkit serve {quote(str(run))}"
+    if "report" in done:
+        yield f"drkit report {quote(str(run))}"
 
 
 def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:

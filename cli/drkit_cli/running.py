@@ -80,6 +80,7 @@ def _execute(
     made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path], engine: Engine
 ) -> None:
     """Execute a plan, with its notes, progress and results; only the first process prints."""
+    from drkit.commands.prune import disk_use
     from drkit.core import processes
     from drkit.core.progress import Silent
     from drkit.recipe.start import RECIPE
@@ -100,7 +101,8 @@ def _execute(
     except KeyboardInterrupt:
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise
-    print_result(results_document(run, done), lambda: results(run, done))
+    space = disk_use(run, made.stages, done)
+    print_result(results_document(run, done, space), lambda: results(run, done, space))
 
 
 @contextmanager

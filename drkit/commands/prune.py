@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -16,6 +17,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import locked
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
+from drkit.runs.stage import Stage
 from drkit.runs.survey import last_checkpoint, survey
 
 
@@ -51,22 +53,29 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
         if not dry_run:
             for found in findings:  # a killed `prune` may have left one
                 remove_temporaries(run / found.stage.name)
-        kept = ("encoder", last_checkpoint(run).name)
-        return [
-            _prune(found.manifest, run / found.stage.name, files, dry_run=dry_run)
-            for found in findings
-            if found.manifest
-            and found.stage.name not in kept
-            and (files := [*_prunable(found.manifest, run / found.stage.name, found.stage.spec.prunable)])
-        ]
+        made = [(found.stage, found.manifest) for found in findings if found.manifest]
+        return [_prune(*one, dry_run=dry_run) for one in _prunable(run, made)]
 
 
-def _prunable(manifest: Manifest, folder: Path, pattern: str) -> Iterator[str]:
-    """Yield the files to remove, those included that a killed `prune` marked and left."""
-    return (name for name in manifest.files if fnmatch(name, pattern) and (folder / name).exists())
+def disk_use(run: Path, stages: Iterable[Stage[Any]], done: Mapping[str, Manifest]) -> tuple[int, int]:
+    """Return the bytes of a finished run, whose manifests are `done`, and how many of them `prune_run` frees."""
+    files = (path.lstat() for path in run.rglob("*") if not path.is_dir())
+    made = [(stage, done[stage.name]) for stage in stages]
+    freed = sum(_prune(*one, dry_run=True).bytes for one in _prunable(run, made))
+    return sum({(status.st_dev, status.st_ino): status.st_size for status in files}.values()), freed
 
 
-def _prune(manifest: Manifest, folder: Path, files: list[str], *, dry_run: bool) -> Pruned:
+def _prunable(run: Path, made: Iterable[tuple[Stage[Any], Manifest]]) -> Iterator[tuple[Manifest, Path, Sequence[str]]]:
+    """Yield what to remove: a manifest, its folder, and its files, with those that a killed `prune` marked and left."""
+    kept = ("encoder", last_checkpoint(run).name)
+    for stage, manifest in made:
+        folder, pattern = run / stage.name, stage.spec.prunable
+        files = [name for name in manifest.files if fnmatch(name, pattern) and (folder / name).exists()]
+        if files and stage.name not in kept:
+            yield manifest, folder, files
+
+
+def _prune(manifest: Manifest, folder: Path, files: Sequence[str], *, dry_run: bool) -> Pruned:
     """Mark files as pruned, then remove them: a kill in between leaves files, which the next call removes."""
     sizes = [(status.st_size, status.st_nlink) for status in ((folder / name).stat() for name in files)]
     if not dry_run:

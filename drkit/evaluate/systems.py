@@ -137,6 +137,23 @@ def verdict_text(system: str, other: str, measure: str, values: tuple[float, flo
 VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
 
 
+# Test queries below which results are called a rough guess.
+_FEW = 50
+
+
+def results_warning(queries: int, *, is_smoke: bool) -> str:
+    """Return why results must not be relied on: a smoke run, or few queries; empty if neither.
+
+    >>> results_warning(30, is_smoke=False)
+    'Warning: with 30 queries, most differences are chance.'
+    >>> results_warning(300, is_smoke=True)
+    'Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything.'
+    """
+    if is_smoke:
+        return "Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything."
+    return f"Warning: with {queries} queries, most differences are chance." if queries < _FEW else ""
+
+
 def verdict(results: Mapping[str, Any]) -> list[str]:
     """Return in words, by the first measure of an evaluation's results, what its retriever gained.
 

@@ -621,6 +621,10 @@ class Evaluation:
     )
 
 
+# The most steps of a training that only tries whether it works, as `--quick` makes it.
+_SMOKE_STEPS = 100
+
+
 @frozen
 class Recipe:
     """A complete recipe: read from TOML by `drkit.recipe.toml`, written by `drkit.recipe.toml`."""
@@ -640,6 +644,13 @@ class Recipe:
     def similarity(self) -> str:
         """The similarity that fine-tuning trains for and search uses: `cosine` or `dot`."""
         return similarity_of(self.finetune.loss) if self.finetune else "cosine"
+
+    @property
+    def is_smoke(self) -> bool:
+        """Whether the recipe only tries every stage: none of its trainings has more than 100 steps."""
+        rounds = [self.finetune.for_round(one) for one in self.finetune.rounds] if self.finetune else []
+        trainings = [one for one in (self.pretrain, self.reranker, *rounds) if one]
+        return bool(trainings) and all(0 < one.max_steps <= _SMOKE_STEPS for one in trainings)
 
 
 def similarity_of(loss: Choice) -> str:

@@ -81,6 +81,11 @@ class Manifest:
             raise DrkitError(f"the stage {self.stage!r} has no {path}; its files: {', '.join(self.files) or 'none'}")
         return digest(hashes)
 
+    @property
+    def bytes(self) -> int:
+        """The size of the stage's files, without those that were pruned."""
+        return sum(entry.bytes for name, entry in self.files.items() if name not in self.pruned)
+
     def has_pruned(self, path: str = "") -> bool:
         """Return whether a file of the stage, or of those at `path`, was removed to free space."""
         return any(not path or name == path or name.startswith(f"{path}/") for name in self.pruned)

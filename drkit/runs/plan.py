@@ -311,6 +311,7 @@ def _plan_evaluation(
         {"judged": split_of(evaluation.split), "runs": StageOutput("runs"), **fused, **exported.choice},
         extra={
             "last": exported.candidates[-1],
+            "is_smoke": builder.recipe.is_smoke,
             "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },

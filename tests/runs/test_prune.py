@@ -7,10 +7,12 @@ import shutil
 import pytest
 
 from drkit.commands import open_encoder, prune_run
+from drkit.commands.prune import disk_use
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import execute
 from drkit.runs.manifest import load_manifest, read_manifest
 from drkit.runs.plan import plan
@@ -71,6 +73,10 @@ def test_a_pruned_run_is_finished_and_searched_as_before(beir, whole, tmp_path):
     assert all(
         read_manifest(folder) == read_manifest(run / folder.name) for folder in whole.iterdir() if folder.is_dir()
     )
+    made = plan(read_recipe(run / "recipe.toml", PARTS.registry), PARTS.registry).stages
+    size, freed = disk_use(run, made, {stage.name: read_manifest(run / stage.name) for stage in made})
+    assert freed == sum(one.bytes for one in shown)
+    assert size <= sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     before = sum(path.stat().st_size for path in run.rglob("*") if path.name != "manifest.json")
     out = drkit("prune", run).stdout
     assert prune_run(run, PARTS.registry) == [], "nothing is left to prune"

@@ -213,7 +213,13 @@ def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, t
     run = tmp_path / "copy"
     shutil.copytree(tiny_run[0], run)
     intact = drkit("status", run).stdout
-    assert [line.split()[1] for line in intact.splitlines()[1 : len(STAGES) + 1]] == ["kept"] * len(STAGES)
+    rows = [line.split() for line in intact.splitlines()[1 : len(STAGES) + 2]]
+    assert {row[0] for row in rows} == {*STAGES, "all"}
+    assert [row[5] for row in rows[:-1]] == ["kept"] * len(STAGES)
+    assert sum(float(row[3].replace(",", "")) for row in rows[:-1]) == pytest.approx(float(rows[-1][3]), abs=0.05 * 27)
+    shown = sum(path.stat().st_size for stage in STAGES for path in (run / stage).rglob("*") if path.is_file())
+    manifests = sum((run / stage / "manifest.json").stat().st_size for stage in STAGES)
+    assert rows[-1][3:5] == [f"{(shown - manifests) / 1e6:,.1f}", "MB"]
     weights = run / "retriever-1/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -394,7 +400,7 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     best = max(choice["values"], key=choice["values"].get)
     assert choice["chosen"] == best
     assert f"exported: {system_in_words(best)}, the best of 4 retrievers" in " ".join(out.split())
-    assert f"Exported: {best}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
+    assert f"Exported: {system_in_words(best)}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
     bm25 = read_manifest(run / "bm25").metrics
     shown = f"BM25: k1 {bm25['k1']:g}, b {bm25['b']:g}, the best of 2 on {bm25['queries']:,} dev queries"
     assert shown in " ".join(out.split())

@@ -29,16 +29,16 @@ def prune(run: Path, dry_run: bool) -> None:
 
     from drkit.commands import prune_run
     from drkit.core.registry import installed
-    from drkit_cli.render import console, table
+    from drkit_cli.render import console, megabytes, table
 
     removed = prune_run(run, installed().registry, dry_run=dry_run)
     freed = sum(one.bytes for one in removed)
 
     def draw() -> None:
-        rows = [(one.stage, f"{one.files:,}", f"{one.bytes / 1e6:,.1f} MB") for one in removed]
+        rows = [(one.stage, f"{one.files:,}", megabytes(one.bytes)) for one in removed]
         if rows:
             console().print(table("", ("stage", "files", "freed"), rows))
-        echo(f"{'would free' if dry_run else 'freed'} {freed / 1e6:,.1f} MB of {run}")
+        echo(f"{'would free' if dry_run else 'freed'} {megabytes(freed)} of {run}")
 
     stages = [attrs.asdict(one) for one in removed]
     print_result({"run": run, "dry_run": dry_run, "bytes": freed, "stages": stages}, draw)

@@ -142,12 +142,14 @@ UNTUNED_HYBRID = StageSpec(
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
-    last: the last retriever; the input `choice` names the exported retriever, if there are several.
+    last: the last retriever; the input `choice` names the exported retriever, if there are several. is_smoke: whether
+    every training is only tried.
     """
 
     systems: tuple[str, ...]
     draws: Mapping[str, tuple[str, ...]]
     last: str
+    is_smoke: bool
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")

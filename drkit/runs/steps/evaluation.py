@@ -18,7 +18,7 @@ from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.store import count_truncated
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.names import HYBRID_NAME, STARTS
-from drkit.evaluate.systems import table_caption
+from drkit.evaluate.systems import results_warning, table_caption
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
@@ -154,6 +154,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
     write_qrels(stage.folder / "qrels.txt", judgements)
+    warning = results_warning(rows[0].queries, is_smoke=settings.is_smoke)
     caption = table_caption({name: len(scores) for name, scores in measured.items()})
     results = {
         "split": split,
@@ -161,6 +162,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "exclude_self": settings.exclude_self,
         "runs": {name: list(settings.draws.get(name, (name,))) for name in settings.systems},
         "queries": rows[0].queries,
+        "warning": warning,
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
@@ -170,7 +172,8 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         facts = json.loads((stage.inputs[HYBRID_NAME] / WEIGHT).read_text(encoding="utf-8"))
         tests = _p_values(systems[-1][1], systems[0][1])
         results[HYBRID_NAME] = {**facts, "against": {"bm25": tests}}
-    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{escape_paragraph(caption)}\n")
+    texts = (to_markdown(rows), escape_paragraph(caption), warning)
+    write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_text(stage.folder / "results.json", json_text(results))
     return results

@@ -48,6 +48,8 @@ def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     yield Heading("Results")
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
+    if results["warning"]:
+        yield Text(results["warning"])
     cells = [[system_name(row["system"]), *(stored_cell(row, m) for m in measures)] for row in rows]
     yield Table(["system", *measures], cells)
     lines = verdict(results)
