@@ -17,7 +17,7 @@ from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import bootstrap_intervals
-from drkit.evaluate.systems import comparison
+from drkit.evaluate.systems import comparison, verdict
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
@@ -47,13 +47,15 @@ class RunRecord:
     """A run as its folder records it.
 
     name: the folder's name. manifests: of the finished stages, by name, in the order they finished. missing: a line for
-    each stage that is not finished. system: which one is compared with those of other runs, if it was chosen.
+    each stage that is not finished. summaries: what each planned stage does, by name. system: which one is compared
+    with those of other runs, if it was chosen.
     """
 
     folder: Path
     recipe: Recipe
     manifests: Mapping[str, Manifest]
     missing: tuple[str, ...] = ()
+    summaries: Mapping[str, str] = field(factory=dict)
     name: str = field(kw_only=True)
     system: str = field(default="", kw_only=True)
 
@@ -75,6 +77,15 @@ class RunRecord:
         try:
             return cattrs.structure(self.manifests["evaluation"].metrics, Results)
         except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
+            raise self._damaged("evaluation") from None
+
+    @cached_property
+    def verdict(self) -> list[str]:
+        """What the run gained, in words, after a warning if its numbers mean little. Raises DrkitError if damaged."""
+        try:
+            metrics = self.manifests["evaluation"].metrics if self.results else {}
+            return [text for text in (metrics.get("warning"), *(verdict(metrics) if metrics else ())) if text]
+        except (AttributeError, TypeError, ValueError, KeyError):
             raise self._damaged("evaluation") from None
 
     @cached_property
@@ -138,17 +149,21 @@ def open_run(folder: Path, parts: Installed) -> RunRecord:
     if not found:
         raise DrkitError(f"{folder} has no finished stage, so there is nothing to report; run `drkit run {folder}`")
     ordered = dict(sorted(found.items(), key=lambda item: item[1].finished))
-    return RunRecord(folder, recipe, ordered, _missing(folder, recipe, parts), name=folder.resolve().name)
+    return RunRecord(folder, recipe, ordered, *_planned(folder, recipe, parts), name=folder.resolve().name)
 
 
-def _missing(folder: Path, recipe: Recipe, parts: Installed) -> tuple[str, ...]:
-    """Return a line for each stage that is not finished, or one line if the plan cannot be made (files have moved)."""
+def _planned(folder: Path, recipe: Recipe, parts: Installed) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return a line for each stage that is not finished, and the summary of every stage.
+
+    If the plan cannot be made (files have moved), one line says so, and the stages are unknown.
+    """
     try:
         stages = plan(recipe, parts.registry).stages
     except DrkitError as error:
-        return (f"unknown, because the collection cannot be read again: {error}",)
+        return (f"unknown, because the collection cannot be read again: {error}",), {}
     found = survey([stage for stage in stages if stage.spec is not REPORT], folder)  # the page replaces that stage
-    return tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
+    missing = tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
+    return missing, {stage.name: stage.summary for stage in stages}
 
 
 def published(run: RunRecord, registry: Registry) -> RunRecord:
@@ -165,7 +180,8 @@ def published(run: RunRecord, registry: Registry) -> RunRecord:
         return text
 
     recipe = recipe_from_table(_map_strings(table, shortened), registry)
-    return evolve(run, recipe=recipe, missing=tuple(map(shortened, run.missing)))
+    summaries = {name: shortened(text) for name, text in run.summaries.items()}
+    return evolve(run, recipe=recipe, missing=tuple(map(shortened, run.missing)), summaries=summaries)
 
 
 def _strings(value: Any) -> Iterator[str]:

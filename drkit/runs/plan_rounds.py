@@ -252,6 +252,7 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
     if refreshed and RERANKER in _required_by(builder, refreshed):
         inputs["reranker"] = StageOutput(RERANKER)
     origin = system_name(BASELINE) if retriever.name == BASELINE else f"from {retriever.start}"
+    mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     # How texts are encoded for search repeats no training that neither mines again nor is validated.
     reading, encodes = reading_of(builder), refreshed or settings.validation.every
@@ -259,7 +260,7 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
         builder.add(
             retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
             FINETUNE,
-            f"fine-tune{encoders} {origin}, {describe_schedule(settings)}",
+            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings)}",
             inputs,
             sources=_sources_of(builder, refreshed),
             extra={

@@ -53,7 +53,7 @@ WEIGHTS = "model.safetensors"
 TERM_LOSS, NOT_FINITE = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 _TRIM_STEPS = 50
-# Log lines of a training that is not longer than `logging_steps`, so that its loss is a curve and not a point.
+# The fewest log lines of a training, whatever `logging_steps` is, so that its loss is a curve.
 _LOG_LINES = 10
 
 
@@ -174,7 +174,7 @@ def training_arguments(training: Training, folder: Path, steps: int, seed: int) 
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
         "lr_scheduler_type": training.lr_scheduler_type,
-        "logging_steps": training.logging_steps if training.logging_steps < steps else max(steps // _LOG_LINES, 1),
+        "logging_steps": min(training.logging_steps, max(steps // _LOG_LINES, 1)),
         "save_steps": training.save_steps,
         "bf16": training.bf16,
         "seed": seed,

@@ -15,6 +15,7 @@ from shlex import quote
 from attrs import frozen
 
 from drkit import __version__
+from drkit.charts import Line, Panel
 from drkit.commands.composition import Data, describe_data, describe_recipe
 from drkit.commands.composition import Line as RecipeLine
 from drkit.commands.records import RunRecord, is_comparable, open_run, published
@@ -22,6 +23,7 @@ from drkit.core.escaping import page_asset, page_templates
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
+from drkit.evaluate.names import system_name
 from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
@@ -39,13 +41,14 @@ from drkit_report.systems import (
     choose_compared,
     compared_notes,
     interval_chart,
-    most_different,
     query_details,
+    spread_over_gains,
     system_table,
     systems_of,
 )
 
 SHOWN = 200
+ALL_LOSSES = "Loss of every training"
 
 
 @frozen
@@ -90,9 +93,14 @@ class Effort:
 
 @frozen
 class RunPart:
-    """The part of a page that is about one run. table: its systems, if the page has no table of its own for them."""
+    """The part of a page that is about one run. table: its systems, if the page has no table of its own for them.
+
+    verdict: what it gained, in words. rows: what each of its systems is.
+    """
 
     name: str
+    verdict: Sequence[str]
+    rows: Sequence[tuple[str, str]]
     recipe: Sequence[RecipeLine]
     data: Data | None
     chosen: Sequence[str]
@@ -175,7 +183,7 @@ def _queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> Quer
     run = systems[0].run
     if run.collection is None or run.results is None:
         return None
-    return query_details(systems, run.collection, run.results.split, most_different(systems, chosen, count))
+    return query_details(systems, run.collection, run.results.split, spread_over_gains(systems, chosen, count))
 
 
 def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
@@ -187,6 +195,8 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     return RunPart(
         name=run.name,
+        verdict=run.verdict,
+        rows=[*_rows(shown)],
         recipe=describe_recipe(shown, parts.registry),
         data=describe_data(run),
         chosen=_chosen(run),
@@ -197,6 +207,13 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
         masking=masking_or_note(run, parts),
         effort=_effort(shown),
     )
+
+
+def _rows(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield each system with what the stage that makes it does."""
+    for name, stages in run.results.runs.items() if run.results else ():
+        if stages[0] in run.summaries:
+            yield system_name(name), run.summaries[stages[0]]
 
 
 def _chosen(run: RunRecord) -> list[str]:
@@ -212,9 +229,21 @@ def _curves(run: RunRecord) -> list[Chart]:
     logs = {stage: log for stage in run.manifests if (log := run.log(stage, LOG))}
     probes = [record for stage in run.manifests for record in run.log(stage, PROBES)]
     validations = {stage: log for stage in run.manifests if (log := run.log(stage, VALIDATION))}
-    panels = [*loss_panels(logs, probes), *(probe_panels(probes) if probes else [])]
+    panels = [*_all_losses(logs), *loss_panels(logs, probes), *(probe_panels(probes) if probes else [])]
     panels += [validation_panel(validations)] if validations else []
-    return [Chart(panel) for panel in panels if any(line.points for line in panel.lines)]
+    return [
+        Chart(panel, is_wide=panel.title == ALL_LOSSES) for panel in panels if any(line.points for line in panel.lines)
+    ]
+
+
+def _all_losses(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[Panel]:
+    """Yield one chart of the losses of all trainings, if there are several, over the share of their steps."""
+    lines = []
+    for name, log in logs.items():
+        losses = [(entry["step"], entry["loss"]) for entry in log if "loss" in entry]
+        lines.append(Line(name, [(100 * step / losses[-1][0], loss) for step, loss in losses]))
+    if len(lines) > 1:
+        yield Panel(ALL_LOSSES, "nats", lines, x="% of each training's steps")
 
 
 def _effort(run: RunRecord) -> Effort:

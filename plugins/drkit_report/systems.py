@@ -231,7 +231,8 @@ class QueryDetails:
     """The shown queries of a page.
 
     total: number of all evaluated queries. texts: of queries, by id. hits: by query and system. judged: the grades of
-    judged passages, by query. passages: texts by id, cut to a maximum length.
+    judged passages, by query. everything: the values of all queries by the first measure, by system. passages: texts by
+    id, cut to a maximum length.
     """
 
     systems: tuple[str, ...]
@@ -242,6 +243,7 @@ class QueryDetails:
     texts: Mapping[str, str]
     hits: Mapping[str, Sequence[QueryHits]]
     judged: Mapping[str, Mapping[str, int]]
+    everything: Sequence[Sequence[float]]
     passages: Mapping[str, str] = field(factory=dict)
 
     def as_data(self) -> dict[str, Any]:
@@ -250,6 +252,7 @@ class QueryDetails:
         return {
             "systems": list(self.systems),
             "measures": list(self.measures),
+            "everything": [[round(value, 3) for value in values] for values in self.everything],
             "passages": [{"id": doc_id, "text": text} for doc_id, text in self.passages.items()],
             "queries": [
                 {
@@ -266,22 +269,32 @@ class QueryDetails:
         }
 
 
-def most_different(systems: Sequence[ReportedSystem], baseline: int, count: int) -> list[str]:
-    """Return the ids of at most `count` queries: in turns each system's largest wins and losses against the baseline.
+def spread_over_gains(systems: Sequence[ReportedSystem], baseline: int, count: int) -> list[str]:
+    """Return the ids of at most `count` queries: those of each system's largest and smallest gains, and evenly between.
 
-    Wins and losses are by the first measure. With a single system, its best and worst queries are taken.
+    Gains are those against the baseline by the first measure, without ties; losses are negative gains. Each system gets
+    an equal share, and queries where no system differs fill up, spread over their values.
     """
     measure = systems[0].scores.measures[0]
     against = (systems[baseline].name, systems[baseline].scores)
     others = [(one.name, one.scores) for index, one in enumerate(systems) if index != baseline]
-    lists: list[list[str]] = []
+    lists = []
     for other in others:
-        (found,) = compare([against, other], [measure], shown=count)
-        lists += [[change.query_id for change in found.gained], [change.query_id for change in found.lost]]
-    values = against[1].per_query[measure]
-    equal = sorted(values, key=lambda query_id: (values[query_id], query_id))
+        (found,) = compare([against, other], [measure], shown=against[1].queries)
+        changed = [change.query_id for change in (*found.gained, *reversed(found.lost))]
+        lists.append(_evenly(changed, -(-count // len(others))))
     in_turns = (query_id for row in zip_longest(*lists) for query_id in row if query_id is not None)
-    return list(dict.fromkeys(chain(in_turns, equal)))[:count]
+    chosen = list(dict.fromkeys(in_turns))[:count]
+    values = against[1].per_query[measure]
+    rest = sorted(values.keys() - set(chosen), key=lambda query_id: (values[query_id], query_id))
+    return [*chosen, *_evenly(rest, count - len(chosen))]
+
+
+def _evenly(items: Sequence[str], count: int) -> list[str]:
+    """Return `count` of the items, evenly spaced from the first to the last; all if there are fewer."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / max(count - 1, 1))] for index in range(count)]
 
 
 def query_details(
@@ -299,6 +312,8 @@ def query_details(
         doc_id for query_id in ids for doc_id in chain(_ranked(hits[query_id]), _relevant(judged[query_id]))
     )
     measures = systems[0].scores.measures
+    first = [one.scores.per_query[measures[0]] for one in systems]
+    order = sorted(first[0])
     return QueryDetails(
         systems=tuple(system.name for system in systems),
         measures=measures,
@@ -308,6 +323,7 @@ def query_details(
         texts={query.query_id: query.text for query in collection.queries(split) if query.query_id in chosen},
         hits=hits,
         judged=judged,
+        everything=[[values[q] for q in order] for values in first],
         passages=_passages(collection, list(wanted)),
     )
 

@@ -20,7 +20,7 @@ from drkit.search import read_run
 from drkit_report.comparison import compare_runs
 from drkit_report.masking import describe_masking
 from drkit_report.page import ReportOptions, collect_page, report_page
-from drkit_report.systems import baseline_index, most_different, query_details, system_table, systems_of
+from drkit_report.systems import baseline_index, query_details, spread_over_gains, system_table, systems_of
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.warm import drkit
 
@@ -116,7 +116,7 @@ def test_bootstrap_intervals_draw_the_same_queries_for_all_systems():
 def test_queries_show_the_rankings_and_judgements(runs):
     record = open_run(runs["seed-1"], PARTS)
     systems = systems_of([record])
-    ids = most_different(systems, 0, 3)
+    ids = spread_over_gains(systems, 0, 3)
     assert len(ids) == len(set(ids)) == 3
     details = query_details(systems, record.collection, "test", ids)
     for position, system in enumerate(systems):
@@ -135,7 +135,7 @@ def test_queries_show_the_rankings_and_judgements(runs):
     assert relevant <= details.passages.keys(), "relevant passages are shown even if no system found them"
 
 
-def test_the_largest_wins_and_losses_of_every_system_come_first(runs):
+def test_queries_are_spread_over_the_gains_and_losses_of_every_system(runs):
     record = open_run(runs["seed-1"], PARTS)
     (base, *_) = systems_of([record])
     values = {f"q{i}": 0.5 for i in range(10)}
@@ -144,10 +144,11 @@ def test_the_largest_wins_and_losses_of_every_system_come_first(runs):
         return attrs.evolve(base, name=name, scores=Scores({"RR@10": {**values, **changed}}))
 
     systems = [system("base"), system("a", q3=1.0, q4=0.0, q5=0.6), system("b", q6=0.9, q3=0.9)]
-    # in turns: a's best, a's worst, b's best (q3 is there already), then the next of each
-    assert most_different(systems, 0, 4) == ["q3", "q4", "q5", "q6"]
-    assert len(most_different(systems, 0, 100)) == 10
-    assert len(most_different(systems[:1], 0, 4)) == 4
+    # in turns: the best and the worst of a and of b (q3 is there already), then one where both are as the baseline
+    assert spread_over_gains(systems, 0, 4) == ["q3", "q4", "q6", "q0"]
+    assert spread_over_gains(systems, 0, 6) == ["q3", "q5", "q6", "q4", "q0", "q9"]
+    assert len(spread_over_gains(systems, 0, 100)) == 10
+    assert len(spread_over_gains(systems[:1], 0, 4)) == 4
 
 
 def test_the_number_of_shown_queries_is_stated(runs):

@@ -3,7 +3,7 @@
 // Runs are printed whole, open or not.
 let closed = [];
 window.addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll("details.run:not([open])")];
+  closed = [...document.querySelectorAll("details.run:not([open]), details.note:not([open])")];
   for (const run of closed) run.open = true;
 });
 window.addEventListener("afterprint", () => {
@@ -99,7 +99,7 @@ function side(query, system, grades) {
   });
   const first = query.first[system];
   const where = first === null ? "no relevant passage found" : `first relevant passage at rank ${first}`;
-  return element("div", "", element("h4", "", data.systems[system]), element("p", "note", where), list);
+  return element("div", "", element("h3", "", data.systems[system]), element("p", "note", where), list);
 }
 
 function sides(query, system) {
@@ -111,7 +111,7 @@ function sides(query, system) {
   if (others.length) {
     const list = element("ol", "", ...others.map(([index, grade]) => hitItem(data.passages[index], 0, null, grade)));
     const title = `Relevant, not shown above (${others.length} of ${query.relevant} relevant passages)`;
-    made.append(element("div", "others", element("h4", "", title), list));
+    made.append(element("div", "others", element("h3", "", title), list));
   }
   return made;
 }
@@ -128,10 +128,50 @@ function queryItem(row, system) {
   return made;
 }
 
+// Two systems against each other: a circle for each pair of values, its area the number of queries with them.
+function drawn(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function showScatter(system) {
+  const [across, upwards] = [data.everything[baseline()], data.everything[system]];
+  const pairs = new Map();
+  across.forEach((before, index) => {
+    const key = `${before} ${upwards[index]}`;
+    pairs.set(key, (pairs.get(key) || 0) + 1);
+  });
+  const top = Math.max(1, ...across, ...upwards);
+  const x = (value) => 34 + (216 * value) / top;
+  const y = (value) => 230 - (216 * value) / top;
+  const most = Math.max(...pairs.values());
+  const circles = [...pairs].map(([key, count]) => {
+    const [before, after] = key.split(" ").map(Number);
+    const kind = after > before ? "better" : after < before ? "worse" : "";
+    const about = drawn("title", {}, `${count} queries: ${number(before)} \u2192 ${number(after)}`);
+    return drawn("circle", { cx: x(before), cy: y(after), r: Math.max(1.5, 11 * Math.sqrt(count / most)), class: kind }, about);
+  });
+  const names = [data.systems[baseline()], data.systems[system]];
+  const ticks = [0, top / 2, top].flatMap((value) => [
+    drawn("text", { x: x(value), y: 249, "text-anchor": "middle" }, value.toFixed(1)),
+    drawn("text", { x: 18, y: y(value) + 3, "text-anchor": "end" }, value.toFixed(1)),
+  ]);
+  const frame = drawn("path", { d: `M${x(0)} ${y(top)}V${y(0)}H${x(top)}M${x(0)} ${y(0)}L${x(top)} ${y(top)}` });
+  const below = drawn("text", { x: x(top / 2), y: 262, "text-anchor": "middle" }, names[0]);
+  const up = drawn("text", { transform: `translate(-3 ${y(top / 2)}) rotate(-90)`, "text-anchor": "middle" }, names[1]);
+  const title = `${data.measures[0]} of every query: ${names[0]} across, ${names[1]} upwards`;
+  byId("scatter").replaceChildren(
+    drawn("svg", { viewBox: "-12 0 282 268", role: "img", "aria-label": title }, frame, ...circles, ...ticks, below, up),
+  );
+}
+
 function showQueries() {
   if (!data) return;
   const rows = chosenQueries();
   const system = Number(byId("query-system").value);
+  showScatter(system);
   byId("query-list").replaceChildren(...rows.slice(0, limit).map((row) => queryItem(row, system)));
   const shown = Math.min(limit, rows.length);
   byId("query-count").textContent =
