@@ -101,7 +101,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
     fewer = "--quick --set pretrain.max_steps=8 --set finetune.max_steps=4"
     steps = list(STEP.finditer(GUIDE.read_text(encoding="utf-8").replace("--quick\n", f"{fewer}\n")))
     written = [step["path"] for step in steps if step["path"]]
-    assert len(written) == 4
+    assert len(written) == 3
     outputs = {}
     for step in steps:
         if step["path"]:
@@ -111,7 +111,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
         elif step["language"] == "shell":
             for command in step["text"].splitlines():
                 outputs[command] = run(command, tmp_path, environment)
-    assert "4 passed" in outputs["pytest -q entities/tests"]
+    assert "3 passed" in outputs["pytest -q entities/tests"]
     assert "entities-signal" in outputs["drkit list signal"]
     assert "by how much names come before other tokens" in outputs["drkit show masker entities-masker"]
     (trained,) = (output for command, output in outputs.items() if fewer in command)
