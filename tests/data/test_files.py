@@ -22,6 +22,7 @@ from drkit.data import (
     write_collection,
 )
 from drkit.errors import DrkitError
+from tests.refusals import refused
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -63,72 +64,68 @@ def test_gzipped_files_read_as_plain_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "named"),
     [
-        ("", "empty line"),
-        ('{"_id": "x", "text": ', "malformed JSON"),
-        ('["x"]', "expected a JSON object, got list"),
-        ('{"text": "no id"}', "'_id' is missing"),
-        ('{"_id": "", "text": "x"}', "'_id' is empty"),
-        ('{"_id": true, "text": "x"}', "'_id' must be a string or an integer, got bool"),
-        ('{"_id": "x", "text": 5}', "'text' must be a string, got int"),
-        ('{"_id": "x", "title": ["a"], "text": "x"}', "'title' must be a string, got list"),
+        ("", ("empty line",)),
+        ('{"_id": "x", "text": ', ("malformed", "JSON")),
+        ('["x"]', ("JSON object", "list")),
+        ('{"text": "no id"}', ("'_id'", "missing")),
+        ('{"_id": "", "text": "x"}', ("'_id'", "empty")),
+        ('{"_id": true, "text": "x"}', ("'_id'", "bool")),
+        ('{"_id": "x", "text": 5}', ("'text'", "int")),
+        ('{"_id": "x", "title": ["a"], "text": "x"}', ("'title'", "list")),
     ],
 )
-def test_a_bad_corpus_line_is_named(tmp_path, line, message):
+def test_a_bad_corpus_line_is_named(tmp_path, line, named):
     folder = beir(tmp_path, corpus=[{"_id": "d0", "text": "fine"}, line])
-    with pytest.raises(DrkitError, match=message) as error:
+    with refused(*named, where=f"{folder}/corpus.jsonl:2"):
         list(collection(folder).passages())
-    assert f"{folder}/corpus.jsonl:2:" in str(error.value)
 
 
 def test_bytes_that_are_no_text_and_a_torn_archive_are_named(tmp_path):
     folder = beir(tmp_path)
     (folder / "corpus.jsonl").write_bytes(b'{"_id": "d0", "text": "x"}\n{"_id": "d1", "text": "\xff"}\n')
-    with pytest.raises(DrkitError, match=r"corpus\.jsonl:2: not UTF-8"):
+    with refused("UTF-8", where="corpus.jsonl:2"):
         list(collection(folder).passages())
     torn = tmp_path / "torn.jsonl.gz"
     torn.write_bytes(gzip.compress(b'{"text": "x"}\n' * 5000)[:-20])
-    with pytest.raises(DrkitError, match=r"torn\.jsonl\.gz: cannot be read after line"):
+    with refused("cannot be read", where="torn.jsonl.gz"):
         list(JsonlCollection(JsonlConfig(path=str(torn))).passages())
 
 
 def test_an_empty_query_is_named(tmp_path):
     folder = beir(tmp_path, queries=[{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "  "}])
-    with pytest.raises(DrkitError, match=r"queries\.jsonl:2: the query 'q1' is empty"):
+    with refused("'q1'", "empty", where="queries.jsonl:2"):
         list(collection(folder).queries("test"))
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "line", "named"),
     [
-        ("q0 d0 1\n", "test.tsv:2: expected 'query-id<TAB>corpus-id<TAB>score', got 'q0 d0 1'"),
-        ("q0\td0\tmuch\n", "test.tsv:2: the score 'much'"),
-        ("q0\td0\t1\n\n", "test.tsv:3: expected 'query-id<TAB>corpus-id<TAB>score', got ''"),
+        ("q0 d0 1\n", 2, ("'query-id<TAB>corpus-id<TAB>score'", "'q0 d0 1'")),
+        ("q0\td0\tmuch\n", 2, ("score", "'much'")),
+        ("q0\td0\t1\n\n", 3, ("'query-id<TAB>corpus-id<TAB>score'", "''")),
     ],
 )
-def test_a_bad_judgement_line_is_named(tmp_path, rows, message):
-    with pytest.raises(DrkitError) as error:
+def test_a_bad_judgement_line_is_named(tmp_path, rows, line, named):
+    with refused(*named, where=f"test.tsv:{line}"):
         list(collection(beir(tmp_path, test=rows)).judgements("test"))
-    assert message in str(error.value)
 
 
 def test_a_missing_header_is_named(tmp_path):
     folder = beir(tmp_path)
     (folder / "qrels" / "test.tsv").write_text("q0\td0\t1\n")
-    with pytest.raises(DrkitError, match=r"test\.tsv:1: expected the header .*, got a judgement"):
+    with refused("header", where="test.tsv:1"):
         list(collection(folder).judgements("test"))
 
 
 def test_missing_paths_say_what_is_expected(tmp_path):
     with pytest.raises(DrkitError, match="no path given"):
         BeirCollection(BeirConfig())
-    with pytest.raises(DrkitError, match=r"does not exist; expected: corpus\.jsonl"):
+    with refused("does not exist", "corpus.jsonl"):
         collection(tmp_path / "nowhere")
-    with pytest.raises(DrkitError) as error:
+    with refused("corpus.jsonl is missing", "queries.jsonl is missing"):
         collection(tmp_path)
-    assert "corpus.jsonl is missing" in str(error.value)
-    assert "queries.jsonl is missing" in str(error.value)
     folder = beir(tmp_path)
     shutil.rmtree(folder / "qrels")
     with pytest.raises(DrkitError, match=r"none of train\.tsv"):
@@ -136,7 +133,7 @@ def test_missing_paths_say_what_is_expected(tmp_path):
 
 
 def test_an_unknown_split_says_which_there_are(tmp_path):
-    with pytest.raises(DrkitError, match="no split 'train'; it has test"):
+    with refused("no split 'train'", "test"):
         list(collection(beir(tmp_path)).queries("train"))
 
 
@@ -180,7 +177,7 @@ def test_written_and_opened_again(tmp_path):
     assert stored.positives("test") == {"q0": {"d0": 1}, "q1": {"d2": 2}}
     assert stored.splits() == ("test",)
     assert not stored.positives("train")
-    with pytest.raises(DrkitError, match="unknown passage 'd9'"):
+    with refused("'d9'", where=str(stored.corpus.folder)):
         stored.corpus.get_many(["d9"])
 
 
@@ -204,21 +201,19 @@ def test_ids_with_one_hash_are_told_apart(tmp_path, monkeypatch):
 
 def test_duplicate_ids_are_named_with_both_lines(tmp_path):
     folder = beir(tmp_path, corpus=[{"_id": i, "text": i} for i in ("d0", "d1", "d0", "d2")])
-    with pytest.raises(DrkitError, match=r"duplicate passage id\(s\)") as error:
+    with refused("duplicate", "'d0'", f"{folder}/corpus.jsonl:1", f"{folder}/corpus.jsonl:3"):
         write_collection(collection(folder), tmp_path / "out")
-    assert f"'d0' @ {folder}/corpus.jsonl:1 and {folder}/corpus.jsonl:3" in str(error.value)
 
 
 def test_a_query_id_given_twice_is_named(tmp_path):
     twice = [{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "q0", "text": "c"}]
-    both = r"in test @ .*queries\.jsonl:1 and in test @ .*queries\.jsonl:3"
-    with pytest.raises(DrkitError, match=f"duplicate query id 'q0', {both}"):
+    with refused("duplicate", "'q0'", "queries.jsonl:1", "queries.jsonl:3"):
         write_collection(collection(beir(tmp_path, queries=twice)), tmp_path / "out")
 
 
 def test_a_query_in_two_splits_is_refused(tmp_path):
     folder = beir(tmp_path, train="q0\td0\t1\n", test="q0\td1\t1\n")
-    with pytest.raises(DrkitError, match=r"in train @ .*queries\.jsonl:1 and in test @ .*queries\.jsonl:1"):
+    with refused("duplicate", "in train @", "in test @", "queries.jsonl:1"):
         write_collection(collection(folder), tmp_path / "out")
 
 
@@ -252,7 +247,7 @@ def test_empty_passages_are_kept_and_counted(tmp_path):
 
 
 def test_a_missing_table_says_so(tmp_path):
-    with pytest.raises(DrkitError, match=r"passages/texts\.arrow: cannot be read as an Arrow file"):
+    with refused("Arrow", where="passages/texts.arrow"):
         open_collection(tmp_path)
 
 
@@ -275,7 +270,7 @@ def test_jsonl_numbers_lines_without_ids(tmp_path):
     counts = write_collection(found, tmp_path / "out")
     assert (counts["passages"], counts["queries"], counts["judgements"]) == (3, {}, {})
     assert open_collection(tmp_path / "out").splits() == ()
-    with pytest.raises(DrkitError, match="has only texts, no 'test' queries"):
+    with refused("'test'", "only texts"):
         found.queries("test")
 
 
@@ -288,10 +283,10 @@ def test_jsonl_names_bad_paths_and_lines(tmp_path):
         JsonlCollection(JsonlConfig(path=str(tmp_path / "none.jsonl")))
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "a"}\n{"words": "b"}\n')
-    with pytest.raises(DrkitError, match=r"texts\.jsonl:2: expected one of 'text', .*; columns: words"):
+    with refused("'text'", "columns: words", where="texts.jsonl:2"):
         list(JsonlCollection(JsonlConfig(path=str(path))).passages())
     path.write_text('{"_id": "a", "text": "a"}\n{"_id": "a", "text": "b"}\n')
-    with pytest.raises(DrkitError, match=r"'a' @ .*texts\.jsonl:1 and .*texts\.jsonl:2"):
+    with refused("duplicate", "'a'", "texts.jsonl:1", "texts.jsonl:2"):
         write_collection(JsonlCollection(JsonlConfig(path=str(path))), tmp_path / "out")
 
 
@@ -302,11 +297,8 @@ def test_sample_collections_are_written_whole(shared, tmp_path):
 
 
 def test_a_sample_whose_judgements_name_unknown_passages_is_refused(shared, tmp_path):
-    with pytest.raises(DrkitError, match="55 judgement") as error:
+    with refused("55", "unknown passage", "'CACM-756'", "qrels/test.tsv:28", "unknown_judgements=drop"):
         write_collection(collection(shared / "collections" / "cacm"), tmp_path / "out")
-    assert "unknown passage 'CACM-756' @" in str(error.value)
-    assert "qrels/test.tsv:28" in str(error.value)
-    assert "unknown_judgements=drop" in str(error.value)
     config = BeirConfig(path=str(shared / "collections" / "cacm"), unknown_judgements="drop")
     counts = write_collection(BeirCollection(config), tmp_path / "dropped")
     assert counts["dropped_judgements"] == 55
@@ -318,6 +310,7 @@ IRDS = """
 import sys
 from pathlib import Path
 from drkit.data import IrdsCollection, IrdsConfig, open_collection, write_collection
+from tests.refusals import refused
 counts = write_collection(IrdsCollection(IrdsConfig(dataset=sys.argv[1], train_share=0.4)), Path(sys.argv[2]))
 print(counts["passages"], sorted(counts["queries"]), sum(counts["queries"].values()))
 """
@@ -341,7 +334,7 @@ def test_irds_reads_vaswani_without_a_network(shared, tmp_path):
 
 
 def test_irds_suggests_ids():
-    with pytest.raises(DrkitError, match="no dataset 'vaswanni'; did you mean 'vaswani'"):
+    with refused("'vaswanni'", "did you mean 'vaswani'"):
         IrdsCollection(IrdsConfig(dataset="vaswanni"))
     with pytest.raises(DrkitError, match="no dataset given"):
         IrdsCollection(IrdsConfig())

@@ -24,6 +24,7 @@ from drkit.errors import DrkitError
 from tests.engine.encoders import wait_until_allowed
 from tests.engine.engines import Pickling
 from tests.engine.test_encoding import in_the_middle, watched, workers
+from tests.refusals import refused
 
 ROWS = [{"_id": f"d{n}", "title": "Zoë" * (n % 3), "text": "zebra " * (n * 7 % 23)} for n in range(60)]
 
@@ -148,13 +149,13 @@ def test_a_bad_line_has_its_number_in_the_file(tmp_path):
     collection = jsonl(tmp_path)
     lines = collection.passage_files[0].read_text().splitlines()
     collection.passage_files[0].write_text("\n".join([*lines[:40], '{"_id": "d40"', *lines[41:]]))
-    with pytest.raises(DrkitError, match=r"texts\.jsonl:41: malformed JSON"):
+    with refused("malformed", "JSON", where="texts.jsonl:41"):
         in_tasks(collection, tmp_path / "tasks", Pickling())
 
 
 def test_a_duplicate_id_in_another_part_is_found(tmp_path):
     collection = jsonl(tmp_path, rows=[*ROWS, ROWS[1]])
-    with pytest.raises(DrkitError, match=r"'d1' @ .*texts\.jsonl:2 and .*texts\.jsonl:61"):
+    with refused("duplicate", "'d1'", "texts.jsonl:2", "texts.jsonl:61"):
         in_tasks(collection, tmp_path / "tasks", Pickling())
 
 

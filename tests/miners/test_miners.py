@@ -33,6 +33,7 @@ from drkit.search import Bm25Retriever, HybridRetriever
 from drkit.search.rankings import Hits, write_run
 from drkit.testing import check_miner
 from drkit.testing.toys import ToyCorpus, toy_requests
+from tests.refusals import refused
 
 WORDS = ["alpha", "beta", "gamma", "delta"]
 
@@ -287,7 +288,7 @@ def test_a_run_file_is_found_in_any_order_past_one_batch(tmp_path):
 def test_a_file_that_is_no_run_is_told_with_its_line(tmp_path):
     (tmp_path / "a.run").write_text("q Q0 d1 1 2.0 tag\nq d2\n")
     miner = RunFileMiner(RunFileConfig(path=str(tmp_path / "a.run")))
-    with pytest.raises(DrkitError, match=r"a\.run:2: expected 6 columns .* got 2"):
+    with refused("6 columns", "got 2", where="a.run:2"):
         miner.index(corpus_of(3))
 
 

@@ -47,6 +47,7 @@ from drkit.train.biencoder import TrainingPairs, draw_passages, draw_queries, dr
 from drkit.train.columns import read_column
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks
 from tests.encoders.toys import tiny
+from tests.refusals import refused
 from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
 
 FEW = Training(max_steps=3, per_device_train_batch_size=4, learning_rate=0.01)
@@ -311,7 +312,7 @@ def test_a_row_without_scores_is_refused_before_it_trains(tmp_path):
 
 @pytest.mark.parametrize("scores", [[1], [1, None], [1, "x"], {"b": 1}, "high"])
 def test_scores_that_do_not_fit_their_passages_are_refused(tmp_path, scores):
-    with pytest.raises(DrkitError, match=r"rows\.jsonl:1: 'neg_scores' must have a number for each of the 2 passages"):
+    with refused("'neg_scores'", "2 passages", where="rows.jsonl:1"):
         pairs_of(tmp_path, [{**SCORED[0], "neg_scores": scores}])
 
 

@@ -17,6 +17,7 @@ from drkit.data.qrels import decode_id, encode_id, id_in_drkit_file, read_qrels,
 from drkit.data.specs import TrecConfig
 from drkit.errors import DrkitError
 from drkit.search.rankings import read_run, write_run
+from tests.refusals import refused
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -170,20 +171,20 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("lines", "number", "named"),
     [
-        ("q Q0 d 1 0.5", r"r:2: expected 6 columns .*, got 5"),
-        ("", r"r:2: expected 6 columns .*, got 0"),
-        ("q Q0 e 1 high t", r"r:2: score must be a finite number, got 'high'"),
-        ("q Q0 e 1 nan t", r"r:2: score must be a finite number, got 'nan'"),
-        ("q Q0 d 1 0.5 t", r"r:2: duplicate document 'd' for query 'q'"),
-        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' occurs twice"),
-        ("q e 1", r"r:2: expected 6 columns .*, got 3: 'q e 1'"),
+        ("q Q0 d 1 0.5", 2, ("6 columns", "got 5")),
+        ("", 2, ("6 columns", "got 0")),
+        ("q Q0 e 1 high t", 2, ("score", "'high'")),
+        ("q Q0 e 1 nan t", 2, ("score", "'nan'")),
+        ("q Q0 d 1 0.5 t", 2, ("duplicate", "'d'", "'q'")),
+        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", 3, ("'q'", "twice")),
+        ("q e 1", 2, ("6 columns", "got 3", "'q e 1'")),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, line, message):
-    (tmp_path / "r").write_text(f"q Q0 d 1 0.5 t\n{line}\n")
-    with pytest.raises(DrkitError, match=message):
+def test_a_wrong_line_is_named(tmp_path, lines, number, named):
+    (tmp_path / "r").write_text(f"q Q0 d 1 0.5 t\n{lines}\n")
+    with refused(*named, where=f"r:{number}"):
         list(read_run(tmp_path / "r"))
 
 
@@ -207,11 +208,11 @@ def test_a_percent_sign_that_encodes_no_text_stands_as_it_is(tmp_path):
 
 
 def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
-    with pytest.raises(DrkitError, match="none: cannot be read"):
+    with refused("cannot be read", where="none"):
         list(read_run(tmp_path / "none"))
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DrkitError, match="UTF-8"):
+    with refused("UTF-8", where="b:1"):
         list(read_run(tmp_path / "b"))
     (tmp_path / "q").write_text("q 0 d high\n")
-    with pytest.raises(DrkitError, match="q:1: the score 'high' is not a 32-bit integer"):
+    with refused("score", "'high'", where="q:1"):
         list(read_qrels(tmp_path / "q"))

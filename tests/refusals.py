@@ -1,0 +1,17 @@
+"""What an error must say, whatever its wording: the file with its line, the setting, and the values that it names."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from drkit.errors import DrkitError
+
+
+@contextmanager
+def refused(*named, where=None, setting=None, error=DrkitError):
+    """A block that raises this error, about the file at the end of `where` or this setting, naming these values."""
+    with pytest.raises(error) as caught:
+        yield caught
+    assert all(name in str(caught.value) for name in named), str(caught.value)
+    assert where is None or caught.value.where.endswith(where), str(caught.value)
+    assert setting is None or setting in caught.value.settings, str(caught.value)
