@@ -230,10 +230,11 @@ class Passage:
 
 @frozen
 class Query:
-    """A search query."""
+    """A search query, and the answers of a question, if they are known."""
 
     query_id: str
     text: str
+    answers: tuple[str, ...] | None = None
 
 
 # trec_eval keeps one counter per grade, and silently fails if there are too many.
@@ -282,12 +283,14 @@ class MiningRequest:
     """A query to mine negatives for, with all its judged positives.
 
     excluded: unjudged passages that must not be negatives either, such as the query itself if queries are passages.
+    answers: those of a question, if they are known.
     """
 
     query_id: str
     text: str
     positives: frozenset[str]
     excluded: frozenset[str] = frozenset()
+    answers: tuple[str, ...] | None = None
 
 
 @frozen

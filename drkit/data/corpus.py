@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,7 +190,7 @@ class StoredCorpus:
 
 PASSAGES = "passages"
 QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
-SCORES = "teacher-scores.arrow"
+SCORES, ANSWERS = "teacher-scores.arrow", "answers.arrow"
 
 
 def open_collection(folder: Path) -> StoredCollection:
@@ -273,6 +274,10 @@ class StoredCollection:
         for query_id, doc_id, score in self._rows(split, SCORES):
             found.setdefault(query_id, {}).setdefault(doc_id, score)
         return found
+
+    def answers(self, split: str) -> dict[str, tuple[str, ...]]:
+        """Return the answers that came with the training queries, by query id."""
+        return {query_id: tuple(json.loads(text)) for query_id, text in self._rows(split, ANSWERS)}
 
     def _rows(self, split: str, name: str) -> Iterator[tuple[Any, ...]]:
         path = self._splits[split] / name if split in self._splits else None

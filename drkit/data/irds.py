@@ -70,7 +70,9 @@ class IrdsCollection:
     def queries(self, split: str) -> Iterator[Query]:
         """Stream the queries of a split. Raises DrkitError at an empty one."""
         for name, query in self._items(split, lambda dataset: dataset.queries_iter()):
-            yield require_text(Query(query.query_id, query.default_text()), name)
+            answers = getattr(query, "answers", None)
+            known = None if answers is None else tuple(answers)
+            yield require_text(Query(query.query_id, query.default_text(), known), name)
 
     def judgements(self, split: str) -> Iterator[Judgement]:
         """Stream the judgements of a split."""

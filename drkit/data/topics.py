@@ -34,7 +34,16 @@ _XML_PARTS = {
 
 def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:
     """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
-    return require_text(Query(row.id(row.first(ids)), row.text(row.first(texts))), row)
+    return require_text(Query(row.id(row.first(ids)), row.text(row.first(texts)), answers_of(row)), row)
+
+
+def answers_of(row: Row) -> tuple[str, ...] | None:
+    """Return the answers of the question in a row: a text or a list of texts under `answers`; None for all else."""
+    given = row.values.get("answers")
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        return None
+    return tuple(row.check_unicode(one, "answers") for one in found)
 
 
 def require_text(query: Query, where: object) -> Query:

@@ -8,6 +8,7 @@ and, if the collection has any, its negatives, so a stage that reads one split d
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from drkit.core.types import HIGHEST_GRADE, Passage
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import (
+    ANSWERS,
     JUDGEMENTS,
     NEGATIVES,
     PASSAGES,
@@ -117,6 +119,8 @@ _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
 _CHECKED_SCHEMA = pa.schema([*_PASSAGE_SCHEMA, ("hash", pa.uint64()), ("is_empty", pa.bool_())])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
+# A list of answers is written as JSON.
+_ANSWER_SCHEMA = pa.schema([("query_id", _TEXT), ("answers", _TEXT)])
 _JUDGEMENT_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32())])
 _NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
 _SCORE_SCHEMA = pa.schema([*_NEGATIVE_SCHEMA, ("score", pa.float64())])
@@ -268,8 +272,12 @@ def _refuse_duplicates(collection: Collection, duplicates: Iterator[tuple[str, i
 
 
 def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, content: Any) -> dict[str, set[str]]:
-    """Write the queries; return the ids of each split. Ids are unique, so that training never sees a test query."""
+    """Write the queries, and the answers of training queries that have some; return the ids of each split.
+
+    Ids are unique, so that training never sees a test query.
+    """
     ids: dict[str, set[str]] = {split: set() for split in splits}
+    answers: dict[str, tuple[str, ...]] = {}
 
     def rows(split: str) -> Iterator[tuple[str, str]]:
         for row, query in enumerate(collection.queries(split)):
@@ -277,10 +285,15 @@ def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, 
             if before:
                 raise _duplicate_query(collection, query.query_id, before, (split, row))
             ids[split].add(query.query_id)
+            if split == "train" and query.answers is not None:
+                answers[query.query_id] = query.answers
             yield query.query_id, query.text
 
     for split in ids:
         _write(rows(split), folder / split / QUERIES, _QUERY_SCHEMA, content)
+    if answers:
+        lists = ((query_id, json.dumps(texts)) for query_id, texts in answers.items())
+        _write(lists, folder / "train" / ANSWERS, _ANSWER_SCHEMA, content)
     return ids
 
 

@@ -398,15 +398,16 @@ _BATCH_ROWS = 1024
 def mining_requests(
     collection: StoredCollection, split: str = "train", *, exclude_self: bool = False
 ) -> Iterator[MiningRequest]:
-    """Yield every query of a split that has a positive, with all passages judged relevant to it.
+    """Yield every query of a split that has a positive, with all passages judged relevant to it and its answers.
 
     exclude_self: a passage with the query's own id is never its negative.
     """
-    positives = collection.positives(split)
+    positives, answers = collection.positives(split), collection.answers(split)
     for query in collection.queries(split):
         if judged := positives.get(query.query_id):
             excluded = frozenset([query.query_id] if exclude_self else [])
-            yield MiningRequest(query.query_id, query.text, frozenset(judged), excluded)
+            known = answers.get(query.query_id)
+            yield MiningRequest(query.query_id, query.text, frozenset(judged), excluded, known)
 
 
 def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:

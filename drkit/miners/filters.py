@@ -14,6 +14,7 @@ from typing import Any
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.rows import NamedColumns, batched, read_rows, require_file
+from drkit.data.topics import answers_of
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, keep_candidates
 from drkit.miners.specs import (
@@ -128,18 +129,15 @@ class HasAnswerFilter:
 
     A passage's content (title and text) and the answers are decomposed (NFD) and case-folded; tokens are runs of
     letters, digits and marks, and other visible characters one by one. An answer without tokens is in no passage.
-    Memory: the answers of the file, and the passages of 64 queries.
+    The answers are those of the queries, or of a file. Memory: the answers of the file, and the passages of 64 queries.
     Source: Karpukhin et al. 2020, section 3.2.
 
-    Raises DrkitError without a file, for a row without the id of a query or its answers, and for a query that the file
-    does not have.
+    Raises DrkitError for a row of the file without the id of a query or its answers, and a query without answers.
     """
 
     def __init__(self, config: HasAnswerConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
-        if not config.path:
-            raise DrkitError("the filter has-answer needs a file; write has-answer:PATH, or set `path`")
-        self.path = require_file(config.path, "has-answer")
-        self._answers = dict(_read_answers(self.path))
+        self.path = require_file(config.path, "has-answer") if config.path else None
+        self._answers = dict(_read_answers(self.path)) if self.path else None
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates without an answer; the others are counted as `has-answer`."""
@@ -148,21 +146,31 @@ class HasAnswerFilter:
             contents = lookup.contents(doc_id for _, found in batch for doc_id in found.doc_ids)
             texts = {doc_id: _spaced(content) for doc_id, content in contents.items()}
             for request, found in batch:
-                if request.query_id not in self._answers:
-                    raise DrkitError(f"{self.path} has no answers of the query {request.query_id!r}; add a row for it")
-                answers = self._answers[request.query_id]
+                answers = self._of(request)
                 kept = [not any(answer in texts[doc_id] for answer in answers) for doc_id in found.doc_ids]
                 yield keep_candidates(found, kept, "has-answer")
 
+    def _of(self, request: MiningRequest) -> list[str]:
+        """Return the tokens of the answers of a query."""
+        answers = request.answers if self._answers is None else self._answers.get(request.query_id)
+        if answers is None and self.path:
+            raise DrkitError(f"{self.path} has no answers of the query {request.query_id!r}; add a row for it")
+        if answers is None:
+            raise DrkitError(
+                f"has-answer: the query {request.query_id!r} of the collection has no answers; add them to its row "
+                f"(answers, a list of texts), or give a file: has-answer:PATH"
+            )
+        return [spaced for spaced in map(_spaced, answers) if spaced.strip()]
 
-def _read_answers(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the id of each query in a file, and the tokens of its answers."""
+
+def _read_answers(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the id of each query in a file, and its answers."""
     for row in read_rows(path, NamedColumns([_QUERY_IDS, ("answers",)])):
-        given = row.values.get("answers")
-        answers = [given] if isinstance(given, str) else given
-        if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        answers = answers_of(row)
+        if answers is None:
+            given = row.values.get("answers")
             raise DrkitError(f"'answers' must be a list of texts, got {given!r:.60}", where=row)
-        yield row.id(row.first(_QUERY_IDS)), [spaced for spaced in map(_spaced, answers) if spaced.strip()]
+        yield row.id(row.first(_QUERY_IDS)), answers
 
 
 def _spaced(text: str) -> str:

@@ -153,7 +153,7 @@ class MaxScoreConfig:
 class HasAnswerConfig:
     """Settings of `HasAnswerFilter`."""
 
-    path: str = setting("", None, "a file with the column answers, a list of texts for each query")
+    path: str = setting("", None, "a file with the column answers, a list for each query; empty: the queries' own")
 
 
 @frozen

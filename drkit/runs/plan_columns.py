@@ -29,6 +29,9 @@ from drkit.runs.stage import PlanBuilder
 from drkit.runs.stages.columns import missing_values
 from drkit.train.batches import Schedule
 
+# Bytes of a file that a plan reads, in seconds; the values of longer ones are checked before the training.
+_READ_IN_PLAN = 64 * 2**20
+
 
 def column_scope(name: str, source: ColumnChoice, registry: Registry) -> str:
     """Return what a column has a value for: a `query`, a `passage` or a `pair`, as scores have.
@@ -55,7 +58,7 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
             f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
             f"{default_option(name, column.use)}"
         )
-    if path is None or current.pairs != JUDGED or current.queries:
+    if path is None or current.pairs != JUDGED or current.queries or path.stat().st_size > _READ_IN_PLAN:
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")

@@ -187,7 +187,7 @@ def _plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...],
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
-        if isinstance(miner.config, HasAnswerConfig):
+        if isinstance(miner.config, HasAnswerConfig) and miner.config.path:
             require_file(miner.config.path, f"has-answer of {owner}")
     inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
     required = _required_by(builder, chain)

@@ -220,7 +220,7 @@ def toy_requests(count: int) -> Iterator[MiningRequest]:
     for number in range(count):
         topic = number % 40
         positives = frozenset({f"d{topic}"} if number % 2 else {f"d{topic}", f"d{(topic + 1) % 40}"})
-        yield MiningRequest(f"q{number}", f"topic{topic} passage", positives)
+        yield MiningRequest(f"q{number}", f"topic{topic} passage", positives, answers=(f"topic{topic + 3} and",))
 
 
 class ToyRetriever:

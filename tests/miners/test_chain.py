@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.builtin import drkit_components
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
+from drkit.data.corpus import open_collection
+from drkit.data.specs import BeirConfig
+from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners import (
     Chain,
@@ -32,6 +35,7 @@ from drkit.miners import (
     SameTextFilter,
     build_chain,
 )
+from drkit.miners.chain import mining_requests
 from drkit.recipe.schema import Choice
 from drkit.testing import check_filter, check_miner
 from drkit.testing.toys import ToyReranker, toy_context, toy_requests
@@ -211,8 +215,39 @@ def test_answers_that_do_not_fit_are_refused(answers, rows, said):
     corpus = ListCorpus([Passage("d0", "a")])
     with pytest.raises(DrkitError, match=said):
         keep(answers(rows), mined([1.0]), corpus=corpus)
-    with pytest.raises(DrkitError, match="has-answer:PATH"):
-        HasAnswerFilter(HasAnswerConfig())
+    with pytest.raises(DrkitError, match=r"query 'q' of the collection has no answers.* has-answer:PATH"):
+        keep(HasAnswerFilter(HasAnswerConfig()), mined([1.0]), corpus=corpus)
+
+
+def test_answers_come_with_the_queries_of_a_collection(tmp_path):
+    rows = {
+        "q0": {"answers": ["Ada", "Babbage"]},
+        "q1": {"answers": "hand"},
+        "q2": {"answers": []},
+        "q3": {"answers": [5]},
+    }
+    queries = [{"_id": name, "text": "who?", **row} for name, row in rows.items()]
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    texts = {
+        "corpus": [{"_id": f"d{n}", "text": text} for n, text in enumerate(("by Ada", "by hand"))],
+        "queries": queries,
+    }
+    for name, lines in texts.items():
+        (tmp_path / "beir" / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    judged = "".join(f"{name}\td0\t1\n" for name in rows)
+    (tmp_path / "beir" / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    source = installed().registry.build("collection", "beir", BeirConfig(path=str(tmp_path / "beir")))
+    write_collection(source, tmp_path / "stored")
+    collection = open_collection(tmp_path / "stored")
+    requests = {request.query_id: request for request in mining_requests(collection)}
+    assert [requests[name].answers for name in rows] == [("Ada", "Babbage"), ("hand",), (), None]
+    found = [(requests[name], evolve(mined([2.0, 1.0]), query_id=name)) for name in ("q0", "q1", "q2")]
+    part = HasAnswerFilter(HasAnswerConfig())
+    assert [kept.doc_ids for kept in part.keep(found, collection.corpus)] == [("d1",), ("d0",), ("d0", "d1")]
+    (tmp_path / "beir" / "queries.jsonl").write_text("".join(f'{{"_id": "{name}", "text": "who?"}}\n' for name in rows))
+    write_collection(source, tmp_path / "plain")
+    assert not (tmp_path / "plain" / "train" / "answers.arrow").exists()
+    assert all(request.answers is None for request in mining_requests(open_collection(tmp_path / "plain")))
 
 
 @pytest.mark.parametrize("name", ["cross-encoder-filter", "margin", "max-score", "ranks", "same-text"])

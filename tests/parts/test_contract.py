@@ -39,7 +39,7 @@ CHECKS = {
     Kind.POOLING: check_pooling,
 }
 # They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
-FROM_FILES = ("run-file", "given", "refresh", "has-answer")
+FROM_FILES = ("run-file", "given", "refresh")
 
 
 @pytest.mark.parametrize("spec", list(REGISTRY), ids=lambda spec: f"{spec.kind}-{spec.name}")

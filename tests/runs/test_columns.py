@@ -27,6 +27,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Column
 from drkit.recipe.toml import recipe_from_table, recipe_table
+from drkit.runs import plan_columns
 from drkit.runs.plan import plan
 from drkit.runs.stages.columns import COLUMN
 from drkit.testing import check_column
@@ -249,7 +250,7 @@ def rows_of_pairs(tmp_path):
     return made
 
 
-def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_of_pairs):
+def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_of_pairs, monkeypatch):
     assert rows_of_pairs()
     for text, query in (("p3", "q3"), ("n5", "q5")):
         with pytest.raises(DrkitError, match="has no value for 1 of the 22") as refused:
@@ -263,6 +264,8 @@ def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_
         rows_of_pairs(without=["p3"], miners=("random",))
     default = "finetune.columns.teacher={use='given', default=0}"
     assert rows_of_pairs(default, without=["p3"])
+    monkeypatch.setattr(plan_columns, "_READ_IN_PLAN", 0)
+    assert rows_of_pairs(without=["p3"]), "a long file is read before the training"
     with pytest.raises(DrkitError, match="'teacher' needs a default: 'refresh' draws passages"):
         rows_of_pairs(miners=("refresh",))
 

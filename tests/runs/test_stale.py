@@ -126,7 +126,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:
-        yield from (1, 2, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), (1,), True, {"adam_beta1": 0.8})
+        yield from (1, 2, 0.5, "constant", "eager", "x", (0.6, 0.2, 0.2), (1,), True, {"adam_beta1": 0.8}, "distilbert")
 
 
 def toml(value: Any) -> str:
@@ -204,6 +204,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         ".queries",
         "pretrained",
         "pooling_settings",
+        "architecture",
+        "architecture_settings",
         "teacher",
         "start",
         ".pairs",
