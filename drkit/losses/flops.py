@@ -18,14 +18,15 @@ class FlopsLoss(nn.Module):
 
     | input | shape | what |
     |---|---|---|
-    | pairs | as L takes them | queries f[Q,V] and passages f[P,V], of the pooling `lexical` |
+    | pairs | as L takes them | queries f[Q,V] and passages f[P,V] of `lexical`; with `dense`, [..,D+V] |
 
     F is the expected number of products in a search by an inverted index, smoothed: words that many texts have cost
     most. In the first `warmup` batches both weights grow with the square of the batch's number, which is saved in
     checkpoints. Metrics: those of L, `flops_queries`, `flops_passages`, and `words_queries`, `words_passages`: how many
     words a vector has.
 
-    loss: L, instead of the one in the settings; it is called as L(pairs=pairs).
+    V is the vocabulary of the context's backbone (without one: all of a vector), so F leaves out what `dense` puts
+    before the scores. loss: L, instead of the one in the settings; it is called as L(pairs=pairs).
 
     Source: Paria et al. 2020, equation 4; SPLADE (Formal et al. 2021), equation 4, and its schedule.
 
@@ -47,6 +48,7 @@ class FlopsLoss(nn.Module):
         self.config = FlopsConfig() if config is None else config
         chosen = self.config.loss
         self.loss: Loss = loss or installed().registry.build(Kind.LOSS, chosen.use, chosen.config, context)
+        self._words = context.backbone.vocab if context and context.backbone else 0  # 0: all numbers of a vector
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
     def forward(self, *, pairs: EmbeddedPairs) -> StepOutput:
@@ -57,7 +59,8 @@ class FlopsLoss(nn.Module):
             self.batches += 1
         grown = (self.batches / self.config.warmup).clamp(max=1).square() if self.config.warmup else 1.0
         loss, metrics = step.loss, dict(step.metrics)
-        for name, rows in (("queries", pairs.queries), ("passages", pairs.passages)):
+        for name, vectors in (("queries", pairs.queries), ("passages", pairs.passages)):
+            rows = vectors[:, -self._words :]
             flops = rows.float().abs().mean(0).square().sum()
             loss = loss + getattr(self.config, name) * grown * flops
             metrics |= {f"flops_{name}": flops.detach(), f"words_{name}": (rows != 0).sum(1).float().mean()}

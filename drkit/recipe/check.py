@@ -126,12 +126,6 @@ def _lexical_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{what}, which only a shared encoder does: --set finetune.encoders=shared @ finetune.encoders"
     if recipe.similarity == "cosine":
         yield f"{what}, compared by dot product: set the similarity of the loss to dot @ finetune.loss.similarity"
-    losses = [recipe.finetune.for_round(one).loss.use for one in recipe.finetune.rounds] if recipe.finetune else []
-    if (encoder.pooling_settings or {}).get("dense") and "flops" in losses:
-        yield (
-            "the loss 'flops' would make the dense part of the vectors small, too: keep few scores by --set "
-            "encoder.pooling_settings.top_k=128, and use another loss @ finetune.loss"
-        )
     if recipe.evaluation.index != "flat":
         yield f"{what}, which only an exact index searches: --set evaluation.index=flat @ evaluation.index"
 

@@ -33,7 +33,7 @@ from drkit.losses import (
 from drkit.losses.specs import ALL_DIRECTIONS, DIRECTIONS
 from drkit.recipe.toml import recipe_converter
 from drkit.testing import check_loss
-from drkit.testing.toys import toy_groups, toy_pairs
+from drkit.testing.toys import toy_context, toy_groups, toy_pairs
 from drkit.train.biencoder import candidate_mask, pad_lists, share_positive
 
 WIDTH = 6
@@ -336,6 +336,16 @@ def test_flops_is_the_squared_mean_of_each_word_and_grows_over_the_batches():
     assert int(again.batches) == 7
     assert int(again.eval().batches) == 7 == int((again(pairs=pairs), again.batches)[1]), "validation counts nothing"
     assert loss.config.search_similarity == "dot"
+
+
+def test_flops_leaves_out_the_vector_before_the_scores_of_words():
+    pairs, context = toy_pairs(100), toy_context()  # 97 words, and a vector of 3
+    inner = ContrastiveLoss(ContrastiveConfig(temperature=1.0, similarity="dot"))
+    config = FlopsConfig(queries=0.3, passages=0.7, warmup=0)
+    found = FlopsLoss(config, context, loss=inner)(pairs=pairs)
+    flops = [vectors[:, 3:].abs().mean(0).square().sum() for vectors in (pairs.queries, pairs.passages)]
+    torch.testing.assert_close(found.loss, inner(pairs=pairs).loss + 0.3 * flops[0] + 0.7 * flops[1])
+    assert found.metrics["words_queries"] == 97
 
 
 def test_the_teachers_scores_are_not_divided_by_the_students_temperature():
