@@ -1,6 +1,7 @@
 """The page of `drkit report` in a real browser: no error, no request, and every control does what it says."""
 
 import shutil
+from itertools import pairwise
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_the_baseline_changes_the_table_and_the_queries(show, pages):
     assert "baseline" in bodies.locator("tr", has_text="retriever-1").inner_text()
     assert "retriever-1 \u2192" in page.locator("#query-count").inner_text()
     page.locator("details.query > summary").first.click()
-    assert page.locator("details.query").first.locator(".sides h4").first.inner_text() == "retriever-1"
+    assert page.locator("details.query").first.locator(".sides h3").first.inner_text() == "retriever-1"
 
 
 def shown(page):
@@ -223,3 +224,25 @@ def test_links_and_closed_parts_open(show, pages):
         if part.is_visible():
             part.click()
     assert page.locator("pre", has_text="[pretrain.decoders.main.masker]").first.is_visible()
+
+
+def test_two_systems_are_drawn_against_each_other_over_all_queries(show, pages):
+    page = show(pages["one"])
+    data = page.evaluate("JSON.parse(document.getElementById('query-data').textContent)")
+    counts = [int(text.split()[0]) for text in page.locator("#scatter circle title").all_text_contents()]
+    assert sum(counts) == len(data["everything"][0]) > 0
+    names = page.locator("#scatter svg").get_attribute("aria-label")
+    page.select_option("#query-system", "1")
+    assert data["systems"][1] in page.locator("#scatter svg").get_attribute("aria-label") != names
+
+
+def test_what_scrolls_is_reached_by_the_keyboard_and_headings_skip_no_level(show, pages):
+    page = show(pages["one"])
+    for part in page.locator(".scroll").all():
+        assert (part.get_attribute("tabindex"), part.get_attribute("role")) == ("0", "region")
+        assert part.get_attribute("aria-label")
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(one => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390

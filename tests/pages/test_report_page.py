@@ -390,3 +390,18 @@ def test_the_command_refuses_bad_input_in_one_line(tmp_path, arguments, said):
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+def test_the_page_starts_with_the_verdict_of_the_run_and_says_what_its_rows_are(runs, pages):
+    record = open_run(runs["seed-1"], PARTS)
+    text = Page(pages["one"]).text
+    for line in record.verdict:
+        assert " ".join(line.split()) in text
+    assert record.verdict[0].startswith("Warning: this is a smoke run.")
+    (run,) = collect_page([runs["seed-1"]], PARTS, ReportOptions()).runs
+    rows = dict(run.rows)
+    assert "fine-tune" in rows["retriever-1"]
+    assert "BM25" in rows["BM25"]
+    (losses,) = [chart.drawing for chart in run.curves if chart.title == "Loss of every training"]
+    assert [line.points[-1][0] for line in losses.lines] == [100] * len(losses.lines)
+    assert len(losses.lines) > 1
