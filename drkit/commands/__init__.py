@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drkit.commands.encoder_evaluation import EncoderEvaluation as EncoderEvaluation
     from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder
     from drkit.commands.evaluation import evaluate_files as evaluate_files
+    from drkit.commands.evaluation import export_rankings as export_rankings
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
     from drkit.commands.inputs import export_checkpoint as export_checkpoint

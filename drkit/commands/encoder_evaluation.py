@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,16 +26,17 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
 from drkit.evaluate.measures import MEASURES, write_json
 from drkit.evaluate.names import HYBRID_NAME
-from drkit.evaluate.tuning import choose_bm25, describe_bm25
+from drkit.evaluate.systems import describe_bm25
+from drkit.evaluate.tuning import choose_bm25
 from drkit.recipe.start import RECIPE
 from drkit.search import FlatIndex, align, build_index, convex, encode_corpus, read_run
 from drkit.search.bm25 import ANALYZER_VERSION
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
+from drkit.search.rankings import Rankings
 from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Collection
-    from drkit.search.rankings import RunRow
 
 
 DEPTH = 1000
@@ -76,9 +77,8 @@ def evaluate_encoder(
     asked = np.asarray((encode_queries or encode)([query.text for query in queries]), dtype=np.float32)
     if len(asked) != len(queries):
         raise DrkitError(f"got {len(asked)} vectors for {len(queries)} queries; every query needs one")
-    found = zip(queries, index.stream(asked, DEPTH + 1), strict=True)
-    rows = ((query.query_id, list(hits.pairs())) for query, hits in found)
-    return evaluate(rows, source.judgements(split), measures, exclude_self=exclude_self)
+    rankings = Rankings.at(index.doc_ids.array, [query.query_id for query in queries], index.rank(asked, DEPTH + 1))
+    return evaluate(rankings, source.judgements(split), measures, exclude_self=exclude_self)
 
 
 @frozen
@@ -263,12 +263,14 @@ class EncoderEvaluation:
         split, judgements = next(iter(judged.items()))
         own = {system: OwnHits.among(judgements) for system in runs}
 
-        def rows(system: str, split: str) -> Iterator[RunRow]:
+        def read(system: str, split: str) -> Rankings:
             # Dropped before the fusion, too: hits that do not count would distort the scaled scores.
-            found = own[system].counted(read_run(runs[system][split]))
-            return _without_self(found) if self.exclude_self else found
+            found = read_run(runs[system][split])
+            return found.kept(~found.is_own) if self.exclude_self else found
 
-        scores = {system: evaluate(rows(system, split), judgements, self.measures) for system in runs}
+        for system in runs:
+            own[system].count(read_run(runs[system][split]))
+        scores = {system: evaluate(read(system, split), judgements, self.measures) for system in runs}
         for found in runs.values():
             if _choice(found[split]).is_file():
                 self._note(name, _described(_choice(found[split])))
@@ -279,11 +281,11 @@ class EncoderEvaluation:
             weight, origin = _untuned_weight(self.encoder)
             reason = f"{origin}: {name} has no other dev queries to tune it on"
             if "dev" in judged and split != "dev":
-                first, second = (rows(system, "dev") for system in runs)
+                first, second = (read(system, "dev") for system in runs)
                 tuned = tune_weight(first, second, judged["dev"], self.measures[0])
                 weight, reason = tuned.weight, f"tuned on {tuned.queries:,} dev queries by {self.measures[0]}"
             self._note(name, f"{HYBRID_NAME} has weight {weight:g} for {[*runs][1]}, {reason}")
-            first, second = (rows(system, split) for system in runs)
+            first, second = (read(system, split) for system in runs)
             scores[HYBRID_NAME] = evaluate(convex(align(first, second), weight, DEPTH), judgements, self.measures)
         return scores
 
@@ -332,11 +334,6 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 def _is_data_set(folder: Path) -> bool:
     return any((folder / f"corpus.jsonl{end}").is_file() for end in ("", *COMPRESSED))
-
-
-def _without_self(rows: Iterable[RunRow]) -> Iterator[RunRow]:
-    for query_id, hits in rows:
-        yield query_id, [hit for hit in hits if hit[0] != query_id]
 
 
 def _choice(run: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.evaluate.names import HYBRID_NAME
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
-from drkit.search import read_run
+from drkit.search import read_run, write_run
 
 if TYPE_CHECKING:
-    from drkit.search.rankings import RunRow
+    from drkit.search.rankings import Rankings
 
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
 
@@ -54,14 +54,11 @@ class OwnHits:
         """Return a counter for rankings that these judgements measure."""
         return cls(frozenset(j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0))
 
-    def counted(self, rows: Iterable[RunRow]) -> Iterator[RunRow]:
-        """Yield the rows of a run, and count their own hits."""
-        for query_id, hits in rows:
-            found = list(hits)
-            if any(doc_id == query_id for doc_id, _ in found):
-                self.found_answers += query_id in self.answers
-                self.copies += query_id not in self.answers
-            yield query_id, found
+    def count(self, rankings: Rankings) -> None:
+        """Count the own hits of rankings."""
+        own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
+        self.found_answers += len(own & self.answers)
+        self.copies += len(own - self.answers)
 
     def notes(self, source: Path | str, *, exclude_self: bool) -> list[str]:
         """Return what a user should know about them; nothing if all of them are answers that count."""
@@ -114,11 +111,10 @@ def evaluate_files(
         excludes_self = exclude_self or bool(system.run and _results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
-            ranked: set[str] = set()
-            own = OwnHits.among(judged.judgements)
-            rows = own.counted(_checked_rows(path, judged_ids, ranked))
-            scores.append(evaluate(rows, judged.judgements, names, exclude_self=excludes_self))
-            missing = len(with_relevant - ranked)
+            own, rankings = OwnHits.among(judged.judgements), _read_judged(path, judged_ids)
+            own.count(rankings)
+            scores.append(evaluate(rankings, judged.judgements, names, exclude_self=excludes_self))
+            missing = len(with_relevant - rankings.ranked)
             if note and missing:
                 note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
             if note:
@@ -148,6 +144,18 @@ def _own_name(system: System, same: Sequence[System]) -> str:
         if len({above[:depth] for above in folders.values()}) == len(same):
             return "/".join([*folders[system][:depth][::-1], system.name])
     raise DrkitError(f"the system {system.name!r} is given twice; give each once")
+
+
+def export_rankings(run: str, folder: Path) -> list[Path]:
+    """Write a TREC run for each system of a run, one per draw of a system with several; returns the files.
+
+    Raises DrkitError as `find_systems` does.
+    """
+    rankings = [path for system in find_systems([run]) for path in system.files]
+    written = {folder / f"{path.stem}.trec": path for path in rankings}
+    for file, path in written.items():
+        write_run(file, read_run(path), path.stem)
+    return list(written)
 
 
 def find_judgements(
@@ -194,7 +202,7 @@ def _systems_of(text: str, several: bool) -> list[System]:
     if not path.exists():
         raise DrkitError(f"not found: {text}; {_WHAT_TO_GIVE}")
     name = path.name
-    for ending in (*COMPRESSED, ".trec"):
+    for ending in (*COMPRESSED, ".trec", ".arrow"):
         name = name.removesuffix(ending)
     return [System(name, (path,))]
 
@@ -204,7 +212,7 @@ def _system(run: Path, name: str) -> System:
     if name not in runs:
         raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
     folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
-    files = tuple(folder / f"{draw}.trec" for draw in runs[name])
+    files = tuple(folder / f"{draw}.arrow" for draw in runs[name])
     return System(name, files, run)
 
 
@@ -218,19 +226,17 @@ def _results(run: Path) -> Mapping[str, Any]:
     return manifest.metrics
 
 
-def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Yield the rows of a run file and add their queries to `ranked`; raise DrkitError if none of them is judged."""
-    for query_id, hits in read_run(path):
-        ranked.add(query_id)
-        yield query_id, hits
-    if not ranked:
+def _read_judged(path: Path, judged: set[str]) -> Rankings:
+    """Return the rankings of a file. Raises DrkitError if none of its queries is judged."""
+    rankings = read_run(path)
+    if not rankings.ranked:
         raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
-    if not ranked & judged:
-        example = sorted(judged)[0] if judged else ""
+    if judged and not rankings.ranked & judged:
         raise DrkitError(
-            f"none of the {len(ranked):,} queries of {path} is judged; the judged queries have ids such as "
-            f"{example!r}: give the judgements of its collection and split"
+            f"none of the {len(rankings.ranked):,} queries of {path} is judged; the judged queries have ids such as "
+            f"{min(judged)!r}: give the judgements of its collection and split"
         )
+    return rankings
 
 
 def _judged(collection: NamedCollection, split: str) -> JudgedQueries:

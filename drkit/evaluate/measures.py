@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from drkit.core.files import write_text
 from drkit.core.settings import MOST
 from drkit.core.types import HIGHEST_GRADE, Judgement
-from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
-from drkit.search.rankings import RunRow
+
+if TYPE_CHECKING:
+    from drkit.search.rankings import Rankings, RunRow
 
 # Capped recall, which ir_measures lacks.
 _CAPPED = re.compile(r"R_cap@([0-9]+)")
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
-# Of a run, so that memory does not grow with it.
+# Whose hits the engines of ir_measures get at once, as text.
 QUERIES_AT_ONCE = 512
+# Measures that unjudged hits below the last judged one do not change.
+_TO_LAST_JUDGED = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
 
 
 @frozen
@@ -66,13 +69,13 @@ def evaluate(
 ) -> Scores:
     """Evaluate a run as trec_eval does (relevance > 0 is relevant; ties by document id, in descending order).
 
-    run: rows (query_id, [(doc_id, score), ..]), with hits in any order, as `read_run` returns them; memory holds the
-    hits of some hundred queries. Every judged query counts; one that is missing from the run, or has no positive
-    judgement, counts 0. Queries without judgements are ignored. exclude_self: remove hits whose id equals the query's
-    before measuring (as in ArguAna, where every query is also a passage).
+    run: `Rankings`, as `read_run` returns them, or rows (query_id, [(doc_id, score), ..]), with hits in any order.
+    Every judged query counts; one that is missing from the run, or has no positive judgement, counts 0. Queries without
+    judgements are ignored. exclude_self: remove hits whose id equals the query's before measuring (as in ArguAna, where
+    every query is also a passage).
 
     Raises DrkitError for an unknown measure, missing judgements, contradictory judgements, duplicate rows or documents,
-    or a NaN score.
+    or a score that is not finite.
 
     >>> from drkit.core.types import Judgement
     >>> evaluate([("q1", [("d1", 2.0), ("d2", 1.0)])], [Judgement("q1", "d2", 1)], ["RR@10", "R@1"]).means()
@@ -80,18 +83,47 @@ def evaluate(
     """
     import ir_measures
 
+    from drkit.search.rankings import Rankings
+
     parsed, judged = {name: _measure(name) for name in measures}, _judged(qrels)
     # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
     known = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in judged.items()}
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
-    for ranked in batched(_ranked(run, judged, exclude_self=exclude_self), QUERIES_AT_ONCE):
-        for (depth, counts_all), group in groupby(sorted(parsed, key=_reading), _reading):
-            grades = {query: (judged if counts_all else known)[query] for query, _ in ranked}
-            top = {query: dict(islice(hits.items(), depth or None)) for query, hits in ranked if grades[query]}
-            chosen = list({parsed[name] for name in group})
-            for result in ir_measures.iter_calc(chosen, {q: grades[q] for q in top}, top) if top else ():
+    rankings = Rankings.of(run)
+    rankings = (rankings.kept(~rankings.is_own) if exclude_self else rankings).ordered()
+    last_judged = _last_judged(rankings, judged)
+    for (depth, to_last_judged, counts_all), group in groupby(sorted(parsed, key=_reading), _reading):
+        chosen, grades = list({parsed[name] for name in group}), judged if counts_all else known
+        read = last_judged if to_last_judged else np.diff(rankings.starts)
+        read = np.minimum(read, depth) if depth else read
+        rows = [row for row, query in enumerate(rankings.query_ids) if grades.get(query) and read[row]]
+        for some in batched(rows, QUERIES_AT_ONCE):
+            top = {rankings.query_ids[row]: _without_ties(rankings, row, int(read[row])) for row in some}
+            for result in ir_measures.iter_calc(chosen, {query: grades[query] for query in top}, top):
                 values[result.measure][result.query_id] = float(result.value)
     return Scores({name: _capped(name, values[measure], known) for name, measure in parsed.items()})
+
+
+def _last_judged(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> NDArray[np.int64]:
+    """Return how many hits of each query i64[Q] there are up to its last judged one."""
+    pairs = [(row, doc) for row, query in enumerate(rankings.query_ids) for doc in judged.get(query, ())]
+    rows, documents = np.array([row for row, _ in pairs], np.int64), rankings.find([doc for _, doc in pairs])
+    keys = np.sort((rows * len(rankings.doc_ids) + documents)[documents >= 0])
+    is_judged = np.zeros(len(rankings.doc_ids), np.bool_)
+    is_judged[documents[documents >= 0]] = True
+    hits = np.flatnonzero(is_judged[rankings.documents])
+    hits = hits[np.isin(rankings.queries[hits] * len(rankings.doc_ids) + rankings.documents[hits], keys)]
+    last = np.zeros(len(rankings), np.int64)
+    last[rankings.queries[hits]] = hits + 1 - rankings.starts[rankings.queries[hits]]
+    return last
+
+
+def _without_ties(rankings: Rankings, row: int, count: int) -> dict[str, float]:
+    """Return the first hits of a query with scores that differ.
+
+    The engines behind ir_measures break ties differently (RR@10's by position); on these scores they agree.
+    """
+    return dict(zip(rankings.names(row, count), np.arange(0.0, -count, -1).tolist(), strict=True))
 
 
 def _capped(name: str, values: Mapping[str, float], judged: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
@@ -150,14 +182,15 @@ def cutoff(measure: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _reading(name: str) -> tuple[int, bool]:
-    """Return how many hits a measure reads, 0 for all, and whether it counts negative grades as judged.
+def _reading(name: str) -> tuple[int, bool, bool]:
+    """Return how many hits a measure reads, 0 for all, if none below the last judged one, and if negative grades count.
 
     The engines behind ir_measures sort all the hits that they get. A measure of judged hits alone reads all: the others
     are removed before it counts to its cutoff.
     """
     measure = _measure(name)
-    return (0 if measure.params.get("judged_only") else cutoff(name) or 0), measure.NAME == "Judged"
+    depth = 0 if measure.params.get("judged_only") else cutoff(name) or 0
+    return depth, measure.NAME in _TO_LAST_JUDGED, measure.NAME == "Judged"
 
 
 def _measure(name: str) -> Any:
@@ -195,48 +228,6 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     if not judged:
         raise DrkitError("no judgements to evaluate against; give a collection and a split that have judgements")
     return judged
-
-
-def _ranked(
-    run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: bool
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the judged queries of a run, each with its ranking."""
-    seen: set[str] = set()
-    for query_id, hits in run:
-        if query_id in seen:
-            raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
-        seen.add(query_id)
-        if query_id in judged:
-            rows = [hit for hit in hits if not exclude_self or hit[0] != query_id]
-            ranking = _ranking(query_id, rows)
-            if len(ranking) < len(rows):
-                raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
-            yield query_id, ranking
-
-
-def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return scores without ties, in trec_eval's order (float32 score, then encoded document id, both descending).
-
-    The engines behind ir_measures break ties differently (RR@10's by position); on these scores they agree.
-    """
-    scores = np.array([score for _, score in hits], dtype=np.float64).astype(np.float32)
-    if np.isnan(scores).any():
-        wrong = hits[int(np.isnan(scores).argmax())][0]
-        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is NaN, so it cannot be ranked")
-    names = [doc_id for doc_id, _ in hits]
-    if not _in_order(names, scores):
-        keys = encode_ids(names)
-        names = [name for _, _, name in sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)]
-    return dict(zip(names, np.arange(0.0, -len(names), -1).tolist(), strict=True))
-
-
-def _in_order(names: Sequence[str], scores: NDArray[np.float32]) -> bool:
-    """Return whether hits are in trec_eval's order, as `write_run` writes them."""
-    if (scores[1:] > scores[:-1]).any():
-        return False
-    ties = np.flatnonzero(scores[1:] == scores[:-1])
-    above, below = (encode_ids([names[i] for i in rows.tolist()]) for rows in (ties, ties + 1))
-    return all(one >= other for one, other in zip(above, below, strict=True))
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:

@@ -197,6 +197,22 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     ]
 
 
+def describe_bm25(facts: Mapping[str, Any]) -> str:
+    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `TunedBm25`.
+
+    >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
+    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
+    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
+    """
+    means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
+    first = next(iter(means))
+    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
+    return (
+        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
+        f"({facts['measure']} {means[chosen]:.3f}{against})"
+    )
+
+
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
 

@@ -115,8 +115,7 @@ def tune_bm25(
     best, means = None, dict[str, float]()
     for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, language), start=1):
         k1, b = parameters[done - 1]
-        found = zip(asked, retriever.stream(texts, hits), strict=True)
-        run = [(query.query_id, ranked.pairs()) for query, ranked in found]
+        run = retriever.rankings([query.query_id for query in asked], texts, hits)
         mean = evaluate(run, judgements, [measure], exclude_self=exclude_self).mean(measure)
         if best is None or mean > max(means.values()):
             best = retriever, k1, b
@@ -145,19 +144,3 @@ def choose_bm25(
         return tuned.retriever, tuned.facts()
     k1, b = parameters[0]
     return Bm25Retriever(k1=k1, b=b, language=settings["language"]).index(passages), {"k1": k1, "b": b}
-
-
-def describe_bm25(facts: Mapping[str, Any]) -> str:
-    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `TunedBm25`.
-
-    >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
-    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
-    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
-    """
-    means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
-    first = next(iter(means))
-    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
-    return (
-        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
-        f"({facts['measure']} {means[chosen]:.3f}{against})"
-    )

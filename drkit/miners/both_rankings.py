@@ -13,8 +13,7 @@ from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.miners.sources import MEMORY_MB, Bm25Miner, DenseMiner, SearchLimits, is_missing, mine_by_search
 from drkit.miners.specs import Bm25Config, DenseConfig, HybridConfig, MixedConfig
-from drkit.search.fusion import FUSED_HITS, align
-from drkit.search.rankings import Hits
+from drkit.search.fusion import FUSED_HITS, align, fused
 
 
 class _Bm25AndDense:
@@ -88,23 +87,22 @@ class HybridMiner(_Bm25AndDense):
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
 
         def find(texts: Sequence[str], _: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-            rankings = (one.retriever.search(texts, _fused(depth)) for one in (self._bm25, self._dense))
-            found = [self._fuse(*hits) for hits in zip(*rankings, strict=True)]
+            words, vectors = (_rows(one.retriever.search(texts, _fused(depth))) for one in (self._bm25, self._dense))
+            found = fused(align(words, vectors), self._weights).hits()
             scores = [dict(hits.pairs()) for hits in found]
             return found, [[own.get(p, math.nan) for p in ids] for own, ids in zip(scores, positives, strict=True)]
 
         yield from mine_by_search(requests, find, self._limits(depth))
 
-    def _fuse(self, lexical: Any, dense: Any) -> Hits:
-        """Return all hits of one query, best first, with the sums of their scaled scores."""
-        first, second = ([("", list(_scores(hits).items()))] for hits in (lexical, dense))
-        (aligned,) = align(first, second)
-        return aligned.fused(self._weights)
-
 
 def _fused(depth: int) -> int:
     """Return how many hits of each ranking are scaled and fused."""
     return max(FUSED_HITS, 2 * depth)
+
+
+def _rows(found: Sequence[Any]) -> Iterator[tuple[str, Iterable[tuple[str, float]]]]:
+    """Yield the hits of each query, with its number as its id."""
+    return ((str(number), _scores(hits).items()) for number, hits in enumerate(found))
 
 
 def _scores(hits: Any) -> dict[str, float]:

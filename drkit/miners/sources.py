@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -11,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
-from drkit.core.files import SCRATCH, local_path
+from drkit.core.files import local_path
 from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, add_dropped
@@ -33,7 +30,7 @@ from drkit.miners.specs import (
 )
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.documents import passages_per_document
-from drkit.search.rankings import read_run
+from drkit.search.rankings import Rankings, read_run
 
 MAX_QUERIES = 1024
 MEMORY_MB = 64
@@ -209,15 +206,11 @@ class GivenMiner:
             yield add_dropped(negatives, "unknown-id", len(given) - len(known))
 
 
-_QUERIES_PER_READ = 256
-_SCHEMA = pa.schema([("doc_ids", pa.large_list(pa.large_string())), ("scores", pa.large_list(pa.float64()))])
-
-
 class RunFileMiner:
     """Mines the top-ranked passages of a TREC run file that are not judged positives of the query.
 
     Ids that the corpus lacks are left out and counted as `unknown-id`; queries that the file lacks get no negatives
-    (`query-not-in-run`, counted per query). Memory: an index per query; the rankings go through a temporary file.
+    (`query-not-in-run`, counted per query). Memory: 8 bytes for each hit of a TREC run.
     """
 
     def __init__(self, config: RunFileConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
@@ -225,6 +218,7 @@ class RunFileMiner:
             raise DrkitError("the run-file miner needs a file; write run-file:PATH, or set `path`")
         self.config = config
         self._rankings: Rankings | None = None
+        self._rows: dict[str, int] = {}
         self._passages: PassageLookup | None = None
 
     @property
@@ -233,52 +227,27 @@ class RunFileMiner:
         return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
-        """Read the file, one query at a time. Raises DrkitError with file and line if it is not a run file."""
-        self._rankings, self._passages = Rankings(local_path(self.config.path)), PassageLookup(corpus)
+        """Read the file. Raises DrkitError with file and line if it is not a run file."""
+        self._rankings, self._passages = read_run(local_path(self.config.path)).ordered(), PassageLookup(corpus)
+        self._rows = {query_id: row for row, query_id in enumerate(self._rankings.query_ids)}
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
         if self._rankings is None or self._passages is None:
             raise _not_indexed("run-file")
-        for batch in batched(requests, _QUERIES_PER_READ):
-            for request in batch:
-                yield self._answer(request, self._rankings, self._passages, depth)
+        for request in requests:
+            yield self._answer(request, self._rankings, self._passages, depth)
 
     def _answer(self, request: MiningRequest, rankings: Rankings, passages: PassageLookup, depth: int) -> Mined:
-        ranking = rankings.get(request.query_id)
-        if ranking is None:
+        row = self._rows.get(request.query_id)
+        if row is None:
             return Mined(request.query_id, (), (), dropped={"query-not-in-run": 1})
+        ranking = dict(rankings.pairs(row))
         known = passages.contains(list(ranking))
         hits = {doc_id: score for (doc_id, score), is_known in zip(ranking.items(), known, strict=True) if is_known}
         positives = {doc_id: ranking[doc_id] for doc_id in sorted(request.positives) if doc_id in ranking}
         negatives = pick_negatives(request, (tuple(hits), tuple(hits.values())), depth, positive_scores=positives)
         return add_dropped(negatives, "unknown-id", len(ranking) - len(hits))
-
-
-class Rankings:
-    """The rankings of a run file by query, on disk: best first, with ties broken as trec_eval does."""
-
-    def __init__(self, path: Path) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix=SCRATCH)
-        file = Path(self._scratch.name) / "rankings.arrow"
-        self._rows: dict[str, int] = {}
-        with arrow_file(file, _SCHEMA) as writer:
-            for batch in batched(read_run(path), _QUERIES_PER_READ):
-                for query_id, _ in batch:
-                    self._rows[query_id] = len(self._rows)
-                ranked = [sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True) for _, hits in batch]
-                columns = [[[hit[side] for hit in hits] for hits in ranked] for side in (0, 1)]
-                writer.write_batch(record_batch(columns, _SCHEMA))
-        self._batches = read_batches(file)
-
-    def get(self, query_id: str) -> dict[str, float] | None:
-        """Return the scores by passage id, best first, or None if the file lacks the query."""
-        row = self._rows.get(query_id)
-        if row is None:
-            return None
-        columns = self._batches[row // _QUERIES_PER_READ].columns
-        doc_ids, scores = (column[row % _QUERIES_PER_READ].as_py() for column in columns)
-        return dict(zip(doc_ids, scores, strict=True))
 
 
 def _not_indexed(miner: str) -> DrkitError:

@@ -338,8 +338,8 @@ def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]
 
 def _plan_hybrid(builder: PlanBuilder, exported: _Exported) -> str:
     """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
-    evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.trec"), **exported.choice}
-    inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.trec") for name in exported.candidates}
+    evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
+    inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
     if measure:
         made_by = {EXPORTED: ("encoder", "index")}

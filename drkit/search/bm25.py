@@ -20,7 +20,7 @@ from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, import_extra
 from drkit.recipe.schema import LANGUAGES
 from drkit.search.postings import Postings, best_positions
-from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
+from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 Texts: TypeAlias = "Iterable[Passage] | Iterable[tuple[str, str]] | Mapping[str, str]"
@@ -177,7 +177,12 @@ class Bm25Retriever:
         Raises DrkitError for an empty text.
         """
         check_queries(texts)
-        return [self._hits(query, depth) for query in self._terms(texts)]
+        return [Hits.at(self._ids, *self._found(query, depth)) for query in self._terms(texts)]
+
+    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+        """Return what `search` returns, as arrays."""
+        check_queries(texts)
+        return Rankings.at(self._ids.array, query_ids, (self._found(query, depth) for query in self._terms(texts)))
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Score each text against its own list of passages: 0 without a shared term, NaN for an unknown id.
@@ -210,12 +215,12 @@ class Bm25Retriever:
         scores = postings.scores_at(terms, np.ones(len(terms), dtype=np.float32), positions)
         return [float(score) for score in scores]
 
-    def _hits(self, query: list[int], depth: int) -> Hits:
+    def _found(self, query: list[int], depth: int) -> Found:
         if not query or not self._has_terms:
-            return Hits((), ())
+            return np.empty(0, np.int64), np.empty(0, np.float32)
         scores = self._engine.get_scores_from_ids(query)
         positions = best_positions(scores, depth)
-        return Hits(tuple(self._ids.take(positions)), tuple(scores[positions].tolist()))
+        return positions, scores[positions]
 
 
 def _read_language(folder: Path) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drkit.data.spans import pack
 from drkit.data.store import encoded, prompt_tokens
-from drkit.search.rankings import Hits
+from drkit.search.rankings import Hits, Rankings
 
 if TYPE_CHECKING:
     from drkit.search.index import AnyIndex
@@ -57,6 +57,14 @@ def search_documents(index: AnyIndex, queries: NDArray[np.float32], depth: int) 
         for name, score in hits.pairs():
             best.setdefault(name.rpartition("#")[0], score)
         yield Hits(tuple(best), tuple(best.values())).top(depth)
+
+
+def document_rankings(index: AnyIndex, query_ids: Sequence[str], queries: NDArray[np.float32], depth: int) -> Rankings:
+    """Return what `search_documents` yields as arrays, for queries f32[Q,D] with these ids."""
+    if passages_per_document(index) == 1:
+        return Rankings.at(index.doc_ids.array, query_ids, index.rank(queries, depth))
+    found = search_documents(index, queries, depth)
+    return Rankings.of((query_id, hits.pairs()) for query_id, hits in zip(query_ids, found, strict=True))
 
 
 def score_documents(

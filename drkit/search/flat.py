@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +21,11 @@ from torch import Tensor
 
 from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError, import_extra
-from drkit.search.rankings import Hits, check_one_list_per_query
+from drkit.search.rankings import Found, Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 VECTORS, IDS, FAISS, ABOUT = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
 MEMORY = 4 * 2**30
-# No faiss export above this size (as float32), since writing it takes as much memory.
-FAISS_COPY = 2**30
 SPARE = 16
 _PASS_BYTES = 2**28
 
@@ -46,7 +43,7 @@ class FlatIndex:
         self, vectors: Any, doc_ids: DocIds, candidates: Candidates, encoder: Mapping[str, Any] | None = None
     ) -> None:
         self.vectors, self.encoder = vectors, encoder
-        self._ids, self._top = doc_ids, candidates.top
+        self.doc_ids, self._top = doc_ids, candidates.top
 
     @classmethod
     def build(
@@ -95,7 +92,11 @@ class FlatIndex:
         return list(self.stream(queries, depth))
 
     def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time.
+        """Yield what `search` returns, one query at a time."""
+        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+
+    def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
+        """Yield the positions and scores of what `search` returns, one query at a time.
 
         Each pass over the vectors serves as many queries as fit 256 MB of candidates (about 8,000 at depth 1000).
         """
@@ -104,24 +105,22 @@ class FlatIndex:
         for start in range(0, len(queries), size):
             part = queries[start : start + size]
             for query, positions in zip(part, self._candidates(part, depth), strict=True):
-                scores = products(self.vectors[positions], query)
+                scores = products(rows_at(self.vectors, positions), query)
                 best = np.lexsort((positions, -scores))[:depth]
-                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
+                yield positions[best], scores[best]
 
     def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the exact inner products of each query f32[Q,D] with its own documents; NaN for an unknown id.
 
         Raises DrkitError if the numbers of queries and lists differ.
         """
-        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self.vectors.__getitem__)
+        return score_positions(queries, [self.doc_ids.find(names) for names in doc_ids], self.vectors.__getitem__)
 
     def save(self, folder: str | Path) -> Path:
-        """Write vectors.npy, ids.arrow, index.json and, with faiss and up to 1 GiB of float32 vectors, index.faiss."""
+        """Write vectors.npy, ids.arrow and index.json, atomically."""
         with replacing_folder(Path(folder)) as temporary:
             write_vectors(temporary / VECTORS, self.vectors)
-            self._ids.write(temporary / IDS)
-            if find_spec("faiss") and _float32_bytes(self.vectors) <= FAISS_COPY:
-                faiss_library().write_index(_faiss_copy(self.vectors), str(temporary / FAISS))
+            self.doc_ids.write(temporary / IDS)
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension}
             write_about(temporary, {**about, "dtype": str(np.dtype(self.vectors.dtype)), "encoder": self.encoder})
         return Path(folder)
@@ -171,6 +170,12 @@ def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float
     """Return the inner products f32[M] of rows [M,D] and one query f32[D], each summed by itself in float64."""
     sums: NDArray[np.float64] = np.vecdot(rows, query, dtype=np.float64)
     return sums.astype(np.float32)
+
+
+def rows_at(vectors: Any, positions: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the rows [n,D] of vectors [N,D] at positions i64[n]; of an array, `take` copies them twice as fast."""
+    rows: NDArray[Any] = vectors[positions] if isinstance(vectors, Shards) else vectors.take(positions, axis=0)
+    return rows
 
 
 def score_positions(
@@ -278,18 +283,6 @@ def reading_index(folder: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, ArrowException) as error:
         raise DrkitError(f"cannot read the index in {folder}: {error}; rebuild it with `drkit index`") from error
-
-
-def _faiss_copy(vectors: Any) -> Any:
-    """Return faiss's `IndexFlatIP` of vectors [N,D]; one that grew by `add` would take up to three times their size."""
-    faiss, (count, dimension) = faiss_library(), vectors.shape
-    index = faiss.IndexFlatIP(dimension)
-    index.codes.resize(4 * count * dimension)
-    index.ntotal = count
-    rows = faiss.rev_swig_ptr(index.get_xb(), count * dimension).reshape(count, dimension)
-    for start, block in float32_blocks(vectors):
-        rows[start : start + len(block)] = block
-    return index
 
 
 def faiss_library() -> Any:

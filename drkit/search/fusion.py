@@ -8,21 +8,18 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.files import read_json
-from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, RunRow, read_run, write_run
+from drkit.search.rankings import Hits, Rankings, RunRow, read_run, shared, write_run
 
-FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
 FUSED_HITS = 1000
@@ -41,27 +38,39 @@ class Searcher(Protocol):
         """Return the best `depth` passages of each text, best first."""
 
 
+def find_rankings(searcher: Any, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+    """Return the best `depth` passages of texts with these ids, found by a `Searcher`; drkit's own return arrays."""
+    if hasattr(searcher, "rankings"):
+        found: Rankings = searcher.rankings(query_ids, texts, depth)
+        return found
+    hits = searcher.search(texts, depth)
+    return Rankings.of((query_id, one.pairs()) for query_id, one in zip(query_ids, hits, strict=True))
+
+
 @frozen(eq=False)
 class AlignedHits:
     """The hits of one query in two rankings.
 
-    doc_ids: their union, in descending order of the ids in a run file; scores: f64[2,n], scaled, with the values of
-    missing hits.
+    documents: i32[n], their union, as rows of `ids` (an Arrow array in descending order of the ids in a run file).
+    scores: f64[2,n], scaled, with the values of missing hits.
     """
 
     query_id: str
-    doc_ids: tuple[str, ...]
+    documents: NDArray[np.int32]
     scores: NDArray[np.float64]
+    ids: Any
 
-    def fused(self, weights: tuple[float, float], depth: int | None = None) -> Hits:
-        """Return the best `depth` hits (None: all) by the weighted sum of their scores."""
+    def best(
+        self, weights: tuple[float, float], depth: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the documents and scores of the best `depth` hits (None: all) by the weighted sum of their scores."""
         # Not a matrix product, whose rounding, and so the order of near ties, depends on the machine.
         scores = (weights[0] * self.scores[0] + weights[1] * self.scores[1]).astype(np.float32)
         among = np.arange(len(scores))
         if depth is not None and depth < len(scores):
             among = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
         best = among[np.argsort(-scores[among], kind="stable")][:depth]
-        return Hits(tuple(self.doc_ids[i] for i in best), tuple(scores[best].tolist()))
+        return self.documents[best], scores[best]
 
 
 def min_max(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -91,23 +100,20 @@ SCALES: dict[str, Scale] = {"min-max": min_max, "z-score": z_score}
 def align(first: Iterable[RunRow], second: Iterable[RunRow], scale: Scale = min_max) -> Iterator[AlignedHits]:
     """Yield the hits of every query of two runs, with scaled scores; queries that only `second` has come last.
 
-    A query that one run lacks has no hits in it: its scores are all 0. Memory holds the rows of `second` that are read
-    before their query's turn: none of two runs with the same order, all of it for a query that it lacks.
+    A run: `Rankings`, or rows. A query that one run lacks has no hits in it: its scores are all 0.
 
     Raises DrkitError for a duplicate query in a run, or a duplicate document of a query.
     """
-    coming = _once_each(second)
-    waiting: dict[str, Iterable[tuple[str, float]]] = {}
-    for query_id, hits in _once_each(first):
-        while query_id not in waiting and (row := next(coming, None)):
-            waiting[row[0]] = row[1]
-        yield _align(query_id, hits, waiting.pop(query_id, ()), scale)
-    for query_id, hits in chain(waiting.items(), coming):
-        yield _align(query_id, (), hits, scale)
+    one, two = shared(Rankings.of(first).ordered(), Rankings.of(second).ordered())
+    rows = {query_id: row for row, query_id in enumerate(two.query_ids)}
+    for row, query_id in enumerate(one.query_ids):
+        yield _align(query_id, one.row(row), two.row(rows.pop(query_id, None)), scale, one.doc_ids)
+    for query_id, row in rows.items():
+        yield _align(query_id, one.row(None), two.row(row), scale, one.doc_ids)
 
 
-def convex(hits: Iterable[AlignedHits], weight: float = DEFAULT_WEIGHT, depth: int | None = None) -> Iterator[FusedRow]:
-    """Yield rows of a run by the sum of both scores: `weight` times the second, 1 - `weight` times the first.
+def convex(hits: Iterable[AlignedHits], weight: float = DEFAULT_WEIGHT, depth: int | None = None) -> Rankings:
+    """Return rankings by the sum of both scores: `weight` times the second, 1 - `weight` times the first.
 
     Raises DrkitError for a weight outside 0 .. 1.
 
@@ -117,13 +123,13 @@ def convex(hits: Iterable[AlignedHits], weight: float = DEFAULT_WEIGHT, depth: i
     """
     if not 0 <= weight <= 1:
         raise DrkitError(f"the weight of the second ranking must be between 0 and 1, got {weight:g}")
-    return ((one.query_id, list(one.fused((1 - weight, weight), depth).pairs())) for one in hits)
+    return fused(hits, (1 - weight, weight), depth)
 
 
 def reciprocal_ranks(
     first: Iterable[RunRow], second: Iterable[RunRow], k: int = DEFAULT_K, depth: int | None = None
-) -> Iterator[FusedRow]:
-    """Yield rows of a run by the sum of 1 / (k + rank) over both rankings; a missing hit adds 0.
+) -> Rankings:
+    """Return rankings by the sum of 1 / (k + rank) over both rankings; a missing hit adds 0.
 
     Ranks count from 1, in trec_eval's order. Raises DrkitError for a negative k, and as `align` does.
 
@@ -132,8 +138,14 @@ def reciprocal_ranks(
     """
     if k < 0:
         raise DrkitError(f"k of reciprocal rank fusion must be at least 0, got {k}")
-    rows = align(first, second, lambda scores: (1 / (k + 1 + np.arange(len(scores))), 0.0))
-    return ((one.query_id, list(one.fused((1, 1), depth).pairs())) for one in rows)
+    return fused(align(first, second, lambda scores: (1 / (k + 1 + np.arange(len(scores))), 0.0)), (1, 1), depth)
+
+
+def fused(hits: Iterable[AlignedHits], weights: tuple[float, float], depth: int | None = None) -> Rankings:
+    """Return rankings of the best `depth` hits (None: all) of each query, by the weighted sum of their scores."""
+    aligned = list(hits)
+    ids = aligned[0].ids if aligned else Rankings.of(()).doc_ids
+    return Rankings.at(ids, [one.query_id for one in aligned], (one.best(weights, depth) for one in aligned))
 
 
 def has_weight(run: str | Path) -> bool:
@@ -190,12 +202,13 @@ class HybridRetriever:
 
         Raises DrkitError for an empty text.
         """
-        found = [one.search(texts, max(depth, self.depth)) for one in (self.first, self.second)]
-        weights = (1 - self.weight, self.weight)
-        return [
-            _align(text, one.pairs(), two.pairs(), min_max).fused(weights, depth)
-            for text, one, two in zip(texts, *found, strict=True)
-        ]
+        return self.rankings([str(number) for number, _ in enumerate(texts)], texts, depth).hits()
+
+    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+        """Return what `search` returns, as arrays."""
+        least = max(depth, self.depth)
+        first, second = (find_rankings(one, query_ids, texts, least) for one in (self.first, self.second))
+        return convex(align(first, second), self.weight, depth)
 
     def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
         """Yield what `search` returns for any number of texts, a batch at a time."""
@@ -203,73 +216,37 @@ class HybridRetriever:
             yield from self.search(some, depth)
 
 
-def _once_each(rows: Iterable[RunRow]) -> Iterator[RunRow]:
-    seen: set[str] = set()
-    for query_id, hits in rows:
-        if query_id in seen:
-            raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
-        seen.add(query_id)
-        yield query_id, hits
-
-
 def _align(
-    query_id: str, first: Iterable[tuple[str, float]], second: Iterable[tuple[str, float]], scale: Scale
+    query_id: str,
+    first: tuple[NDArray[np.int32], NDArray[np.float32]],
+    second: tuple[NDArray[np.int32], NDArray[np.float32]],
+    scale: Scale,
+    ids: Any,
 ) -> AlignedHits:
-    rankings = [tuple(zip(*hits, strict=True)) or ((), ()) for hits in (first, second)]
-    names = list(dict.fromkeys(chain(*(doc_ids for doc_ids, _ in rankings))))
-    written = encode_ids(names)
-    if written is names:
-        names.sort(reverse=True)
-    else:
-        names = [name for _, name in sorted(zip(written, names, strict=True), reverse=True)]
-    rows = {doc_id: row for row, doc_id in enumerate(names)}
-    scores = np.zeros((2, len(names)))
-    for ranking, (doc_ids, given) in enumerate(rankings):
-        if doc_ids:
-            found = np.fromiter(map(rows.__getitem__, doc_ids), np.int64, len(doc_ids))
-            scores[ranking] = _scaled(query_id, found, given, len(rows), scale)
-    return AlignedHits(query_id, tuple(names), scores)
-
-
-def _scaled(
-    query_id: str, found: NDArray[np.int64], given: Sequence[float], count: int, scale: Scale
-) -> NDArray[np.float64]:
-    """Return the scaled scores of one ranking f64[count], with its hits' scores `given` at the rows `found` i64[n]."""
-    if (np.bincount(found) > 1).any():
-        raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
-    single = np.array(given, dtype=np.float32).astype(np.float64)
-    order = np.lexsort((found, -single))
-    scaled, missing = scale(single[order])
-    scores = np.full(count, missing)
-    scores[found[order]] = scaled
-    return scores
+    documents = np.union1d(first[0], second[0])
+    scores = np.zeros((2, len(documents)))
+    for own, (found, given) in zip(scores, (first, second), strict=True):
+        if len(found):
+            scaled, missing = scale(given.astype(np.float64))
+            own[:] = missing
+            own[np.searchsorted(documents, found)] = scaled
+    return AlignedHits(query_id, documents, scores, ids)
 
 
 def fuse_files(
-    first: Path, second: Path, output: Path, fuse: Callable[[Iterator[RunRow], Iterator[RunRow]], Iterator[FusedRow]]
+    first: Path, second: Path, output: Path, fuse: Callable[[Rankings, Rankings], Rankings]
 ) -> tuple[int, int]:
     """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
 
-    fuse: for example `reciprocal_ranks`. Memory holds the second file.
+    fuse: for example `reciprocal_ranks`.
 
     Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
     """
-    ids: tuple[set[str], set[str]] = (set(), set())
-
-    def rows() -> Iterator[FusedRow]:
-        yield from fuse(_noted(first, ids[0]), _noted(second, ids[1]))
-        if not ids[0] & ids[1]:  # before the file is moved into place
-            raise DrkitError(
-                f"{first} ({len(ids[0]):,} queries) and {second} ({len(ids[1]):,}) have no query in common; "
-                f"give two rankings of the same queries"
-            )
-
-    write_run(output, rows(), tag="fused")
-    return len(ids[0] | ids[1]), len(ids[0] & ids[1])
-
-
-def _noted(path: Path, ids: set[str]) -> Iterator[RunRow]:
-    """Yield the rows of a run file, and add their queries to `ids`."""
-    for query_id, hits in read_run(path):
-        ids.add(query_id)
-        yield query_id, hits
+    one, two = read_run(first), read_run(second)
+    common = len({*one.query_ids} & {*two.query_ids})
+    if not common:
+        raise DrkitError(
+            f"{first} ({len(one):,} queries) and {second} ({len(two):,}) have no query in common; "
+            f"give two rankings of the same queries"
+        )
+    return write_run(output, fuse(one, two), tag="fused"), common

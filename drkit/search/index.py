@@ -24,7 +24,7 @@ from drkit.core.files import check_replaceable, replacing_folder
 from drkit.data.rows import batched
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
-from drkit.search.documents import score_documents, search_documents
+from drkit.search.documents import document_rankings, score_documents, search_documents
 from drkit.search.flat import (
     FAISS,
     IDS,
@@ -43,7 +43,7 @@ from drkit.search.flat import (
     write_vectors,
 )
 from drkit.search.postings import InvertedIndex
-from drkit.search.rankings import Hits, check_queries, check_same_encoder
+from drkit.search.rankings import Found, Hits, Rankings, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class FaissIndex:
     """
 
     def __init__(self, index: Any, doc_ids: DocIds, vectors: Any, about: Mapping[str, Any]) -> None:
-        self._index, self._ids, self._vectors, self._about = index, doc_ids, vectors, dict(about)
+        self._index, self.doc_ids, self._vectors, self._about = index, doc_ids, vectors, dict(about)
         self._lists = _lists(index)  # without vectors, faiss's scores are kept: to decode them takes a map of all lists
         self.kind, self.encoder, self.dimension = str(about["kind"]), about.get("encoder"), int(about["dimension"])
 
@@ -260,7 +260,7 @@ class FaissIndex:
         return made
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.doc_ids)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -285,6 +285,10 @@ class FaissIndex:
 
     def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
         """Yield what `search` returns, one query at a time; ties are ordered by position."""
+        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+
+    def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
+        """Yield the positions and scores of what `search` returns, one query at a time."""
         check_search(queries, depth, self.dimension)
         count = min(len(self), depth * int(self.settings.get("candidates", 1)))
         for start in range(0, len(queries), _BATCH):
@@ -298,7 +302,7 @@ class FaissIndex:
 
         Raises DrkitError if the numbers of queries and lists differ.
         """
-        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._vectors_at)
+        return score_positions(queries, [self.doc_ids.find(names) for names in doc_ids], self._vectors_at)
 
     def save(self, folder: str | Path) -> Path:
         """Write index.faiss, ids.arrow, index.json and, if candidates are scored with them, vectors.npy; atomically."""
@@ -306,18 +310,18 @@ class FaissIndex:
             faiss_library().write_index(self._index, str(temporary / FAISS))
             if self._vectors is not None:
                 write_vectors(temporary / VECTORS, self._vectors)
-            self._ids.write(temporary / IDS)
+            self.doc_ids.write(temporary / IDS)
             write_about(temporary, self._about)
         return Path(folder)
 
     def _best(
         self, query: NDArray[np.float32], positions: NDArray[np.int64], scores: NDArray[np.float32], depth: int
-    ) -> Hits:
+    ) -> Found:
         if self._vectors is not None or not self._lists:
             positions = np.sort(positions)  # in the order of the file
             scores = products(self._vectors_at(positions), query)
         best = np.lexsort((positions, -scores))[:depth]
-        return Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
+        return positions[best], scores[best]
 
     def _vectors_at(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """Return the vectors [n,D] at positions i64[n], or, if they are not stored, what their codes stand for."""
@@ -440,6 +444,11 @@ class Retriever:
         """
         check_queries(texts)
         return list(search_documents(self.index, self._encoded(texts), depth)) if texts else []
+
+    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+        """Return what `search` returns, as arrays."""
+        check_queries(texts)
+        return document_rankings(self.index, query_ids, self._encoded(texts), depth) if texts else Rankings.of(())
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Score each text against its own list of passages, as `search` would (approximately for ivf-pq).

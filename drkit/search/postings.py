@@ -19,7 +19,7 @@ from drkit.core.files import replacing_folder
 from drkit.encoders.pooling import DENSE
 from drkit.errors import DrkitError
 from drkit.search.flat import IDS, check_search, products, read_about, reading_index, write_about
-from drkit.search.rankings import Hits, check_one_list_per_query
+from drkit.search.rankings import Found, Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, SparseRows, Vectors
 
 # Scores to a group, of which the largest counts, in the first look for the best ones.
@@ -93,7 +93,7 @@ class InvertedIndex:
     def __init__(
         self, postings: Postings, dense: NDArray[Any], doc_ids: DocIds, encoder: Mapping[str, Any] | None = None
     ) -> None:
-        self.postings, self.dense, self.encoder, self._ids = postings, dense, encoder, doc_ids
+        self.postings, self.dense, self.encoder, self.doc_ids = postings, dense, encoder, doc_ids
 
     @classmethod
     def over(cls, vectors: Vectors) -> InvertedIndex:
@@ -129,6 +129,10 @@ class InvertedIndex:
 
     def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
         """Yield what `search` returns, one query at a time."""
+        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+
+    def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
+        """Yield the positions and scores of what `search` returns, one query at a time."""
         check_search(queries, depth, self.dimension)
         for query in queries:
             scores, vector = self.postings.scores(*self._words(query)), self._vector(query)
@@ -137,7 +141,7 @@ class InvertedIndex:
                 best = np.lexsort((np.arange(len(scores)), -scores))[:depth]
             else:
                 best = best_positions(scores, depth)
-            yield Hits(tuple(self._ids.take(best)), tuple(scores[best].tolist()))
+            yield best, scores[best]
 
     def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the scores of each query f32[Q,V] for its own documents; NaN for an unknown id.
@@ -147,7 +151,7 @@ class InvertedIndex:
         check_one_list_per_query(len(doc_ids), len(queries))
         found = []
         for query, names in zip(queries, doc_ids, strict=True):
-            positions = self._ids.find(names)
+            positions = self.doc_ids.find(names)
             scores = self.postings.scores_at(*self._words(query), positions)
             scores += products(self.dense[positions], self._vector(query))
             found.append([float(score) for score in scores])
@@ -173,7 +177,7 @@ class InvertedIndex:
         with replacing_folder(Path(folder)) as temporary:
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-            self._ids.write(temporary / IDS)
+            self.doc_ids.write(temporary / IDS)
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension, "facts": self.facts}
             write_about(temporary, {**about, "encoder": self.encoder})
         return Path(folder)
@@ -191,7 +195,7 @@ class InvertedIndex:
             made = cls(postings, dense, ids, about["encoder"])
         if not len(ids) == len(made) == len(dense) or not len(passages) == len(weights) == starts[-1]:
             raise DrkitError(
-                f"{len(made._ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
+                f"{len(made.doc_ids)} ids, {len(passages)} passages of words and {len(weights)} weights do not "
                 f"match index.json; rebuild it with `drkit index`",
                 where=path,
             )

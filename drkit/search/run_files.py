@@ -1,4 +1,4 @@
-"""TREC runs of many queries: search an index or any retriever, and re-rank; in this process, or on an engine.
+"""Rankings of many queries in files: search an index or any retriever, and re-rank; in this process, or on an engine.
 
 Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
 same as with one process.
@@ -14,14 +14,15 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
-from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks, items_of, write_chunks
+from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
 from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.documents import search_documents
+from drkit.search.documents import document_rankings
 from drkit.search.encode import same_everywhere
-from drkit.search.rankings import RunRow, check_same_encoder, read_run, run_lines
+from drkit.search.fusion import find_rankings
+from drkit.search.rankings import Rankings, check_same_encoder, read_run, write_blocks, write_rankings
 from drkit.search.reranking import WINDOW, rerank
 from drkit.search.vectors import Vectors
 
@@ -42,15 +43,15 @@ _NO_QUERIES = "no queries to search for: the file is empty; give a file with one
 
 @frozen
 class RankedBlock:
-    """Queries whose rankings `rank(*arguments)` yields; content: plain data that the rankings depend on."""
+    """Queries whose rankings `rank(*arguments)` returns; content: plain data that the rankings depend on."""
 
     queries: Sequence[str]
     content: Any
-    rank: Callable[..., Iterable[RunRow]]
+    rank: Callable[..., Rankings]
     arguments: tuple[Any, ...]
 
 
-def write_blocks(
+def rank_to_file(
     blocks: Iterable[RankedBlock],
     path: Path,
     *,
@@ -60,7 +61,7 @@ def write_blocks(
     uses: Uses = "gpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Rank blocks of queries and write a TREC run; returns the number of queries.
+    """Rank blocks of queries and write a file of rankings, as `write_run` does; returns the number of queries.
 
     engine: where blocks are ranked; in this process if None. parts: where it keeps the finished ones until the file is
     complete; without it, they are ranked in this process. uses: what ranking computes with (see `Task`). on_progress:
@@ -69,8 +70,19 @@ def write_blocks(
     Raises DrkitError without queries, or if one occurs twice.
     """
     seen: set[str] = set()
-    made = _as_parts(_noted(blocks, seen), path, tag, uses)
-    write_chunks(items_of(made, CHUNKS, kept=parts, engine=engine, on_progress=on_progress), path)
+    ends = [0]
+
+    def chunks() -> Iterator[FileChunk[Rankings]]:
+        for block in _noted(blocks, seen):
+            ends.append(ends[-1] + len(block.queries))
+            name, content = (
+                f"queries {ends[-2] + 1} to {ends[-1]} for {path.name}",
+                [list(block.queries), block.content],
+            )
+            yield FileChunk(name, 1, content, rank_block, (block.rank, block.arguments), uses)
+
+    progress = on_progress and (lambda done: on_progress(ends[done]))
+    write_blocks(path, items_of(chunks(), _BLOCKS, kept=parts, engine=engine, on_progress=progress), tag)
     if parts:
         parts.remove()
     return len(seen)
@@ -88,17 +100,22 @@ def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBloc
         raise DrkitError(_NO_QUERIES)
 
 
-def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FileChunk[bytes]]:
-    last = 0
-    for block in blocks:
-        first, last = last + 1, last + len(block.queries)
-        name, content = f"queries {first} to {last} for {path.name}", [tag, list(block.queries), block.content]
-        yield FileChunk(name, len(block.queries), content, rank_lines, (block.rank, block.arguments, tag), uses)
+def rank_block(rank: Callable[..., Rankings], arguments: tuple[Any, ...]) -> Iterator[Rankings]:
+    """Yield the rankings of a block."""
+    yield rank(*arguments)
 
 
-def rank_lines(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str) -> Iterator[bytes]:
-    """Yield the lines of a run for the queries of a block."""
-    return run_lines(rank(*arguments), tag)
+def write_block(blocks: Iterable[Rankings], path: Path) -> None:
+    """Write the rankings of a block as a part of a file."""
+    write_rankings(path, Rankings.joined(list(blocks)))
+
+
+def read_block(path: Path) -> Iterator[Rankings]:
+    """Yield the rankings of a block."""
+    yield read_run(path)
+
+
+_BLOCKS = PartFormat(write_block, read_block)
 
 
 def search_to_run(
@@ -131,16 +148,15 @@ def search_to_run(
         for block in _query_blocks(queries)
     )
     parts = FileChunks.beside(Path(path)) if isinstance(index, Loaded) else None
-    return write_blocks(ranked, Path(path), engine=engine, parts=parts)
+    return rank_to_file(ranked, Path(path), engine=engine, parts=parts)
 
 
 def search_block(
     index: AnyIndex | Loaded[AnyIndex], encoder: Encoder | Loaded[Encoder] | None, block: QueryBlock, depth: int
-) -> Iterator[RunRow]:
-    """Search for the queries of a block, and yield their rankings. Raises DrkitError as `search_to_run` does."""
+) -> Rankings:
+    """Return the rankings of the queries of a block. Raises DrkitError as `search_to_run` does."""
     vectors = block.encode(loaded_value(encoder))
-    for name, hits in zip(block.query_ids, search_documents(loaded_value(index), vectors, depth), strict=True):
-        yield name, hits.pairs()
+    return document_rankings(loaded_value(index), block.query_ids, vectors, depth)
 
 
 @frozen
@@ -192,7 +208,7 @@ def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path,
 
     Raises DrkitError without queries, or if one is empty or occurs twice.
     """
-    return write_blocks(retriever_blocks(retriever, queries, depth), Path(path))
+    return rank_to_file(retriever_blocks(retriever, queries, depth), Path(path))
 
 
 def retriever_blocks(
@@ -214,13 +230,11 @@ def rank_texts(
     texts: Sequence[str],
     depth: int,
     exclude_self: bool,
-) -> Iterator[RunRow]:
-    """Search for some queries together, and yield their rankings."""
+) -> Rankings:
+    """Search for some queries together, and return their rankings."""
     # One more hit, because the passage with the query's own id is dropped afterwards.
-    found = loaded_value(retriever).search(texts, depth + exclude_self)
-    for query_id, hits in zip(query_ids, found, strict=True):
-        kept = hits.without([query_id]).top(depth) if exclude_self else hits
-        yield query_id, kept.pairs()
+    found = find_rankings(loaded_value(retriever), query_ids, texts, depth + exclude_self)
+    return found.kept(~found.is_own).top(depth) if exclude_self else found
 
 
 def reranked_blocks(
@@ -231,7 +245,7 @@ def reranked_blocks(
     corpus: StoredCorpus | Loaded[StoredCorpus],
     depth: int,
 ) -> Iterator[RankedBlock]:
-    """Yield the queries of a TREC run in blocks of 16,384 pairs, with the first `depth` passages re-ranked.
+    """Yield the queries of a file of rankings in blocks of 16,384 pairs, with the first `depth` passages re-ranked.
 
     queries, corpus: see `rerank`. Raises DrkitError if the run cannot be read.
     """
@@ -248,6 +262,6 @@ def rerank_block(
     queries: Mapping[str, str],
     corpus: StoredCorpus | Loaded[StoredCorpus],
     depth: int,
-) -> Iterator[RunRow]:
-    """Re-rank some rows of a run, and yield them."""
-    return rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth)
+) -> Rankings:
+    """Re-rank some rows of a run."""
+    return Rankings.of(rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))

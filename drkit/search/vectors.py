@@ -398,6 +398,11 @@ class DocIds:
         """Write the ids as an Arrow file with one column, `doc_id`."""
         write_id_table(path, self._column)
 
+    @cached_property
+    def array(self) -> Any:
+        """All ids as one Arrow array, as `Rankings` has them."""
+        return self._column.combine_chunks()
+
     def take(self, positions: NDArray[np.int64]) -> list[str]:
         """Return the ids at these positions, in order."""
         return take_values(self._column.chunks, self._starts, positions)

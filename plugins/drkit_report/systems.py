@@ -333,9 +333,10 @@ def _hits_of(system: ReportedSystem, judged: Mapping[str, Mapping[str, int]]) ->
     file = system.run.systems[system.system].files[0]
     excludes_self = system.run.results is not None and system.run.results.exclude_self
     found = {}
-    for query_id, rows in read_run(file):
+    rankings = read_run(file)
+    for row, query_id in enumerate(rankings.query_ids):
         if query_id in judged:
-            kept = [(doc_id, score) for doc_id, score in rows if not (excludes_self and doc_id == query_id)]
+            kept = [hit for hit in rankings.pairs(row) if not (excludes_self and hit[0] == query_id)]
             grades = judged[query_id]
             first = next((rank for rank, (doc_id, _) in enumerate(kept, 1) if grades.get(doc_id, 0) > 0), None)
             found[query_id] = QueryHits(tuple(kept[:PASSAGES]), first)

@@ -191,8 +191,8 @@ def test_the_plan_of_three_stages():
         "hybrid",
     )
     assert made["hybrid"].inputs == {
-        "bm25": StageOutput("runs", "bm25.trec"),
-        **{f"retriever/{name}": StageOutput("runs", f"{name}.trec") for name in retrievers},
+        "bm25": StageOutput("runs", "bm25.arrow"),
+        **{f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in retrievers},
         **chosen,
         "dev-runs": StageOutput("dev-runs"),
         "dev": split_of("dev"),

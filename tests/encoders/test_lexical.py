@@ -17,7 +17,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.search import Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index
+from drkit.search import Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index, read_run
 from drkit.search.encode import Shard
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
@@ -275,7 +275,7 @@ def test_the_table_of_a_run_has_the_vector_the_scores_and_their_sum(beir, tmp_pa
     words = [line["words_passages"] for line in map(json.loads, log) if "words_passages" in line]
     assert words
     assert max(words) <= 20, "without the 16 numbers of the vector"
-    runs = [(tmp_path / "run" / "runs" / f"{name}.trec").read_text().split() for name in rows[-4:-1]]
+    runs = [list(read_run(tmp_path / "run" / "runs" / f"{name}.arrow")) for name in rows[-4:-1]]
     assert runs[0] != runs[1] != runs[2]
 
 

@@ -73,20 +73,20 @@ def test_a_run_has_the_same_bytes(beir, tmp_path, local, with_engine, recipe):  
     assert differing(tmp_path / "run", expected) == []
     assert {"negatives of queries 5 to 6", "tokens of passages 33 to 40"} <= {*engine.names}
     ranked = {name.partition(" for ")[2] for name in engine.names if name.startswith("queries 2 to 2 for")}
-    assert ranked == {Path(path).name for path in expected if path.endswith(".trec")} - {"hybrid.trec"}
-    by_words = {uses for task, uses in engine.uses.items() if task.endswith("for bm25.trec")}
+    assert ranked == {Path(path).name for path in expected if path.endswith(".arrow")} - {"hybrid.arrow"}
+    by_words = {uses for task, uses in engine.uses.items() if task.endswith("for bm25.arrow")}
     assert (by_words, engine.uses["tokens of passages 33 to 40"]) == ({"core"}, "threads")
 
 
 @pytest.mark.parametrize("rest", [LocalEngine(), Pickling()], ids=["local", "other"])
 def test_interrupted_rankings_are_kept_by_either_engine(beir, tmp_path, local, with_engine, rest):  # noqa: F811
-    expected, run, name = local("ance"), tmp_path / "run", "queries {} to {} for retriever-2.trec".format
+    expected, run, name = local("ance"), tmp_path / "run", "queries {} to {} for retriever-2.arrow".format
     with_engine(Pickling(at=name(1, 1)), *compose("ance", beir, run))
     stage = run / ".unfinished" / "choice-runs"
-    finished = (stage / "retriever-1.trec").stat().st_mtime_ns
+    finished = (stage / "retriever-1.arrow").stat().st_mtime_ns
     assert len([*(stage / "checkpoints" / "retriever-2").iterdir()]) == 1
     assert with_engine(rest, "run", run)[0] == 0
     assert differing(run, expected) == []
-    assert (run / "choice-runs" / "retriever-1.trec").stat().st_mtime_ns == finished
+    assert (run / "choice-runs" / "retriever-1.arrow").stat().st_mtime_ns == finished
     if isinstance(rest, Pickling):
         assert rest.names.count(name(1, 1)) == rest.names.count(name(2, 2)) + 1

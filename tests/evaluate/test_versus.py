@@ -140,7 +140,7 @@ def test_the_average_of_draws_is_taken_query_by_query():
 
 
 def test_scores_that_are_no_numbers_and_grades_beyond_reason_are_refused():
-    with pytest.raises(DrkitError, match="the score of 'b' is NaN"):
+    with pytest.raises(DrkitError, match="the score of 'b' is not finite"):
         evaluate([("q", [("a", 1.0), ("b", math.nan)])], [Judgement("q", "a", 1)])
     with pytest.raises(DrkitError, match="the highest supported grade is 1,000,000"):
         evaluate([("q", [("a", 1.0)])], [Judgement("q", "a", 2_000_000_000)])

@@ -150,7 +150,7 @@ def commands(run, texts, beir, scorer, generator, out):
         "index-hnsw": ["index", out / "vectors", "--kind", "hnsw", "-o", out / "graph"],
         "export-vectors": ["export", run, "--vectors", out / "passages.parquet"],
         "search": ["search", run, "--split", "test", "-k", 10, "-o", out / "dense.trec"],
-        "fuse": ["fuse", out / "dense.trec", run / "runs" / "bm25.trec", "-o", out / "fused.trec"],
+        "fuse": ["fuse", out / "dense.trec", run / "runs" / "bm25.arrow", "-o", out / "fused.trec"],
         "rerank": ["rerank", out / "dense.trec", "--model", scorer, *collection, "-o", out / "reranked.trec"],
         "mine": ["mine", *collection, "--miner", "bm25", "-o", out / "negatives.jsonl"],
         "distill": [

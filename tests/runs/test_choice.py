@@ -55,7 +55,7 @@ def test_the_best_on_dev_is_chosen(rankings, chosen, values, tmp_path):
         folder.mkdir()
     write_collection(Developed(), collection)
     for name, rows in rankings.items():
-        write_run(runs / f"{name}.trec", rows, tag=name)
+        write_run(runs / f"{name}.arrow", rows, tag=name)
     settings = ChoiceSettings(candidates=tuple(rankings), measure="RR@10", exclude_self=False)
     inputs = {"judged": collection / "dev", "runs": runs}
     choice = choose(stage_run(CHOOSE, tmp_path / "choice", inputs, settings))

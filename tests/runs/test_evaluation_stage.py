@@ -59,7 +59,7 @@ def evaluated(tmp_path):
     write_collection(Judged(), collection)
     for name, scores in {"bm25": (2, 1), "low-1": (1, 2), "low-2": (2, 1)}.items():
         rows = [("q1", list(zip(["a b", "c"], scores, strict=True)))]
-        write_run(runs / f"{name}.trec", rows, tag=name)
+        write_run(runs / f"{name}.arrow", rows, tag=name)
     settings = EvaluationSettings(
         systems=("bm25", "low"),
         draws={"low": ("low-1", "low-2")},
@@ -110,7 +110,7 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
 )
 def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated, tmp_path, capsys, hits, said):
     stage, _ = evaluated
-    write_run(stage.inputs["runs"] / "reranker.trec", [("q1", hits)], tag="reranker")
+    write_run(stage.inputs["runs"] / "reranker.arrow", [("q1", hits)], tag="reranker")
     settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
     results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)}, SPACE)
@@ -119,7 +119,7 @@ def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated
 
 def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evaluated, tmp_path, capsys):
     stage, _ = evaluated
-    write_run(stage.inputs["runs"] / "worse.trec", [("q1", [("c", 2), ("a b", 1)])], tag="worse")
+    write_run(stage.inputs["runs"] / "worse.arrow", [("q1", [("c", 2), ("a b", 1)])], tag="worse")
     (tmp_path / "chosen.txt").write_text("low-2")
     settings = evolve(stage.settings, systems=("bm25", "low", "worse"), last="worse")
     inputs = {**stage.inputs, "choice": tmp_path / "chosen.txt"}

@@ -110,7 +110,7 @@ def test_the_table_is_what_the_trec_files_say(tiny_run):
     qrels = list(read_qrels(run / "evaluation" / "qrels.txt"))
     for row in rows:
         folder = run / ("hybrid" if row["system"] == "hybrid" else "runs")
-        scores = evaluate(read_run(folder / f"{row['system']}.trec"), qrels, ["RR@10", "R@100"])
+        scores = evaluate(read_run(folder / f"{row['system']}.arrow"), qrels, ["RR@10", "R@100"])
         for measure in ("RR@10", "R@100"):
             assert scores.mean(measure) == pytest.approx(row["values"][measure], abs=1e-12)
 
@@ -120,13 +120,13 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
     chosen = facts["retriever"]
-    bm25, dense = (read_run(run / "dev-runs" / f"{name}.trec") for name in ("bm25", "exported"))
+    bm25, dense = (read_run(run / "dev-runs" / f"{name}.arrow") for name in ("bm25", "exported"))
     tuned = tune_weight(bm25, dense, dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})
-    bm25, dense = (read_run(run / "runs" / f"{name}.trec") for name in ("bm25", chosen))
+    bm25, dense = (read_run(run / "runs" / f"{name}.arrow") for name in ("bm25", chosen))
     fused = list(convex(align(bm25, dense), tuned.weight, 100))
-    assert list(read_run(run / "hybrid" / "hybrid.trec")) == fused
+    assert list(read_run(run / "hybrid" / "hybrid.arrow")) == fused
     metrics = read_manifest(run / "evaluation").metrics
     assert metrics["rows"][-1]["system"] == "hybrid"
     assert metrics["hybrid"]["weight"] == tuned.weight
@@ -385,7 +385,7 @@ def _check_as_it_is(whole, continued, printed):
     assert read_manifest(continued / "tokens-as-it-is").settings["encoder.passage_length"] == 48
     assert read_manifest(continued / "tokens").settings["encoder.passage_length"] == 32
     exported = (whole / "choice" / "chosen.txt").read_text()
-    before, after = (read_run(f) for f in (whole / f"runs/{exported}.trec", continued / "runs/as-it-is.trec"))
+    before, after = (read_run(f) for f in (whole / f"runs/{exported}.arrow", continued / "runs/as-it-is.arrow"))
     for (query, found), (same_query, same) in zip(before, after, strict=True):
         assert query == same_query
         assert [score for _, score in found] == pytest.approx([score for _, score in same], abs=1e-5)
@@ -408,7 +408,7 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     kept, index = read_manifest(run / "index").files, read_manifest(run / f"index-{best}").files
     assert kept == index
     queries = list(open_collection(run / "collection").queries("test"))[:20]
-    ranked = dict(read_run(run / "runs" / f"{best}.trec"))
+    ranked = dict(read_run(run / "runs" / f"{best}.arrow"))
     for query, hits in zip(queries, Retriever.load(run).search([q.text for q in queries], 5), strict=True):
         assert list(hits.scores) == pytest.approx([score for _, score in list(ranked[query.query_id])[:5]], abs=1e-5)
 

@@ -54,7 +54,7 @@ def test_the_commands_rank_as_the_run_did(last, tmp_path):
     drkit("search", run, "--split", "test", "-k", "100", "-o", tmp_path / "run.trec")
     by_files, by_run = (dict(read_run(tmp_path / f"{which}.trec")) for which in ("files", "run"))
     assert by_files.keys() == by_run.keys()
-    of_the_run = next(iter((run / "runs").glob(f"*{name}*.trec")), None) or run / "runs" / "retriever.trec"
+    of_the_run = next(iter((run / "runs").glob(f"*{name}*.arrow")), None) or run / "runs" / "retriever.arrow"
     for query_id, hits in read_run(of_the_run):
         for other in (by_files[query_id], by_run[query_id]):
             np.testing.assert_allclose([s for _, s in other], [s for _, s in hits], atol=2e-6)

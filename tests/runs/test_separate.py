@@ -87,7 +87,7 @@ def test_what_is_searched_is_what_is_exported(run, collection):
     np.testing.assert_allclose(theirs.encode_query(questions), both.encode_queries(questions), atol=1e-6)
     np.testing.assert_allclose(theirs.encode_document(questions), both.encode_passages(questions), atol=1e-6)
     assert np.abs(both.encode_queries(questions) - both.encode_passages(questions)).max() > 1e-3
-    ranked = dict(read_run(run / "runs/retriever-distilled.trec"))
+    ranked = dict(read_run(run / "runs/retriever-distilled.arrow"))
     lines = (collection / "queries.jsonl").read_text().splitlines()
     queries = {row["_id"]: row["text"] for row in map(json.loads, lines)}
     retriever = Retriever.load(run)

@@ -188,8 +188,8 @@ def test_every_folder_that_is_written_keeps_what_was_there(command, place, run_d
     [
         ("search", "R", "--split", "test"),
         ("mine", "--collection", "R", "--miner", "bm25"),
-        ("rerank", "R/runs/bm25.trec", "--model", "R", "--collection", "R"),
-        ("fuse", "R/runs/bm25.trec", "R/runs/retriever-1.trec"),
+        ("rerank", "R/runs/bm25.arrow", "--model", "R", "--collection", "R"),
+        ("fuse", "R/runs/bm25.arrow", "R/runs/retriever-1.arrow"),
         ("compose", "--dry-run"),
         ("report", "R"),
     ],

@@ -37,7 +37,7 @@ def make_run(folder, **changes):
     finished(folder / "collection", {})
     (folder / "runs").mkdir()
     for name, shift in (("bm25", 59), ("first", 58), ("low-1", 59), ("low-2", 57)):
-        write_run(folder / "runs" / f"{name}.trec", ranking(shift), name)
+        write_run(folder / "runs" / f"{name}.arrow", ranking(shift), name)
     systems = {"bm25": ["bm25"], "first": ["first"], "low": ["low-1", "low-2"]}
     found = {"measures": MEASURES, "split": "test", "runs": systems, "exclude_self": False, **changes}
     finished(folder / "evaluation", found)
@@ -57,15 +57,15 @@ def test_a_runs_own_systems_measured_again(run):
     assert list(found) == ["bm25", "first", "low"]
     qrels = list(Topics().judgements("test"))
     for name in ("bm25", "first"):
-        assert found[name] == evaluate(read_run(run / "runs" / f"{name}.trec"), qrels, MEASURES)
-    draws = [evaluate(read_run(run / "runs" / f"low-{i}.trec"), qrels, MEASURES) for i in (1, 2)]
+        assert found[name] == evaluate(read_run(run / "runs" / f"{name}.arrow"), qrels, MEASURES)
+    draws = [evaluate(read_run(run / "runs" / f"low-{i}.arrow"), qrels, MEASURES) for i in (1, 2)]
     assert found["low"] == average(draws)
     ((name, other),) = evaluate_files(find_systems([f"{run}:first"]), judged, ["P@5"])
     assert (name, other.measures) == ("r:first", ("P@5",))
 
 
 def test_a_trec_file_against_qrels_of_trec_of_beir_and_of_a_collection(run, tmp_path):
-    systems = find_systems([str(run / "runs" / "first.trec")])
+    systems = find_systems([str(run / "runs" / "first.arrow")])
     qrels = list(Topics().judgements("test"))
     write_qrels(tmp_path / "qrels.txt", qrels)
     lines = ["query-id\tcorpus-id\tscore", *(f"{j.query_id}\t{j.doc_id}\t{j.relevance}" for j in qrels)]
@@ -103,11 +103,11 @@ def test_qrels_may_come_through_a_pipe_or_gzipped(tmp_path, text):
 def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
     run = make_run(tmp_path / "own", exclude_self=True)
     rows = [("test1", [("test1", 9.0), ("d1", 1.0)])]
-    write_run(run / "runs" / "first.trec", rows, "t")
+    write_run(run / "runs" / "first.arrow", rows, "t")
     systems = find_systems([f"{run}:first"])
     judged = find_judgements(systems)
     assert evaluate_files(systems, judged)[0][1].per_query["RR@10"]["test1"] == 1.0
-    alone = [System("file", (run / "runs" / "first.trec",))]
+    alone = [System("file", (run / "runs" / "first.arrow",))]
     assert evaluate_files(alone, judged)[0][1].per_query["RR@10"]["test1"] == 0.5
     assert evaluate_files(alone, judged, exclude_self=True)[0][1].per_query["RR@10"]["test1"] == 1.0
 
@@ -130,7 +130,7 @@ def test_a_run_that_cannot_be_measured_is_told(run, tmp_path, text, said):
 
 
 def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
-    systems = find_systems([str(run / "runs" / "first.trec")])
+    systems = find_systems([str(run / "runs" / "first.arrow")])
     for text, said in (
         ("", "no judgements"),
         ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),

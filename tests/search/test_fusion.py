@@ -115,19 +115,6 @@ def test_a_single_hit_counts_and_a_missing_ranking_leaves_the_other():
     ]
 
 
-def test_two_runs_with_the_same_order_are_read_side_by_side():
-    read = []
-
-    def run(name):
-        for query in ("q1", "q2", "q3"):
-            read.append((name, query))
-            yield query, [("a", 1.0)]
-
-    for number, found in enumerate(align(run("first"), run("second")), start=1):
-        assert found.query_id == f"q{number}"
-        assert len(read) == 2 * number
-
-
 def test_what_cannot_be_fused_is_refused():
     run = [("q", [("a", 1.0)])]
     for first, second, message in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import numpy as np
@@ -78,23 +77,6 @@ def test_a_saved_index_answers_as_before(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of memory that it must not write to
         assert loaded.search(matrix, 9) == index.search(matrix, 9)
-
-
-def test_faiss_finds_the_same_in_the_file_for_it(tmp_path):
-    faiss = pytest.importorskip("faiss")
-    matrix = vectors(60, 8)
-    index = FlatIndex.build(matrix, [str(i) for i in range(60)])
-    index.save(tmp_path / "index")
-    _, positions = faiss.read_index(str(tmp_path / "index" / "index.faiss")).search(matrix, 5)
-    assert [[int(d) for d in hits.doc_ids] for hits in index.search(matrix, 5)] == positions.tolist()
-
-
-def test_without_faiss_an_index_has_no_file_for_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    matrix = vectors(20, 4)
-    FlatIndex.build(matrix, [str(i) for i in range(20)]).save(tmp_path / "index")
-    assert not (tmp_path / "index" / "index.faiss").exists()
-    assert FlatIndex.load(tmp_path / "index").search(matrix[3:4], 1)[0].doc_ids == ("3",)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`drkit export`: write an encoder folder from any checkpoint, or vectors as a Parquet file."""
+"""`drkit export`: write an encoder folder from any checkpoint, vectors as a Parquet file, or rankings as TREC runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drkit.commands import NamedCollection
 
 
-@click.command(short_help="Write an encoder folder, or a file of vectors.")
+@click.command(short_help="Write an encoder folder, a file of vectors, or TREC runs.")
 @click.argument("source", metavar="RUN_OR_CHECKPOINT|INDEX|VECTORS")
 @pooling_option
 @click.option(
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     type=LocalPath(dir_okay=False),
     help="Instead of an encoder, write the vectors of a run, an index or a folder of vectors.",
 )
+@click.option(
+    "--trec",
+    metavar="FOLDER",
+    type=LocalPath(file_okay=False),
+    help="Instead of an encoder, write the rankings of a run as TREC runs, SYSTEM.trec.",
+)
 @open_collection_option
 @settings_option()
 @output_options
@@ -55,6 +61,7 @@ def export(
     calibrate: str | None,
     output: Path | None,
     vectors: Path | None,
+    trec: Path | None,
     collection: str | None,
     settings: tuple[str, ...],
 ) -> None:
@@ -73,18 +80,25 @@ def export(
     drkit export runs/R --backend openvino-int8 -o encoder-int8/
     drkit export runs/R --vectors passages.parquet
     drkit export vectors/ --collection beir:FOLDER --vectors passages.parquet
+    drkit export runs/R --trec rankings/
     """
-    from drkit.commands import NamedCollection, export_checkpoint, write_model_card
+    from drkit.commands import NamedCollection, export_checkpoint, export_rankings, write_model_card
     from drkit.core.registry import installed
     from drkit.runs.manifest import read_manifest
 
+    if trec:
+        if output or pooling or dimension or backends or calibrate or vectors or collection or settings:
+            raise click.UsageError("--trec writes the rankings of a run as they are; it goes with no other option")
+        files = export_rankings(source, trec)
+        print_result({"files": files}, lambda: echo("\n".join(f"run      {file}" for file in files)))
+        return
     if vectors:
         if output or pooling or dimension or backends or calibrate:
             raise click.UsageError("--vectors writes vectors as they are; it goes with --collection and --set only")
         _export_vectors(source, vectors, NamedCollection(collection, settings) if collection else None)
         return
     if output is None:
-        raise click.UsageError("give -o FOLDER for an encoder, or --vectors FILE.parquet for vectors")
+        raise click.UsageError("give -o FOLDER for an encoder, --vectors FILE.parquet, or --trec FOLDER for rankings")
     if collection or settings:
         raise click.UsageError("--collection and --set are options of --vectors; give it, too")
     sample = NamedCollection(calibrate) if calibrate else None

@@ -1,7 +1,7 @@
 """Stages of the evaluation: rank queries with every system, fuse the exported retriever with BM25, and measure.
 
-`search` writes a TREC run file per system, re-rankers included; `hybrid` fuses two of them with a weight tuned on dev
-queries; `evaluation` is the results table, with a paired t-test of every system against the row above.
+`search` writes a file of rankings per system, re-rankers included; `hybrid` fuses two of them with a weight tuned on
+dev queries; `evaluation` is the results table, with a paired t-test of every system against the row above.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SearchSettings:
 
 
 # Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
-# line of a run file, without its two ids.
-_RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.6e-6, 2.7e-6, 1.9e-6, 0.12, 30
+# hit in a file of rankings.
+_RANKED, _FUSED, _MEASURED, _LOADED, _HIT_BYTES = 1e-7, 3e-7, 2e-7, 0.12, 8.0
 # Bytes of memory of each hit while rankings are fused.
 _FUSED_BYTES = 40
 
@@ -50,19 +50,15 @@ def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
     pairs = reranked * queries * settings.rerank_depth
     ranked = Work(
         seconds=bm25_seconds(words * queries, sizes) + _LOADED * dense + _RANKED * hits,
-        disk=_line_bytes(sizes) * hits,
+        disk=_HIT_BYTES * hits,
     )
     scored = scoring_work(sizes.reranker, pairs, None, sizes) if pairs else Work()
     return dense_work(dense * queries, sizes) + ranked + scored
 
 
-def _line_bytes(sizes: Sizes) -> float:
-    return _LINE_BYTES + 2 * sizes.collection.id_length
-
-
 SEARCH = StageSpec(
     name="search",
-    version=3,
+    version=4,
     settings=SearchSettings,
     run="drkit.runs.steps.evaluation:search",
     inputs={
@@ -99,13 +95,13 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
     depth = min(stage.settings.depth, sizes.passages)
     tuned = sizes.count(str(stage.inputs["dev"])) if stage.settings.measure else 0.0
     fused = 2 * depth * (sizes.evaluated + tuned)
-    disk = _line_bytes(sizes) * depth * sizes.evaluated
+    disk = _HIT_BYTES * depth * sizes.evaluated
     return Work(seconds=_FUSED * fused, memory=_FUSED_BYTES * fused, disk=disk)
 
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=4,
+    version=5,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={

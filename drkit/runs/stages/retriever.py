@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.evaluate.names import AS_IT_IS, system_in_words
-from drkit.evaluate.tuning import describe_bm25
+from drkit.evaluate.systems import describe_bm25
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.work import FORWARD, Sizes, Work, reading_work
 
@@ -103,8 +103,8 @@ class ChosenIndexSettings:
     """No settings: the index is copied unchanged."""
 
 
-# Bytes of an id. Of vectors: up to _FAISS_BYTES they are also kept for faiss, up to _FLAT_BYTES read into memory.
-_ID_BYTES, _FAISS_BYTES, _FLAT_BYTES = 16, 2**30, 4 * 2**30
+# Bytes of an id, and of the vectors that are read into memory at most.
+_ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
 # Seconds for each token that BM25 indexes, and for each of its other pairs of k1 and b; bytes of each token.
 _INDEXED, _WEIGHED, _WORD_BYTES = 1.2e-6, 1e-7, 4.7
 # Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
@@ -117,9 +117,9 @@ def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
     length, most = reading.passage_length, reading.passages_per_document or 1
     tokens = sizes.passage_tokens(length * most)
     vectors = _vector_bytes(sizes) * (tokens / max(sizes.passage_tokens(length), 1) if most > 1 else 1)
-    copy, ids = vectors if vectors <= _FAISS_BYTES else 0.0, float(_ID_BYTES * sizes.passages)
+    ids = float(_ID_BYTES * sizes.passages)
     work = reading_work(sizes.encoder, tokens, sizes.collection.passage_tokens(length))
-    return work + Work(memory=copy + ids, disk=vectors + copy + ids)
+    return work + Work(memory=ids, disk=vectors + ids)
 
 
 def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:

@@ -31,13 +31,14 @@ from drkit.runs.stages.evaluation import (
 )
 from drkit.runs.steps.reranker import loaded_teacher
 from drkit.runs.steps.retriever import chosen_input, loaded_retriever
-from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels, write_run
+from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.fusion import WEIGHT
-from drkit.search.run_files import RankedBlock, reranked_blocks, retriever_blocks, write_blocks
+from drkit.search.rankings import ARROW, write_rankings
+from drkit.search.run_files import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 
 
 def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
-    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries.
+    """Write `SYSTEM.arrow` for BM25, every retriever and the re-ranker; returns the number of queries.
 
     Queries are ranked on the engine. A ranking that an interrupted attempt has finished is kept.
     """
@@ -57,13 +58,12 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
-    path = stage.folder / f"{name}.trec"
+    path = stage.folder / f"{name}{ARROW}"
     if path.is_file():
         return
-    write_blocks(
+    rank_to_file(
         blocks,
         path,
-        tag=name,
         engine=stage.engine,
         parts=FileChunks(stage.folder / CHECKPOINTS / name),
         uses="core" if name == "bm25" else "gpu",
@@ -97,7 +97,7 @@ def _reranked(
 ) -> Iterator[RankedBlock]:
     """Yield the rankings of a retriever with their first passages re-ranked by a cross-encoder."""
     return reranked_blocks(
-        stage.folder / f"{source}.trec",
+        stage.folder / f"{source}{ARROW}",
         loaded_teacher(stage.inputs[f"reranker/{name}"]),
         queries={query.query_id: query.text for query in queries},
         corpus=Loaded(StoredCorpus, stage.inputs["passages"]),
@@ -106,11 +106,11 @@ def _reranked(
 
 
 def fuse(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
-    """Write `hybrid.trec` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
+    """Write `hybrid.arrow` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
     depth, ranking = stage.settings.depth, chosen_input(stage.inputs, "retriever")
     facts = {"retriever": ranking.stem, "depth": depth, **_weight(stage)}
     hits = align(read_run(stage.inputs["bm25"]), read_run(ranking))
-    write_run(stage.folder / f"{HYBRID_NAME}.trec", convex(hits, facts["weight"], depth), tag=HYBRID_NAME)
+    write_rankings(stage.folder / f"{HYBRID_NAME}{ARROW}", convex(hits, facts["weight"], depth))
     write_text(stage.folder / WEIGHT, json_text(facts))
     return facts
 
@@ -120,7 +120,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
         return {"weight": UNTUNED, "tuned": None}
-    first, second = (read_run(inputs["dev-runs"] / name) for name in ("bm25.trec", f"{EXPORTED}.trec"))
+    first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
@@ -198,5 +198,5 @@ def _p_values(one: Scores, other: Scores) -> dict[str, float]:
 def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
     """Return the scores of a system, one per draw."""
     settings, folder = stage.settings, stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
-    runs = (read_run(folder / f"{one}.trec") for one in settings.draws.get(name, (name,)))
+    runs = (read_run(folder / f"{one}{ARROW}") for one in settings.draws.get(name, (name,)))
     return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]

@@ -22,7 +22,8 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import MODULES, PASSAGES
 from drkit.evaluate import evaluate
-from drkit.evaluate.tuning import choose_bm25, describe_bm25
+from drkit.evaluate.systems import describe_bm25
+from drkit.evaluate.tuning import choose_bm25
 from drkit.recipe.toml import json_text
 from drkit.runs.manifest import read_manifest, versions
 from drkit.runs.stage import StageRun, TextReading
@@ -49,6 +50,7 @@ from drkit.search import (
 )
 from drkit.search.encode import check_identity, identity_text, stored_texts
 from drkit.search.index import LOW_RECALL
+from drkit.search.rankings import ARROW
 from drkit.search.text_encoder import read_encoder
 from drkit.train.biencoder import BiEncoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
@@ -62,7 +64,7 @@ def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     """
     settings, runs = stage.settings, stage.inputs["runs"]
     judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
-    rankings = {name: read_run(runs / f"{name}.trec") for name in settings.candidates}
+    rankings = {name: read_run(runs / f"{name}{ARROW}") for name in settings.candidates}
     values = {
         name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
         for name, found in rankings.items()
