@@ -147,7 +147,7 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
         else:
             header = line
     if header and not beir:
-        raise DrkitError(f"{path}:1: expected {_JUDGEMENT}, got {header!r:.200} and no judgement below")
+        raise DrkitError(f"expected {_JUDGEMENT}, got {header!r:.200} and no judgement below", where=f"{path}:1")
 
 
 def qrels_columns(line: str) -> list[str]:

@@ -69,8 +69,8 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
             read = _read_xml_topics if is_xml else _read_trec_topics
             return ((topic, _topic_query(topic, part)) for topic in read(path, chain(above, lines)))
     raise DrkitError(
-        f"{path}:1: expected topics (<top> or <topic>); a file of topics in another format must end in .tsv, .csv or "
-        f".jsonl"
+        "expected topics (<top> or <topic>); a file of topics in another format must end in .tsv, .csv or .jsonl",
+        where=f"{path}:1",
     )
 
 

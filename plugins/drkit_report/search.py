@@ -78,7 +78,7 @@ class KeptJudgements:
             return {}
         first = next((line for _, line in read_lines(self.path)), "")
         if first and len(qrels_columns(first)) != 4:  # another file would be rewritten in this form
-            raise DrkitError(f"{self.path}:1: judgements are kept in TREC's four columns, got {first!r:.80}")
+            raise DrkitError(f"judgements are kept in TREC's four columns, got {first!r:.80}", where=f"{self.path}:1")
         return {(row.query_id, row.doc_id): row.relevance for row in read_qrels(self.path)}
 
     @property

@@ -37,6 +37,7 @@ from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.signals.importance import count, importance
 from tests.data.seq2seq import write_t5
+from tests.refusals import refused
 from tests.warm import warm_process
 
 
@@ -125,33 +126,31 @@ def test_queries_are_read_in_the_formats_people_have(tmp_path, name, text, packe
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("where", "text", "named"),
     [
-        (
-            "q.jsonl",
-            '{"doc_id": "a", "query": "x"}\n{"doc_id": "a"}\n',
-            r"jsonl:2: expected one of 'queries', 'query'",
-        ),
-        ("q.jsonl", '{"query": "x"}\n', r"q.jsonl:1: expected one of 'doc_id', '_id', 'id'"),
-        (
-            "q.jsonl",
-            '{"id": "a", "query": ["x", 3]}\n',
-            r"q.jsonl:1: 'query' must be a string or .*, got \['x', 3\]",
-        ),
-        ("q.jsonl", '{"id": "a", "query": 3}\n', r"q.jsonl:1: 'query' must be a string or a list of strings, got 3"),
-        ("q.jsonl", "{", r"q.jsonl:1: malformed JSON"),
-        ("q.tsv", "a\tx\nb\n", r"q.tsv:2: expected 2 cells \(doc_id, query\) .*, got 1"),
-        ("q.tsv", "a\tx\ty\n", r"q.tsv:1: expected 2 cells .*, got 3"),
-        ("q.tsv", "a\tx\n\ty\n", r"q.tsv:2: 'doc_id' is empty"),
-        ("q.csv", "id,query,n\na,x\n", r"q.csv:2: expected 3 cells \(id, query, n\) .*, got 2"),
-        ("q.txt", "a\n", r"q.txt has an unsupported format; supported: .jsonl, .json, .tsv, .csv"),
+        ("q.jsonl:2", '{"doc_id": "a", "query": "x"}\n{"doc_id": "a"}\n', ("'queries', 'query'",)),
+        ("q.jsonl:1", '{"query": "x"}\n', ("'doc_id', '_id', 'id'",)),
+        ("q.jsonl:1", '{"id": "a", "query": ["x", 3]}\n', ("'query'", "['x', 3]")),
+        ("q.jsonl:1", '{"id": "a", "query": 3}\n', ("'query'", "string", "list", "got 3")),
+        ("q.jsonl:1", "{", ("malformed", "JSON")),
+        ("q.tsv:2", "a\tx\nb\n", ("2 cells (doc_id, query)", "got 1")),
+        ("q.tsv:1", "a\tx\ty\n", ("2 cells", "got 3")),
+        ("q.tsv:2", "a\tx\n\ty\n", ("'doc_id'", "empty")),
+        ("q.csv:2", "id,query,n\na,x\n", ("3 cells (id, query, n)", "got 2")),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, name, text, said):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DrkitError, match=said):
-        list(read_queries(tmp_path / name))
-    with pytest.raises(DrkitError, match=r"absent\.tsv does not exist"):
+def test_a_bad_line_is_named(tmp_path, where, text, named):
+    path = tmp_path / where.partition(":")[0]
+    path.write_text(text)
+    with refused(*named, where=where):
+        list(read_queries(path))
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "q.txt").write_text("a\n")
+    with refused("q.txt", ".jsonl, .json, .tsv, .csv"):
+        list(read_queries(tmp_path / "q.txt"))
+    with refused("absent.tsv", "does not exist"):
         read_queries(tmp_path / "absent.tsv")
 
 

@@ -362,6 +362,7 @@ def finetuned(tmp_path):
             training=evolve(FEW, **changes),
             loss=Choice("margin-mse", MarginMseConfig()),
             negatives=2,
+            keep_steps=None,
             encoders="shared",
             exclude_self=False,
             draws=2,

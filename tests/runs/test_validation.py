@@ -40,6 +40,7 @@ from drkit.train.validation import (
 )
 from tests.runs.damages import flip_byte
 from tests.runs.test_probes import Heard, Topics, tokenizer
+from tests.runs.test_training import Collate
 from tests.torchrun import run_processes
 
 STEPS = 12
@@ -62,17 +63,6 @@ class Toy(nn.Module):
         self.steps += 1
         loss = (self.first(self.drop(x)) - x).pow(2).mean()
         return {"loss.copy": loss, "items.copy": torch.tensor(len(x))}
-
-
-class Collate:
-    def __init__(self, cut_off=None):
-        self.cut_off, self.calls = cut_off, 0
-
-    def __call__(self, examples):
-        self.calls += 1
-        if self.calls == self.cut_off:
-            raise KeyboardInterrupt
-        return {"x": torch.tensor(np.array([np.random.default_rng(e).normal(size=4) for e in examples])).float()}
 
 
 class Told:
