@@ -6,7 +6,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -23,7 +23,7 @@ from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import PSEUDO, Recipe
-from drkit.recipe.toml import recipe_toml
+from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 
 # Passages whose letters are counted; scripts are a matter of shares.
 _SAMPLE = 5000
@@ -202,7 +202,10 @@ def write_starter(suggestion: Suggestion, facts: CollectionFacts, path: Path, re
 
 
 def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, registry: Registry) -> str:
-    """Return the recipe as TOML: facts and advice at the top, the meaning beside every setting, reasons above some."""
+    """Return the recipe as TOML: facts and advice at the top, the meaning beside every setting, reasons above some.
+
+    A setting that has its default is a comment.
+    """
     head = [
         f"A recipe for {facts.name}. Run it:  drkit run {path}",
         f"What it would do, and how long that takes:  drkit run {path} --dry-run",
@@ -211,13 +214,16 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         "",
         f"Scale {suggestion.scale}: {suggestion.why}.",
         *suggestion.advice,
+        "",
+        "A line `# name = value` is a setting with its default; remove the # to change it.",
     ]
     # A path is not broken in two: the commands are there to be copied.
     broken = (wrap(escape_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
     lines = (wrapped for pieces in broken for wrapped in pieces or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     meanings = {one.path: one.meaning for one in setting_paths(suggestion.recipe, registry)}
-    body = _annotated(recipe_toml(suggestion.recipe), meanings, suggestion.reasons)
+    lines_of_recipe = _without_defaults(suggestion, registry)
+    body = _annotated(lines_of_recipe, meanings, suggestion.reasons)
     # Both forms of a control character mean the same in TOML; only one of them reaches a terminal through `cat`.
     return escape_controls(f"{comments}\n\n" + "\n".join(body) + "\n")
 
@@ -264,16 +270,32 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
         yield "More than a million passages take hours to encode on a CPU: try a sample first."
 
 
-def _annotated(toml: str, meanings: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:
+def _without_defaults(suggestion: Suggestion, registry: Registry) -> list[str]:
+    """Return the lines of a recipe; those that it reads back equal without, and that have no reason, as comments."""
+    lines = recipe_toml(suggestion.recipe).splitlines()
+    explained = {path.rpartition(".")[2] for path in suggestion.reasons}
+    for number, line in enumerate(lines):
+        setting = re.fullmatch(r"(\w+) = .*[^\[]", line)
+        if setting and setting[1] not in explained:
+            shorter = [*lines[:number], f"# {line}", *lines[number + 1 :]]
+            try:
+                is_default = recipe_from_table(parse_toml("\n".join(shorter), "recipe"), registry) == suggestion.recipe
+            except DrkitError:  # the setting has no default
+                continue
+            lines = shorter if is_default else lines
+    return lines
+
+
+def _annotated(lines: Iterable[str], meanings: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of a recipe, with the meaning behind each setting and the reason for it above."""
     table, seen = "", dict[str, int]()
-    for line in toml.splitlines():
+    for line in lines:
         if header := re.fullmatch(r"\[\[(.+)\]\]|\[(.+)\]", line):
             name = header[1] or header[2]
             if header[1]:
                 seen[name] = seen.get(name, -1) + 1
             table = _indexed(name, seen)
-        setting = re.match(r"(\w+) = ", line)
+        setting = re.match(r"(?:# )?(\w+) = ", line)
         path = f"{table}.{setting[1]}" if setting and table else setting[1] if setting else ""
         if path in reasons:
             yield f"# {escape_line(reasons[path])}"

@@ -23,6 +23,8 @@ from drkit.recipe.toml import read_table
 
 # Formats of files, tried in this order; the last ones read any texts.
 FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl", "documents")
+# Those that read any files with their endings, and leave out the others of a folder.
+_LOOSE = ("jsonl", "documents")
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
@@ -150,16 +152,24 @@ def find_collection(text: str, parts: Installed) -> str:
                 f"{', '.join(known)}"
             )
         return text
-    problems = []
+    problems, readable = [], []
     for name in (name for name in FORMATS if name in known):
         try:
             spec = parts.registry.get(Kind.COLLECTION, name)
             source = parts.registry.build(Kind.COLLECTION, name, spec.config(**{spec.shorthand: text}))
             if next(iter(source.passages()), None) is not None:
-                return f"{name}:{text}"
-            problems.append(f"{name}: no passages")
+                readable.append(name)
+            else:
+                problems.append(f"{name}: no passages")
         except DrkitError as error:
             problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
+        if readable and readable[0] not in _LOOSE:
+            break
+    if len(readable) > 1:
+        choices = " or ".join(f"{name}:{text}" for name in readable)
+        raise DrkitError(f"{text} has files of several formats, of which a collection has one; choose {choices}")
+    if readable:
+        return f"{readable[0]}:{text}"
     raise DrkitError(
         f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
         + "\n".join(f"  - {problem}" for problem in problems)

@@ -1,6 +1,7 @@
 """`drkit init`: what it finds in data of any format, and the recipe that it writes."""
 
 import json
+import re
 
 import pytest
 
@@ -137,6 +138,15 @@ def test_compose_takes_a_path_as_init_does(beir, run_drkit, tmp_path):
     assert "COLLECTION" in err
 
 
+def test_a_folder_of_texts_and_documents_names_both_formats(tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"id": "a", "text": "one"}\n')
+    assert find_collection(str(tmp_path), PARTS) == f"jsonl:{tmp_path}"
+    (tmp_path / "guide.md").write_text("# Wings\nLift.")
+    with pytest.raises(DrkitError, match=f"choose jsonl:{tmp_path} or documents:{tmp_path}"):
+        find_collection(str(tmp_path), PARTS)
+    assert find_collection(f"jsonl:{tmp_path}", PARTS) == f"jsonl:{tmp_path}"
+
+
 def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     with pytest.raises(DrkitError, match="is in no known format"):
@@ -178,8 +188,11 @@ def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
     path = tmp_path / "r.toml"
     write_starter(found, facts, path, PARTS.registry)
     text = path.read_text(encoding="utf-8")
-    assert parse_toml(text, "r") == parse_toml(recipe_toml(found.recipe), "r")
+    complete = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    assert parse_toml(complete, "r") == parse_toml(recipe_toml(found.recipe), "r")
     assert read_recipe(path, PARTS.registry) == found.recipe
+    active = re.findall(r"^\w+ = ", text, flags=re.MULTILINE)
+    assert len(active) < len(re.findall(r"^# \w+ = ", text, flags=re.MULTILINE))
     assert "# passages: 403;" in text
     assert "# Scale small: from scratch" in text
     lines = text.splitlines()
