@@ -29,14 +29,14 @@ def drkit_components() -> Sequence[ComponentSpec]:
 def drkit_recipes() -> Mapping[str, Traversable]:
     """Return the recipes that `drkit compose` starts from if no paper is named, with and without a pipeline."""
     folder = files("drkit") / "recipes"
-    return {name: folder / f"{name}.toml" for name in ("default", "transformer", "texts", "low-resource")}
+    return {name: folder / f"{name}.toml" for name in ("default", "low-resource", "texts", "words")}
 
 
 @hookimpl
 def drkit_pipelines() -> Mapping[str, Traversable]:
     """Return the fine-tuning pipelines of papers; each can follow any pre-training."""
     folder = files("drkit") / "recipes" / "pipelines"
-    names = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
+    names = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage", "words")
     return {name: folder / f"{name}.toml" for name in names}
 
 

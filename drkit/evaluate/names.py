@@ -1,18 +1,26 @@
 """Systems that every run may have: their ids in folders, run files and options, and their names in tables and texts."""
 
-BM25_NAME, AS_IT_IS, INITIAL, BASELINE, HYBRID_NAME = "bm25", "as-it-is", "initial", "no-pretraining", "hybrid"
+from drkit.recipe.schema import LABELS_ONLY, MASKED_LM
+
+BM25_NAME, AS_IT_IS, INITIAL, HYBRID_NAME = "bm25", "as-it-is", "initial", "hybrid"
 # The encoder from which a run starts, in either reading.
 STARTS = (INITIAL, AS_IT_IS)
-_NAMES = {BM25_NAME: "BM25", AS_IT_IS: "as it is", INITIAL: "as it starts", BASELINE: "without pre-training"}
+_NAMES = {
+    BM25_NAME: "BM25",
+    AS_IT_IS: "as it is",
+    INITIAL: "as it starts",
+    LABELS_ONLY: "labels only",
+    MASKED_LM: "masked LM",
+}
 # Whose names need a noun in a sentence.
-_ENCODERS = (AS_IT_IS, INITIAL, BASELINE)
+_ENCODERS = (AS_IT_IS, INITIAL)
 
 
 def system_name(system: str) -> str:
     """Return the name of a system in tables and charts: its id, unless every run may have it.
 
-    >>> system_name("no-pretraining"), system_name("retriever-1")
-    ('without pre-training', 'retriever-1')
+    >>> system_name("labels-only"), system_name("retriever-1")
+    ('labels only', 'retriever-1')
     """
     return _NAMES.get(system, system)
 

@@ -17,7 +17,6 @@ from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import (
     AS_IT_IS,
-    BASELINE,
     BM25_NAME,
     HYBRID_NAME,
     INITIAL,
@@ -25,6 +24,7 @@ from drkit.evaluate.names import (
     system_name,
 )
 from drkit.evaluate.significance import TTest, holm, paired_t_test
+from drkit.recipe.schema import BASELINES
 
 LEVEL = 0.05
 CAPTION = (
@@ -157,13 +157,13 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
 def verdict(results: Mapping[str, Any]) -> list[str]:
     """Return in words, by the first measure of an evaluation's results, what its retriever gained.
 
-    The `compared` retriever is tested against the encoder it started from, no pre-training, and BM25; a re-ranker
-    against the retriever whose hits it ranks; the hybrid against BM25, with its weight.
+    The `compared` retriever is tested against the encoder it started from, the baselines of pre-training, and BM25; a
+    re-ranker against the retriever whose hits it ranks; the hybrid against BM25, with its weight.
     """
     measure, compared = results["measures"][0], results["compared"]
     values = {row["system"]: row["values"][measure] for row in results["rows"]}
     lines = []
-    for other in (AS_IT_IS, INITIAL, BASELINE, BM25_NAME):
+    for other in (AS_IT_IS, INITIAL, *BASELINES, BM25_NAME):
         if other in values and other != compared:
             p = results["against"].get(other, {}).get(measure)
             pair = (values[compared], values[other])

@@ -25,7 +25,9 @@ from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_tabl
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 # What a pipeline follows if no paper is named, and it has no recipe of its own.
-_BASE = "transformer"
+_BASE = "default"
+# The choices of a request that only pre-training has.
+_OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
 # The choice of no part.
 NONE = "none"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
@@ -89,6 +91,12 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):
         table["pretrain"] = _pretraining(pretrain, request, parts.registry)
+    elif unread := [name for name in _OF_PRETRAINING if getattr(request, name)]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in unread)
+        raise DrkitError(
+            f"the recipe {table['name']!r} has no pre-training, so {options} cannot be part of it: leave this out, or "
+            f"choose another recipe (--paper) or pipeline (--pipeline)"
+        )
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
     for assignment in request.settings:
@@ -122,7 +130,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
 def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
     """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name."""
     if pipeline is None:
-        return "default"
+        return _BASE
     chosen = parts.pipelines.get(pipeline)
     own = [one for one in parts.recipes.items() if (one.name, one.provider) == (chosen.name, chosen.provider)]
     return parts.recipes.name_of(own[0]) if own else _BASE
@@ -356,6 +364,8 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
 def _names_of_tasks(pretrain: Mapping[str, Any]) -> list[str]:
     """Return the masker, context and decoder of the decoder `main`, and the names of the other decoders."""
     decoders = _inner(pretrain, "decoders")
+    if not pretrain:
+        return []
     if not decoders:
         return [_use(_inner(pretrain, "encoder").get("masker", "")), "no-decoder"]
     main = _inner(decoders, MAIN)

@@ -39,6 +39,8 @@ PoolingName = Annotated[str, Kind.POOLING]
 ENCODER = "encoder"
 # The decoder that the options of the command line choose.
 MAIN = "main"
+# The loss of masked language modelling.
+MLM = "mlm"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
 
@@ -343,6 +345,23 @@ class Pretrain(Training):
         """The steps whose checkpoints are kept, by the names that rounds start from: `pretrained@10000`."""
         return {f"{PRETRAINED}@{step}": step for step in self.keep_steps or ()}
 
+    @property
+    def is_masked_lm(self) -> bool:
+        """Whether masked LM of the encoder is the only task."""
+        return not self.decoders and all(loss.use == MLM for loss in self.encoder.losses.values())
+
+    def without_decoders(self) -> Pretrain:
+        """Return the same schedule with the encoder's masked LM as the only task: what decoders are compared with."""
+        mlm = {name: evolve(loss, weight=1.0) for name, loss in self.encoder.losses.items() if loss.use == MLM}
+        encoder = evolve(self.encoder, losses=mlm)
+        return evolve(
+            self,
+            encoder=encoder,
+            decoders={},
+            keep_steps=None,
+            probe=evolve(self.probe, every=0, patience=0, keep_best=False),
+        )
+
     def losses(self) -> dict[str, tuple[str, WeightedLoss]]:
         """Return the side and the loss of each term, by its name in logs: `encoder_mlm`, `main_mlm`."""
         sides = {ENCODER: self.encoder.losses, **{name: task.losses for name, task in self.decoders.items()}}
@@ -354,6 +373,7 @@ _SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the trai
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
+LABELS_ONLY, MASKED_LM = BASELINES = ("labels-only", "masked-lm")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
 _FINDERS = ("bm25", "encoder")
 # Those of Snowball, without second stemmers of a language.
@@ -530,7 +550,12 @@ class Finetune(Training):
     left_out: tuple[str, ...] = setting(
         (), None, "re-ranker and rounds of the paper that the small scale leaves out", observes=True
     )
-    baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
+    baselines: tuple[str, ...] = setting(
+        (LABELS_ONLY,),
+        deep_iterable(in_(BASELINES)),
+        "also fine-tune, for comparison: labels-only, the same encoder without pre-training; masked-lm, one that was "
+        "pre-trained for as many steps without the decoders",
+    )
 
     def for_round(self, current: Round) -> Finetune:
         """Return these settings with those that the round overrides."""

@@ -1,7 +1,7 @@
 """Plan a run: from a recipe to its stages, in order, with the inputs that each stage reads from earlier ones.
 
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> [pseudo-queries] -> initial -> pretrained
-               -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
+               -> negatives, labels-only, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
                -> [choice-runs -> choice] -> encoder, index, bm25, runs, dev-runs -> hybrid -> evaluation -> report
 
@@ -24,10 +24,10 @@ from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
-from drkit.evaluate.names import AS_IT_IS, BASELINE, HYBRID_NAME, INITIAL, system_in_words
+from drkit.evaluate.names import AS_IT_IS, HYBRID_NAME, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.schema import INITIAL as FROM_INITIAL
-from drkit.recipe.schema import PRETRAINED, PSEUDO, Recipe
+from drkit.recipe.schema import LABELS_ONLY, PRETRAINED, PSEUDO, Recipe
 from drkit.runs.plan_encoder import (
     PASSAGES,
     plan_encoder,
@@ -401,4 +401,4 @@ def _steps_of_systems(recipe: Recipe) -> dict[str, dict[str, int | None]]:
         return {}
     starts = {FROM_INITIAL: 0, **kept, PRETRAINED: None}
     tuned = {one.name: starts[one.start] for one in rounds if one.start in starts}
-    return {FINETUNED: {BASELINE: 0, **tuned}, WITH: {INITIAL: 0, AS_IT_IS: 0, **kept, PRETRAINED: None}}
+    return {FINETUNED: {LABELS_ONLY: 0, **tuned}, WITH: {INITIAL: 0, AS_IT_IS: 0, **kept, PRETRAINED: None}}

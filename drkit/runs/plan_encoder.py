@@ -25,6 +25,7 @@ from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities
 from drkit.recipe.schema import (
     FROM_SCRATCH,
     GIVEN,
+    PRETRAINED,
     PSEUDO,
     Choice,
     EncoderSettings,
@@ -34,7 +35,7 @@ from drkit.recipe.schema import (
     Recipe,
 )
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, files_state, settings_from
-from drkit.runs.stages.pretrain import KEPT, PRETRAIN
+from drkit.runs.stages.pretrain import KEPT, PRETRAIN, PRETRAINED_ALONE
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
 from drkit.runs.stages.start import (
     ENCODER_FROM_SCRATCH,
@@ -138,35 +139,51 @@ def _tokens_of_pretraining(builder: PlanBuilder) -> StageOutput:
 
 def plan_encoder(builder: PlanBuilder) -> str:
     """Add the stages up to the encoder that fine-tuning starts from; returns the name of the last one."""
-    recipe = builder.recipe
-    signals = required_signals(recipe.pretrain, builder.registry)
-    required = required_capabilities(recipe.pretrain, builder.registry)
+    recipe, registry = builder.recipe, builder.registry
+    signals, required = required_signals(recipe.pretrain, registry), required_capabilities(recipe.pretrain, registry)
     texts = _plan_contexts(builder, signals, required)
     if recipe.pseudo_queries and not recipe.pseudo_queries.searches_with_encoder:
         plan_pseudo_queries(builder, recipe.pseudo_queries)
     _plan_initial(builder)
-    texts |= _plan_signals(builder, signals, texts)
     pretrain = recipe.pretrain
     if pretrain is None:
         return INITIAL
+    name = _plan_pretraining(builder, PRETRAINED, pretrain, texts)
+    for kept, step in pretrain.kept.items():
+        checkpoint = {"checkpoint": StageOutput(name, kept)}
+        builder.add(kept, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})
+    return name
+
+
+def plan_masked_lm(builder: PlanBuilder, pretrain: Pretrain) -> str:
+    """Add the pre-training without decoders, which a baseline starts from."""
+    alone, spans = pretrain.without_decoders(), builder.has(SPANS)
+    return _plan_pretraining(
+        builder, PRETRAINED_ALONE, alone, {"spans" if spans else "tokens": _pretraining_texts(builder)}
+    )
+
+
+def _plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> str:
+    """Add a pre-training, its signals and generator."""
+    required = required_capabilities(pretrain, builder.registry)
     inputs = {"start": StageOutput(INITIAL), **texts}
+    inputs |= _plan_signals(builder, required_signals(pretrain, builder.registry), texts)
     if builder.has(MIXTURE):
         inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
         inputs["generator"] = StageOutput(_plan_generator(builder, pretrain, settings))
-    name = builder.add(
-        "pretrained",
+    return builder.add(
+        name,
         PRETRAIN,
         f"pre-train with {_tasks_in_words(pretrain)}, "
         f"{describe_schedule(pretrain)}{_choice_by_probes(builder, pretrain.probe)}",
-        {**inputs, **_probe_inputs(builder)},
-        extra={"reading": evolve(settings_from(TextReading, recipe), passages_per_document=None)},
+        {**inputs, **_probe_inputs(builder, pretrain.probe)},
+        extra={
+            "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),
+            "pretrain": pretrain,
+        },
     )
-    for kept, step in pretrain.kept.items():
-        checkpoint = {"checkpoint": StageOutput(name, kept)}
-        builder.add(kept, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})
-    return name
 
 
 def _tasks_in_words(pretrain: Pretrain) -> str:
@@ -213,14 +230,15 @@ def plan_pseudo_queries(
     )
 
 
-def _probe_inputs(builder: PlanBuilder) -> dict[str, StageOutput]:
+def _probe_inputs(builder: PlanBuilder, probe: Probe) -> dict[str, StageOutput]:
     """Return the inputs of probes, observed if probes only measure and so do not affect the result."""
-    pretrain, split = builder.recipe.pretrain, _probed_split(builder)
+    split = _probed_split(builder)
     parts: dict[str, StageOutput] = {"tokens": TOKENS, "passages": PASSAGES}
     if split:
         parts[split] = split_of(split)
-    is_observed = pretrain is None or not pretrain.probe.chooses
-    return {f"probe/{name}": StageOutput(part.stage, part.path, observed=is_observed) for name, part in parts.items()}
+    return {
+        f"probe/{name}": StageOutput(part.stage, part.path, observed=not probe.chooses) for name, part in parts.items()
+    }
 
 
 def _probed_split(builder: PlanBuilder) -> str | None:

@@ -1,6 +1,6 @@
 """Plan the second half of a run: the retrievers in order, each with its own negatives, and the re-ranker.
 
-negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> negatives-retriever-2 -> retriever-2
+negatives-retriever-1 -> labels-only, retriever-1 -> index-retriever-1 -> negatives-retriever-2 -> retriever-2
 -> index-retriever-2 -> negatives-reranker -> reranker -> teacher-retriever-3 -> retriever-3
 """
 
@@ -16,13 +16,15 @@ from drkit.core.files import local_path, path_state
 from drkit.core.spec import TEACHER, Kind
 from drkit.data.rows import require_file
 from drkit.errors import DrkitError, ProblemsError
-from drkit.evaluate.names import AS_IT_IS, BASELINE, system_in_words, system_name
+from drkit.evaluate.names import AS_IT_IS, system_in_words
 from drkit.evaluate.names import INITIAL as INITIAL_ENCODER
 from drkit.miners.specs import HasAnswerConfig, RunFileConfig, refresh_settings
 from drkit.recipe.parts import received_columns
 from drkit.recipe.schema import (
     INITIAL,
     JUDGED,
+    LABELS_ONLY,
+    MASKED_LM,
     PRETRAINED,
     PREVIOUS,
     PSEUDO,
@@ -37,7 +39,7 @@ from drkit.recipe.schema import (
     source_name,
 )
 from drkit.runs.plan_columns import refuse_missing_values
-from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
+from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, plan_masked_lm, split_of, training_split
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.columns import COLUMN
@@ -104,11 +106,10 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
         negatives = ""
         if current.miners and retriever.settings.negatives:
             negatives = _plan_negatives(builder, current.name, current.miners, previous, current.pairs)
-        is_measured = finetune.baseline and bool(builder.splits)  # without judged queries, nobody would see it
-        if current is compared and is_measured and retriever.start != INITIAL_ENCODER:
-            settings = evolve(retriever.settings, keep_steps=None)
-            baseline = evolve(retriever, name=BASELINE, start=INITIAL_ENCODER, settings=settings)
-            systems.append(_plan_retriever(builder, baseline, negatives))
+        if current is compared and retriever.start != INITIAL_ENCODER:
+            alone = evolve(retriever, settings=evolve(retriever.settings, keep_steps=None))
+            for name, origin in _baselines(builder):
+                systems.append(_plan_retriever(builder, evolve(alone, name=name, start=origin), negatives))
         trained = _plan_retriever(builder, retriever, negatives)
         systems += [*_plan_kept(builder, trained), trained]
         starts |= {name: f"{trained.stages[0]}@{name.rpartition('@')[2]}" for name in finetune.kept(current)}
@@ -122,14 +123,26 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
     return systems
 
 
+def _baselines(builder: PlanBuilder) -> Iterator[tuple[str, str]]:
+    """Yield the retrievers that the first labelled round is compared with, and what each starts from."""
+    pretrain, finetune = builder.recipe.pretrain, builder.recipe.finetune
+    assert finetune is not None
+    if not builder.splits:  # without judged queries, nobody would see it
+        return
+    if LABELS_ONLY in finetune.baselines:
+        yield LABELS_ONLY, INITIAL_ENCODER
+    if MASKED_LM in finetune.baselines and pretrain and not pretrain.is_masked_lm:
+        yield MASKED_LM, plan_masked_lm(builder, pretrain)
+
+
 def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
-    """Return the initial encoder as a system to evaluate; none if its weights are random.
+    """Return the initial encoder as a system to evaluate.
 
     An existing encoder is read with the pooling, lengths and prompts that it declares, not those of the recipe.
     """
     encoder = builder.recipe.encoder
     if encoder.pretrained is None:
-        return [] if encoder.init_embeddings == "random" else [PlannedSystem(INITIAL_ENCODER, (INITIAL_ENCODER,))]
+        return [PlannedSystem(INITIAL_ENCODER, (INITIAL_ENCODER,))]
     try:
         reading = declared_reading(encoder.pretrained, reading_of(builder))
     except DrkitError as error:
@@ -251,7 +264,7 @@ def _plan_retriever(builder: PlanBuilder, retriever: _Retriever, negatives: str)
         inputs[f"column/{name}"] = StageOutput(_plan_column(builder, retriever, negatives, name, column))
     if refreshed and RERANKER in _required_by(builder, refreshed):
         inputs["reranker"] = StageOutput(RERANKER)
-    origin = system_name(BASELINE) if retriever.name == BASELINE else f"from {retriever.start}"
+    origin = "without pre-training" if retriever.name == LABELS_ONLY else f"from {retriever.start}"
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     # How texts are encoded for search repeats no training that neither mines again nor is validated.

@@ -14,13 +14,14 @@ from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import Scores
-from drkit.evaluate.names import BASELINE, BM25_NAME, HYBRID_NAME, STARTS, system_name
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
+from drkit.recipe.schema import BASELINES
 from drkit.search import read_run
 
 # Systems that say nothing about a recipe: what it starts from, and what it is compared with.
-_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS, BASELINE)
+_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS, *BASELINES)
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage

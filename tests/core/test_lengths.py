@@ -78,7 +78,7 @@ def test_spans_are_as_long_as_the_recipe_says(texts):
     assert fit_lengths(request, PARTS) == (request, ())
 
 
-@pytest.mark.parametrize(("paper", "limit"), [(None, 512), ("retromae", 256)])
+@pytest.mark.parametrize(("paper", "limit"), [("words", 512), (None, 256), ("retromae", 256)])
 def test_long_texts_are_cut_at_a_limit(tmp_path, paper, limit):
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"id": "1", "text": "word " * 5000}), encoding="utf-8")

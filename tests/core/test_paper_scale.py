@@ -360,7 +360,7 @@ def numbers_of_the_small_scale(found: NamedFile, *tables: str) -> dict[str, dict
 @pytest.mark.parametrize("paper", PAPERS)
 def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(paper, defaults):
     small = {
-        **numbers_of_the_small_scale(PARTS.recipe("transformer"), "pretrain", "finetune"),
+        **numbers_of_the_small_scale(PARTS.recipe("default"), "pretrain", "finetune"),
         **numbers_of_the_small_scale(PARTS.pipeline("three-stage"), "reranker"),
     }
     recipe = at_paper_scale(paper)
@@ -382,7 +382,7 @@ def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(pape
 
 
 # Not the paper's: how the run is watched, and how fast it is.
-WATCHED = ("bf16", "save_steps", "validation", "baseline", "probe", "rounds", "name")
+WATCHED = ("bf16", "save_steps", "validation", "baselines", "probe", "rounds", "name")
 # SimLM, table 11 ("Wikipedia") and appendix B.
 ON_NQ = {"pretrain": {"max_steps": 200000}, "rounds": {"max_steps": 20000, "learning_rate": 5e-6}}
 
@@ -436,7 +436,8 @@ def texts_of_a_row(recipe):
     """Return each training of a recipe, and how many texts one of its rows has."""
     rounds = [recipe.finetune.for_round(one) for one in recipe.finetune.rounds]
     reranker = [(recipe.reranker, 1 + recipe.reranker.negatives)] if recipe.reranker else []
-    return [(recipe.pretrain, 1), *((one, 2 + one.negatives) for one in rounds), *reranker]
+    pretraining = [(recipe.pretrain, 1)] if recipe.pretrain else []
+    return [*pretraining, *((one, 2 + one.negatives) for one in rounds), *reranker]
 
 
 @pytest.mark.parametrize("pipeline", [None, *sorted(PARTS.pipelines)])

@@ -21,7 +21,7 @@ from tests.refusals import refused
 PARTS = installed()
 REGISTRY = PARTS.registry
 SIZES = ("100", "300", "1k", "3k", "10k", "all")
-PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
+PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage", "words")
 
 
 def rounds(recipe):
@@ -64,8 +64,8 @@ def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
     recipe = compose(ComposeRequest(paper=paper, pipeline=pipeline, encoder=encoder), PARTS)
     check(recipe, REGISTRY)
     assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
-    # From scratch, two pipelines have the default's word vectors, but not under a paper.
-    own = encoder is None and pipeline in ("low-resource", "texts")
+    # From scratch, three pipelines have word vectors, but not under a paper.
+    own = encoder is None and pipeline in ("low-resource", "texts", "words")
     for other in ((paper and "retromae"),) if own else (None, "retromae"):
         another = compose(ComposeRequest(paper=other, pipeline=pipeline, encoder=encoder), PARTS)
         assert recipe.finetune == another.finetune
@@ -175,7 +175,7 @@ def test_the_plan_of_three_stages():
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
     assert made["retriever-distilled"].inputs["start"] == StageOutput("pretrained")
-    retrievers = ("initial", "no-pretraining", "retriever-1", "retriever-2", "retriever-distilled")
+    retrievers = ("initial", "labels-only", "retriever-1", "retriever-2", "retriever-distilled")
     assert made["choice"].settings.candidates == retrievers, "a re-ranker is no encoder"
     chosen = {"choice": StageOutput("choice", "chosen.txt")}
     assert made["encoder"].inputs == {**{f"checkpoint/{name}": StageOutput(name) for name in retrievers}, **chosen}
@@ -183,7 +183,7 @@ def test_the_plan_of_three_stages():
     assert made["evaluation"].settings.systems == (
         "bm25",
         "initial",
-        "no-pretraining",
+        "labels-only",
         "retriever-1",
         "retriever-2",
         "reranker",
@@ -236,13 +236,15 @@ def test_the_low_resource_pipeline_is_a_learning_curve():
     assert stages(compose(ComposeRequest(), PARTS))["report"].settings.curve == {}
 
 
-def test_from_scratch_the_learning_curve_is_that_of_the_defaults_word_vectors():
+def test_from_scratch_the_learning_curve_is_that_of_the_word_vectors():
     recipe = compose(ComposeRequest(pipeline="low-resource"), PARTS)
-    default = compose(ComposeRequest(), PARTS)
-    assert evolve(recipe.encoder, passage_length=256) == default.encoder
-    assert recipe.pseudo_queries == default.pseudo_queries
-    settings = [one.finetune.for_round(one.finetune.rounds[0]) for one in (recipe, default)]
-    assert evolve(settings[0], rounds=(), pipeline="", baseline=True) == evolve(settings[1], rounds=())
+    words = compose(ComposeRequest(pipeline="words"), PARTS)
+    assert evolve(recipe.encoder, passage_length=256) == words.encoder
+    assert recipe.pseudo_queries == words.pseudo_queries
+    settings = [one.finetune.for_round(one.finetune.rounds[0]) for one in (recipe, words)]
+    assert evolve(settings[0], rounds=(), pipeline="words", baselines=("labels-only",)) == evolve(
+        settings[1], rounds=()
+    )
     made = stages(recipe)
     settings = made["report"].settings
     assert settings.unlabelled == ("initial", "as-it-is", "unsupervised")
@@ -255,11 +257,11 @@ def test_from_scratch_the_learning_curve_is_that_of_the_defaults_word_vectors():
     assert {*settings.curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
 
 
-def test_texts_alone_take_the_defaults_word_vectors_unless_a_paper_brings_its_encoder():
-    default = compose(ComposeRequest(), PARTS)
+def test_texts_alone_take_word_vectors_unless_a_paper_brings_its_encoder():
+    words = compose(ComposeRequest(pipeline="words"), PARTS)
     alone = compose(ComposeRequest(pipeline="texts"), PARTS)
-    assert alone.encoder == default.encoder
-    assert alone.finetune.training_only() == default.finetune.training_only()
+    assert alone.encoder == words.encoder
+    assert alone.finetune.training_only() == words.finetune.training_only()
     assert [[miner.use for miner in one.miners] for one in alone.finetune.rounds] == [[], ["dense", "margin"]]
     assert compose(ComposeRequest(pipeline="texts", paper="retromae"), PARTS).encoder.layers == 1
     with_encoder = compose(ComposeRequest(pipeline="texts", encoder="some/encoder"), PARTS)
@@ -427,12 +429,11 @@ def test_the_first_round_mines_with_the_encoder_that_the_run_starts_from():
         (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "1.miners", "'refresh'"),
         (("finetune.rounds.1.start=retriever-2",), "1.start", "'retriever-2'; allowed: pretrained, previous"),
         (("finetune.rounds.1.start=retreiver-1",), "1.start", "'retreiver-1'; allowed: pretrained, previous"),
-        (("pseudo_queries=none",), "0.pairs", "[pseudo_queries]"),
     ],
 )
 def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, setting, named):
     with refused(named, setting=f"finetune.rounds.{setting}", error=ProblemsError):
-        check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
+        check(compose(ComposeRequest(pipeline="two-stage", settings=settings), PARTS), REGISTRY)
 
 
 def test_a_reranker_without_rounds_before_it_is_refused():
@@ -480,7 +481,28 @@ def test_a_pipeline_alone():
     made = stages(recipe)
     assert "pretrained" not in made
     assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {StageOutput("initial")}
-    assert "no-pretraining" not in made
+    assert "labels-only" not in made
+
+
+def test_parts_are_compared_with_masked_lm_of_as_many_steps():
+    recipe = compose(ComposeRequest(masker="pmi", decoder="enhanced"), PARTS)
+    made = stages(recipe)
+    alone, own = made["pretrained-masked-lm"], made["pretrained"]
+    assert made["masked-lm"].inputs == {**made["retriever-1"].inputs, "start": StageOutput("pretrained-masked-lm")}
+    assert made["masked-lm"].settings == made["retriever-1"].settings
+    assert alone.settings.pretrain.training_only() == own.settings.pretrain.training_only()
+    assert [*alone.settings.pretrain.losses()] == ["encoder_mlm"]
+    assert alone.settings.pretrain.encoder.masker == own.settings.pretrain.encoder.masker
+    assert not [name for name in alone.inputs if name.startswith("signals")], "PMI is the decoder's"
+    assert not {"masked-lm", "pretrained-masked-lm"} & {*stages(compose(ComposeRequest(decoder="none"), PARTS))}
+    unlabelled = compose(ComposeRequest(settings=("pretrain.encoder.losses.mlm=none",)), PARTS)
+    with pytest.raises(ProblemsError, match=r"mlm@encoder.* @ finetune\.baselines"):
+        check(unlabelled, REGISTRY)
+
+
+def test_the_words_have_no_pre_training_that_parts_could_be_of():
+    with pytest.raises(DrkitError, match="--masker, --decoder"):
+        compose(ComposeRequest(pipeline="words", masker="pmi", decoder="enhanced"), PARTS)
 
 
 def systems(request):
@@ -488,12 +510,13 @@ def systems(request):
 
 
 def test_the_table_begins_with_the_encoder_that_the_run_starts_from():
-    rounds = ("no-pretraining", "retriever-1", "retriever-2")
-    assert systems(ComposeRequest()) == ("bm25", "initial", "unsupervised", *rounds, "hybrid")
+    rounds = ("labels-only", "retriever-1", "retriever-2")
+    assert systems(ComposeRequest()) == ("bm25", "initial", "labels-only", "masked-lm", "retriever-1", "hybrid")
+    assert systems(ComposeRequest(pipeline="words")) == ("bm25", "initial", "unsupervised", *rounds[:-1], "hybrid")
     assert systems(ComposeRequest(pipeline="two-stage")) == ("bm25", "initial", *rounds, "hybrid")
     given = ComposeRequest(encoder="some/encoder")
-    assert systems(given) == ("bm25", "as-it-is", "no-pretraining", "retriever-1", "retriever-2", "hybrid")
-    assert "initial" not in systems(ComposeRequest(scale="paper")), "random weights are noise"
+    assert systems(given) == ("bm25", "as-it-is", "labels-only", "retriever-1", "retriever-2", "hybrid")
+    assert "initial" in systems(ComposeRequest(scale="paper"))
     assert "as-it-is" not in systems(evolve(given, settings=("evaluation.start=false",)))
 
 
@@ -526,8 +549,8 @@ def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
     for split in ("train", "test"):
         (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    by_wish = plan(compose(ComposeRequest(settings=("evaluation.export=last",)), PARTS), REGISTRY)
-    without_dev = plan(compose(ComposeRequest(collection=f"beir:{tmp_path}"), PARTS), REGISTRY)
+    by_wish = plan(compose(ComposeRequest(pipeline="two-stage", settings=("evaluation.export=last",)), PARTS), REGISTRY)
+    without_dev = plan(compose(ComposeRequest(pipeline="two-stage", collection=f"beir:{tmp_path}"), PARTS), REGISTRY)
     for made in (by_wish, without_dev):
         by_name = {stage.name: stage for stage in made.stages}
         assert by_name["encoder"].inputs == {"checkpoint/retriever-2": StageOutput("retriever-2")}
@@ -553,14 +576,13 @@ def test_a_model_that_is_not_there_is_told_before_anything_runs(setting, tmp_pat
 
 
 def test_rounds_learn_from_pseudo_queries_and_then_from_judgements():
-    made = stages(compose(ComposeRequest(), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="words"), PARTS))
     inputs = {name: {key: str(part) for key, part in stage.inputs.items()} for name, stage in made.items()}
     assert inputs["unsupervised"]["train"].startswith("pseudo-queries")
-    assert inputs["unsupervised"]["start"] == "pretrained"
+    assert inputs["unsupervised"]["start"] == "initial"
     for name, start in {
-        "no-pretraining": "initial",
+        "labels-only": "initial",
         "retriever-1": "unsupervised",
-        "retriever-2": "unsupervised",
     }.items():
         assert inputs[name]["start"] == start
         assert inputs[name]["train"] == "collection/train"
@@ -568,7 +590,9 @@ def test_rounds_learn_from_pseudo_queries_and_then_from_judgements():
 
 def test_without_training_queries_a_recipes_own_rounds_end_with_the_pseudo_queries(tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"id": "d", "text": "a b c"}\n')
-    planned = plan(compose(ComposeRequest(collection=f"jsonl:{tmp_path / 'texts.jsonl'}"), PARTS), REGISTRY)
+    texts = f"jsonl:{tmp_path / 'texts.jsonl'}"
+    request = ComposeRequest(pipeline="words", collection=texts, settings=("finetune.pipeline=''",))
+    planned = plan(compose(request, PARTS), REGISTRY)
     names = [stage.name for stage in planned.stages]
     assert "unsupervised" in names
     assert "retriever-1" not in names
@@ -579,13 +603,14 @@ def test_without_training_queries_a_recipes_own_rounds_end_with_the_pseudo_queri
     ("settings", "setting", "named"),
     [
         (("finetune.loss=listwise",), "finetune.loss", "losses that fit: contrastive"),
+        (("pseudo_queries=none",), "finetune.rounds.0.pairs", "[pseudo_queries]"),
         (("finetune.rounds.0.pairs=judged", "pseudo_queries.count=2"), "pseudo_queries", "pairs = 'pseudo'"),
         (("finetune.rounds.0.pairs=both",), "finetune.rounds[0].pairs", "('judged', 'pseudo')"),
     ],
 )
 def test_losses_and_queries_that_no_round_can_use_are_refused(settings, setting, named):
     with refused(named, setting=setting, error=ProblemsError):
-        check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
+        check(compose(ComposeRequest(pipeline="words", settings=settings), PARTS), REGISTRY)
 
 
 def test_a_miner_that_is_asked_for_is_used():

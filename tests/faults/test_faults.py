@@ -36,7 +36,7 @@ TINY = [
 ]
 FINETUNE = [
     *("--set=finetune.max_steps=2", "--set=finetune.save_steps=1", "--set=finetune.per_device_train_batch_size=3"),
-    *("--set=evaluation.depth=10", "--set=evaluation.start=false", "--set=finetune.baseline=false"),
+    *("--set=evaluation.depth=10", "--set=evaluation.start=false", "--set=finetune.baselines=[]"),
 ]
 RECIPES = {
     "three-stage": [

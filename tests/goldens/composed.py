@@ -47,7 +47,7 @@ CHOICES: tuple[dict[str, Any], ...] = (
 
 def requests() -> Iterator[ComposeRequest]:
     """Yield every recipe at every scale with every pipeline, then some of them with other parts and settings."""
-    papers = sorted({*PARTS.recipes} - {"transformer", *PARTS.pipelines})
+    papers = sorted({*PARTS.recipes} - {*PARTS.pipelines})
     for paper, pipeline, scale in product((None, *papers), (None, *PARTS.pipelines), SCALES):
         yield ComposeRequest(paper=paper, pipeline=pipeline, **scale)
     for paper, scale, choice in product((None, "simlm", "cpdae", "cotmae"), SCALES, CHOICES):

@@ -277,7 +277,7 @@ def test_a_comparison_names_the_system_of_each_run_in_which_they_differ(runs, tm
     folders = [runs["seed-1"], runs["uniform"]]
     page = collect_page(folders, PARTS, ReportOptions())
     assert page.notes[0] == "Each run is represented by its system 'retriever-1'."
-    other = collect_page(folders, PARTS, ReportOptions(system="no-pretraining"))
+    other = collect_page(folders, PARTS, ReportOptions(system="labels-only"))
     assert "are the same encoder, byte for byte" in other.notes[1]
     assert len(page.notes) == 1
     with pytest.raises(DrkitError, match="not every run has the system 'retriever-9'"):

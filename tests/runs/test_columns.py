@@ -290,7 +290,7 @@ def computed_run(tmp_path, beir, loss, columns, *settings):
     """Run a round of fine-tuning whose columns are computed by a package in `tmp_path`."""
     sizes = [one for one in TINY if "packages" not in one and "pretrain." not in one]
     arguments = ("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--miner", "random", *sizes)
-    arguments += (f"--set=finetune.loss={loss}", "--set=finetune.baseline=false", *settings)
+    arguments += (f"--set=finetune.loss={loss}", "--set=finetune.baselines=[]", *settings)
     arguments += ("--set=evaluation.bm25=false", "--set=evaluation.start=false", "--set=encoder.layers=1")
     arguments += tuple(f"--set=finetune.columns.{name}={source}" for name, source in columns.items())
     run = command(*arguments, "--run-dir", tmp_path / "run")
@@ -455,7 +455,7 @@ def test_a_strangers_loss_has_columns_of_its_own_through_a_run_that_was_interrup
         columns += [f"--set=finetune.columns.age={{use='file:{tmp_path / 'ages.tsv'}', default=30}}"]
         arguments = command(
             *("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--set=finetune.loss=weighted"),
-            *("--set=finetune.gradient_cache_chunk=5", "--set=finetune.baseline=false", "--miner", "random"),
+            *("--set=finetune.gradient_cache_chunk=5", "--set=finetune.baselines=[]", "--miner", "random"),
             *sizes,
             *columns,
             *settings,

@@ -101,5 +101,5 @@ def test_the_setting_repeats_no_training_that_does_not_mine_again(run):
     _, options, _ = run
     stages = json.loads(drkit("compose", *options, "--dry-run", "--json").stdout)["stages"]
     states = {stage["stage"]: stage["state"] for stage in stages}
-    assert {states[name] for name in ("tokens", "pretrained", "no-pretraining", "retriever-1")} == {"kept"}
+    assert {states[name] for name in ("tokens", "pretrained", "labels-only", "retriever-1")} == {"kept"}
     assert "kept" not in {states[name] for name in ("index-retriever-1", TRAINED, "encoder", "evaluation")}

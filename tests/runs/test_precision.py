@@ -24,7 +24,7 @@ def run(beir, tmp_path_factory):
     settings = ("pretrain=none", "encoder.precision=bfloat16", "finetune.max_steps=2", "evaluation.depth=20")
     drkit(
         *("compose", "--pipeline", "texts", "--encoder", folder / "made", "--collection", f"beir:{beir}"),
-        *(f"--set={one}" for one in (*settings, "pseudo_queries.sources=['crops']", "finetune.baseline=false")),
+        *(f"--set={one}" for one in (*settings, "pseudo_queries.sources=['crops']", "finetune.baselines=[]")),
         *("--run-dir", folder / "run"),
     )
     return folder / "run"

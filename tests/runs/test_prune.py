@@ -84,7 +84,7 @@ def test_a_pruned_run_is_finished_and_searched_as_before(beir, whole, tmp_path):
     assert sum(one.bytes for one in shown) == before - after > 0
     assert f"freed {(before - after) / 1e6:,.1f} MB" in out
     exported = last_checkpoint(run).name
-    trained = {"initial", "no-pretraining", "retriever-1", "retriever-2"}
+    trained = {"initial", "labels-only", "retriever-1", "retriever-2"}
     searched = {f"index-{name}" for name in trained}
     assert {one.stage for one in shown} == (trained | searched) - {exported}
     found = stages(beir, run)
@@ -109,7 +109,7 @@ def test_a_pruned_run_goes_on_as_one_that_was_not_pruned(beir, whole, tmp_path):
     expected, begun = go(beir, other, *changed), go(beir, pruned, *changed)
     assert set(expected) < set(begun)
     extra = set(begun) - set(expected)
-    assert "no-pretraining" in extra or "index-no-pretraining" in extra
+    assert "labels-only" in extra or "index-labels-only" in extra
     assert all("files were pruned, and" in begun[name] for name in extra)
     for name in (*expected, *extra):
         one, two = load_manifest(pruned / name), load_manifest(other / name)

@@ -191,7 +191,7 @@ def test_a_text_too_short_for_any_query_is_said(tmp_path):
         (("finetune.rounds.0.name=index-a",), "a round cannot be named 'index-a'"),
         (("finetune.rounds.0.name=reranker",), "a round cannot be named 'reranker'"),
         (("finetune.rounds.0.name=teacher-x",), "a round cannot be named 'teacher-x'"),
-        (("finetune.rounds.0.name=no-pretraining",), "a round cannot be named 'no-pretraining'"),
+        (("finetune.rounds.0.name=labels-only",), "a round cannot be named 'labels-only'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):
@@ -241,7 +241,7 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert "BM25 finds the passage of" in done.stdout + done.stderr
     assert str(run / "encoder") in done.stdout
     assert open_collection(run / "collection").splits() == ()
-    assert not (run / "no-pretraining").exists(), "nothing would compare it"
+    assert not (run / "labels-only").exists(), "nothing would compare it"
     assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
 
     assert f"drkit search {run} 'a query' --hybrid" in done.stdout
@@ -268,7 +268,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
     made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.per_device_train_batch_size=4")
     again = (
         "pretrain=none",
-        "finetune.baseline=false",
+        "finetune.baselines=[]",
         "evaluation.depth=20",
         "pseudo_queries.sources=['crops']",
         *trained,
@@ -309,7 +309,7 @@ def exported_by(request):
 
 
 def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
-    settings = [f"--set={one}" for one in (*TINY, "finetune.baseline=false")]
+    settings = [f"--set={one}" for one in (*TINY, "finetune.baselines=[]")]
     run = tmp_path / "run"
     drkit("compose", "--pipeline", "texts", "--collection", f"beir:{beir}", *settings, "--run-dir", run)
     rows = read_manifest(Path(run) / "evaluation").metrics["rows"]
@@ -324,7 +324,7 @@ GIVEN = (
     *("encoder.passage_length=32", "encoder.query_length=16", "encoder.pooling=mean", "evaluation.depth=20"),
     *("pretrain.max_steps=2", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=0"),
     *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4", "finetune.save_steps=1"),
-    *("finetune.baseline=false", "pseudo_queries.sources=['crops']"),
+    *("finetune.baselines=[]", "pseudo_queries.sources=['crops']"),
 )
 
 
@@ -385,7 +385,7 @@ def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp
     write_t5(tmp_path / "t5", ANIMALS)
     CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32).save(tmp_path / "teacher")
     settings = (
-        *(*TINY, "finetune.baseline=false", f"finetune.rounds.1.teacher={tmp_path / 'teacher'}"),
+        *(*TINY, "finetune.baselines=[]", f"finetune.rounds.1.teacher={tmp_path / 'teacher'}"),
         f"pseudo_queries.sources=model:{tmp_path / 't5'}",
     )
     run = tmp_path / "run"

@@ -33,13 +33,13 @@ STAGES = [
     "pretrained",
     "query-tokens",
     "negatives-retriever-1",
-    "no-pretraining",
+    "labels-only",
     "retriever-1",
     "index-retriever-1",
     "negatives-retriever-2",
     "retriever-2",
     "index-initial",
-    "index-no-pretraining",
+    "index-labels-only",
     "index-retriever-2",
     "choice-runs",
     "choice",
@@ -131,7 +131,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     assert metrics["rows"][-1]["system"] == "hybrid"
     assert metrics["hybrid"]["weight"] == tuned.weight
     assert metrics["compared"] == ("retriever-2" if chosen == "initial" else chosen)
-    systems = {"bm25", "initial", "no-pretraining", "retriever-1", "retriever-2"}
+    systems = {"bm25", "initial", "labels-only", "retriever-1", "retriever-2"}
     assert set(metrics["against"]) == systems - {metrics["compared"]}
     report = (run / "report" / "report.md").read_text()
     for line in verdict(metrics):
@@ -369,7 +369,7 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
     small = [a for a in TINY if "encoder." not in a]
     done = drkit(
         *("compose", "--masker", "uniform", "--decoder", "mlm", "--encoder", whole / "encoder", *small),
-        *("--set=encoder.passage_length=32", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
+        *("--set=encoder.passage_length=32", "--set=finetune.negatives=0", "--set=finetune.baselines=[]"),
         *("--run-dir", tmp_path / "continued"),
     )
     assert "no language-model head" in done.stderr
@@ -442,7 +442,7 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
         "pretrained",
         "hybrid",
     ]
-    cold(*arguments, "--set=collection.train_share=0.5", "--set=finetune.baseline=false", "--run-dir", trained)
+    cold(*arguments, "--set=collection.train_share=0.5", "--set=finetune.baselines=[]", "--run-dir", trained)
     rows = read_manifest(trained / "evaluation").metrics["rows"]
     assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-2", "hybrid"]
     assert rows[0]["queries"] < 93
@@ -454,7 +454,7 @@ def test_the_default_recipe_learns_from_crops_and_then_from_judgements(tmp_path)
     arguments = ["compose", "--masker", "pmi", "--decoder", "enhanced", *tiny, "--set=finetune.rounds.0.max_steps=8"]
     done = drkit(*arguments, "--run-dir", tmp_path / "run")
     rows = [row["system"] for row in read_manifest(tmp_path / "run" / "evaluation").metrics["rows"]]
-    assert rows == ["bm25", "initial", "unsupervised", "no-pretraining", "retriever-1", "retriever-2", "hybrid"]
+    assert rows == ["bm25", "initial", "unsupervised", "labels-only", "retriever-1", "retriever-2", "hybrid"]
     assert "unsupervised" in done.stdout
     assert read_manifest(tmp_path / "run" / "unsupervised").metrics["steps"] == 8
     counted = read_manifest(tmp_path / "run" / "pseudo-queries").metrics["crops"]

@@ -174,12 +174,12 @@ def touched(recipe: Recipe, other: Recipe) -> set[str]:
 
 def test_a_precision_of_encoding_trains_only_what_mines_with_it(beir):
     recipe, precise = recipe_of("pmi", beir), ("encoder.precision=bfloat16",)
-    indexes = {"index-initial", "index-no-pretraining", "index-retriever-1", "index-retriever-2"}
+    indexes = {"index-initial", "index-labels-only", "index-retriever-1", "index-retriever-2"}
     follow = {"retriever-2", "choice-runs", "choice", "encoder", "index", "dev-runs", "runs", "hybrid", *REPORTED}
     assert touched(recipe, recipe_of("pmi", beir, *precise)) == indexes | {"negatives-retriever-2"} | follow
     validated = ("finetune.validation.every=2",)
     again = touched(recipe_of("pmi", beir, *validated), recipe_of("pmi", beir, *validated, *precise))
-    assert {"no-pretraining", "retriever-1"} <= again
+    assert {"labels-only", "retriever-1"} <= again
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +294,7 @@ CHOSEN = {"choice-runs", "choice"}
 EXPORTED = {"encoder", "index"}
 FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *EXPORTED, *SEARCHED}
 FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
-FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
+FINE_TUNED = {"labels-only", "index-labels-only", *FROM_RETRIEVER_1}
 FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
 CHANGES = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING
-from drkit.evaluate.names import BASELINE
-from drkit.recipe.schema import Choice, Training, Validation
+from drkit.recipe.schema import BASELINES, Choice, Training, Validation
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.work import Sizes, Work, count_examples, reading_work, training_work
 
@@ -68,8 +67,7 @@ FINETUNE = StageSpec(
     records=(LOG, TRAINING, "validation.jsonl"),
     resumable=True,
     joint=True,
-    # The first labelled round without pre-training has a name of its own; the recipe names the others.
-    folders=(BASELINE, "*"),
+    folders=(*BASELINES, "*"),
     prunable=WEIGHTS,
     work=_finetuning_work,
 )

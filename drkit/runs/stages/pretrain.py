@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import TargetShare
-from drkit.recipe.schema import Pretrain
+from drkit.recipe.schema import PRETRAINED, Pretrain
 from drkit.runs.stage import Stage, StageSpec, TextReading, from_recipe
 from drkit.runs.work import TRAINED, Sizes, Work, batch_size, count_examples, reading_work, target_work, training_work
 
@@ -23,6 +23,8 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
+# The folder of pre-training without decoders.
+PRETRAINED_ALONE = "pretrained-masked-lm"
 # Share of the encoder's positions that are targets; seconds of masking for each token.
 _ENCODER_TARGETS, _MASKED = 0.3, 2e-6
 
@@ -85,7 +87,7 @@ PRETRAIN = StageSpec(
     records=(LOG, TRAINING, "probes.jsonl"),
     resumable=True,
     joint=True,
-    folders=("pretrained",),
+    folders=(PRETRAINED, PRETRAINED_ALONE),
     work=_pretraining_work,
 )
 # Its files are links to those of the training, so that a kept checkpoint is used like any other.

@@ -19,6 +19,7 @@ from drkit.data.store import count_truncated
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
+from drkit.recipe.schema import BASELINES
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
@@ -182,11 +183,12 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
 def _compared(stage: StageRun[EvaluationSettings]) -> str:
     """Return the row that the verdicts are on: the exported retriever's; a draw is reported in the row of its round.
 
-    If that is the encoder from which the run started, it is the row of the last retriever, which did not beat it.
+    If that is the encoder from which the run started or a baseline, it is the row of the last retriever, which did not
+    beat it.
     """
     path, settings = stage.inputs.get("choice"), stage.settings
     exported = settings.last if path is None else path.read_text(encoding="utf-8")
-    compared = settings.last if exported in STARTS else exported
+    compared = settings.last if exported in (*STARTS, *BASELINES) else exported
     return next((name for name, draws in settings.draws.items() if compared in draws), compared)
 
 
