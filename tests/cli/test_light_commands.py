@@ -133,7 +133,7 @@ def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_pa
     code, out, _ = drkit(*chosen, cwd=tmp_path)
     assert code == 0
     labels = re.findall(r"^\S.*?(?=  )", out, re.MULTILINE)
-    expected = ("texts", "encoder", "decoder main", "pretrained", "retriever-2", "evaluates", "stages", "in all")
+    expected = ("texts", "encoder", "decoder main", "pretrained", "retriever-1", "evaluates", "stages", "in all")
     assert [label for label in labels if label in expected] == [*expected]
     assert len(labels) <= 14
     assert "masker pmi, decoder enhanced, loss mlm" in out
