@@ -146,7 +146,7 @@ def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_pa
         "vocabulary",
         "signal-importance",
         "pretrained",
-        "retriever-2",
+        "pretrained-masked-lm",
         "evaluation",
         "parameters",
     ):
