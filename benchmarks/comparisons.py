@@ -48,7 +48,7 @@ STAGES = {
     },
 }
 COMMON: Mapping[str, Any] = {
-    "finetune.baseline": False,
+    "finetune.baselines": [],
     "evaluation.measures": list(MEASURES),
     "evaluation.depth": 100,
     "evaluation.start": False,

@@ -188,7 +188,7 @@ def drkit_components():
 
 @hookimpl
 def drkit_recipes():
-    return {name: HERE / "own.toml" for name in ("default", "transformer", "two-stage", "retromae")}
+    return {name: HERE / "own.toml" for name in ("default", "texts", "two-stage", "retromae")}
 
 @hookimpl
 def drkit_pipelines():

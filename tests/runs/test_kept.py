@@ -177,7 +177,7 @@ def test_steps_beyond_the_epochs_are_refused_before_the_first_step(beir, tmp_pat
         go(recipe_of(beir, *settings, "finetune=none"), tmp_path / "run")
 
 
-ROUNDS = ("pretrain=none", "finetune.baseline=false", "finetune.save_steps=1", "finetune.encoders=separate")
+ROUNDS = ("pretrain=none", "finetune.baselines=[]", "finetune.save_steps=1", "finetune.encoders=separate")
 ROUNDS += ("evaluation.start=false", "evaluation.bm25=false", "encoder.init_embeddings=random")
 
 

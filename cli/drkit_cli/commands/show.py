@@ -199,7 +199,7 @@ def _options(spec: ComponentSpec) -> Iterator[str]:
     elif spec.kind in CHOSEN_BY:
         yield f"{CHOSEN_BY[spec.kind]} {value}"
         yield f"--masker generator {CHOSEN_BY[spec.kind]} {value}"
-        yield f"--paper transformer {CHOSEN_BY[spec.kind]} {value}"
+        yield f"--pipeline two-stage {CHOSEN_BY[spec.kind]} {value}"
 
 
 def _composes(options: str) -> bool:
