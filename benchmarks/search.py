@@ -92,7 +92,6 @@ def build_drkit(name: str, matrix, folder: Path) -> None:
     kind, settings = DRKIT[name]
     if kind == "flat":
         FlatIndex.build(matrix, ids).save(folder)
-        (folder / "index.faiss").unlink()
     else:
         FaissIndex.build(matrix, ids, kind=kind, settings=FaissSettings(**settings)).save(folder)
 

@@ -79,11 +79,10 @@ def write_index(name: str, vectors, ids: list[str], folder: Path) -> None:
     FaissIndex.build(vectors, ids, kind=kind, settings=settings).save(folder)
 
 
-def sizes(name: str, folder: Path) -> dict[str, float]:
+def sizes(folder: Path) -> dict[str, float]:
     """Bytes of the files, and of those that a search holds in memory."""
-    # A flat index has its vectors twice, in numpy's and in faiss's format; a search reads the first.
-    files = ["vectors.npy"] if name == "flat" else ["index.faiss", "vectors.npy"]
-    found = {file: (folder / file).stat().st_size for file in files if (folder / file).is_file()}
+    files = (folder / file for file in ("index.faiss", "vectors.npy"))
+    found = {file.name: file.stat().st_size for file in files if file.is_file()}
     in_memory = found.get("index.faiss", found.get("vectors.npy", 0))
     return {"files": sum(found.values()), "memory": in_memory}
 
@@ -132,7 +131,7 @@ def measured(run: Path, options: argparse.Namespace, folder: Path) -> dict[tuple
             found[dimension, name] = quality(folder / "index", asked, query_ids, judgements)
             large = grown(short, options.copies)
             write_index(name, large, [f"{n}" for n in range(len(large))], folder / name)
-            found[dimension, name] |= sizes(name, folder / name)
+            found[dimension, name] |= sizes(folder / name)
         times: dict[str, list[float]] = {name: [] for name in KINDS}
         for _ in range(options.repeats):
             for name in KINDS:
