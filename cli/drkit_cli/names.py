@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from drkit.core.files import input_path, local_path
 from drkit.core.settings import MOST
 from drkit.core.spec import EXTENSIONS, Kind
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, MissingExtraError, UnknownNameError, import_extra
 
 if TYPE_CHECKING:
     from drkit.recipe.paths import SettingPath
@@ -211,7 +211,16 @@ class CollectionName(_ParamType):
     name = "collection"
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the collections that start with the incomplete text; if none does, let the shell complete folders."""
+        """Return the collections that start with the incomplete text, ids of ir_datasets after `irds:`.
+
+        If none does, let the shell complete folders.
+        """
+        if incomplete.startswith("irds:"):
+            try:
+                registry = import_extra("ir_datasets", "collection irds").registry
+            except MissingExtraError:
+                return []
+            return [CompletionItem(f"irds:{one}") for one in registry if f"irds:{one}".startswith(incomplete)]
         found = PartName("collection").shell_complete(_ctx, _param, incomplete)
         return found or [CompletionItem(incomplete, type="dir")]
 
@@ -240,12 +249,16 @@ class Assignment(_ParamType):
         return value
 
     def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the paths that start with the incomplete text, each with an equals sign."""
+        """Return the paths that start with the incomplete text, each with an equals sign; after it, known values."""
         try:
-            meanings = {one.path: one.meaning for one in chosen_settings(ctx.params)}
+            found = {one.path: one for one in chosen_settings(ctx.params)}
         except DrkitError:  # the line does not make a recipe yet
             return []
-        return [CompletionItem(f"{path}=", help=text) for path, text in meanings.items() if path.startswith(incomplete)]
+        path, equals, _ = incomplete.partition("=")
+        if equals:
+            lines = (f"{path}={value}" for value in (found[path].choices if path in found else ()))
+            return [CompletionItem(line) for line in lines if line.startswith(incomplete)]
+        return [CompletionItem(f"{one}=", help=found[one].meaning) for one in found if one.startswith(incomplete)]
 
 
 def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:

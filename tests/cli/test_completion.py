@@ -61,10 +61,21 @@ def test_names(line, found):
         ("drkit inspect mask text --masker pmi --set masker.si", ["masker.sigma="]),
         ("drkit compose --masker no-such --set encoder.poo", ["encoder.pooling=", "encoder.pooling_settings="]),
         ("drkit compose --set broken --set enc", []),
+        ("drkit compose --set encoder.precision=b", ["encoder.precision=bfloat16"]),
+        ("drkit compose --set encoder.mark_repeats=", ["encoder.mark_repeats=false", "encoder.mark_repeats=true"]),
+        ("drkit compose --set finetune.loss.use=kl", ["finetune.loss.use=kl-distillation"]),
+        ("drkit compose --set encoder.layers=", []),
+        ("drkit compose --set no.such=", []),
     ],
 )
 def test_settings(line, found):
     assert sorted(values(line)) == found
+
+
+def test_ids_of_ir_datasets():
+    pytest.importorskip("ir_datasets")
+    assert {"irds:vaswani", "irds:msmarco-passage/dev"} <= {*values("drkit compose --collection irds:")}
+    assert values("drkit compose --collection irds:vasw") == ["irds:vaswani"]
 
 
 def test_folders_and_files_are_left_to_the_shell():
