@@ -29,6 +29,8 @@ from drkit.errors import DrkitError, did_you_mean
 # Tests describe themselves, and vendored folders hold second copies.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})
 _WORD = re.compile(r"\w+")
+# A heading with its underline, and an example: nobody asks for a function like this.
+_NO_SENTENCE = re.compile(r"([~=\-^#*+])\1{3}|>>>")
 # Of the standard library and a hundred packages: bytes of source, and seconds of parsing them, for each passage;
 # queries for each passage; characters of an id; tokens of passages and queries, equal shares of them.
 _SOURCE_BYTES, _PARSING, _QUERIES, _ID_LENGTH = 5000, 1.25e-3, 0.83, 46
@@ -190,7 +192,7 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """Yield the docstrings whose rest is long enough, with unique ids; a summary of the wrong length is emptied."""
+    """Yield the docstrings whose rest is long enough, with unique ids; a summary that is no query is emptied."""
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
@@ -202,6 +204,7 @@ def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: Pydocs
             # Overloads, the setter of a property and the branches of an `if` have the same name.
             doc_id = f"{doc_id}#{seen[doc_id]}"
         fits = config.min_query_words <= len(_WORD.findall(summary)) <= config.max_query_words
+        fits &= _NO_SENTENCE.search(summary) is None
         yield Documented(doc_id, module, summary if fits else "", rest)
 
 

@@ -128,6 +128,14 @@ def test_short_and_long_texts(packages):
     assert list(summaries(found)) == ["single.e"]
 
 
+@pytest.mark.parametrize("summary", ["alpha.headings ~~~~~~~~", "===== Sums (:mod:`alpha`) =====", ">>> compute(3) == 4"])
+def test_headings_and_examples_are_no_queries(packages, summary):
+    (packages / "alpha" / "junk.py").write_text(function("junk", summary, REST.format("junk")))
+    found = pydocs(packages)
+    assert "alpha.junk.junk" in texts(found)
+    assert "alpha.junk.junk" not in summaries(found)
+
+
 def test_files_that_cannot_be_parsed_are_counted(packages):
     (packages / "alpha" / "broken.py").write_text('def f(:\n    """x"""')
     (packages / "alpha" / "binary.py").write_bytes(b'"""\xff\xfe\x00"""')

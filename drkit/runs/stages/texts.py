@@ -37,7 +37,7 @@ def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
 
 COLLECTION = StageSpec(
     name="collection",
-    version=2,
+    version=3,
     settings=CollectionSettings,
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),
