@@ -128,7 +128,9 @@ def test_short_and_long_texts(packages):
     assert list(summaries(found)) == ["single.e"]
 
 
-@pytest.mark.parametrize("summary", ["alpha.headings ~~~~~~~~", "===== Sums (:mod:`alpha`) =====", ">>> compute(3) == 4"])
+@pytest.mark.parametrize(
+    "summary", ["alpha.headings ~~~~~~~~", "===== Sums (:mod:`alpha`) =====", ">>> compute(3) == 4"]
+)
 def test_headings_and_examples_are_no_queries(packages, summary):
     (packages / "alpha" / "junk.py").write_text(function("junk", summary, REST.format("junk")))
     found = pydocs(packages)
