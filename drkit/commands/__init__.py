@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from drkit.commands.evaluation import export_rankings as export_rankings
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
+    from drkit.commands.evaluation import judge_by_answers as judge_by_answers
     from drkit.commands.inputs import export_checkpoint as export_checkpoint
     from drkit.commands.inputs import find_index as find_index
     from drkit.commands.inputs import find_queries as find_queries

@@ -12,8 +12,9 @@ from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement
+from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
-from drkit.data.rows import COMPRESSED
+from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.evaluate.names import HYBRID_NAME
@@ -187,6 +188,44 @@ def find_judgements(
         if set(other.judgements) != set(first.judgements):
             raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
     return first
+
+
+def judge_by_answers(
+    systems: Sequence[System],
+    answers: Path,
+    *,
+    collection: str | None = None,
+    settings: Sequence[str] = (),
+    parts: Installed | None = None,
+) -> JudgedQueries:
+    """Judge all hits of some systems: relevant is a passage that contains an answer of its query, as in DPR.
+
+    answers: see `read_answers`. collection, settings, parts: of the passages; those of the first system's run if None.
+    Only hits are judged, so Success@k is what DPR reports as top-k accuracy, and recall is not meaningful.
+
+    Raises DrkitError if a query has no answers in the file, or there are no passages to read.
+    """
+    read, asked = read_answers(require_file(str(answers), "the answers")), dict[str, dict[str, None]]()
+    given = {query_id: answer_tokens(texts) for query_id, texts in read.items()}
+    for file in (file for system in systems for file in system.files):
+        for query_id, hits in read_run(file):
+            if query_id not in given:
+                raise DrkitError(f"{answers} has no answers of the query {query_id!r}; add a row for it")
+            for doc_id, _ in hits:
+                asked.setdefault(doc_id, {})[query_id] = None
+    name = collection or next((str(system.run) for system in systems if system.run), None)
+    if name is None:
+        raise DrkitError(f"no passages to look for answers in; give --collection NAME beside {systems[0].files[0]}")
+    judged = []
+    for passage in NamedCollection(name, tuple(settings), parts).passages():
+        queries = asked.pop(passage.doc_id, {})
+        tokens = spaced_tokens(passage.content) if queries else ""
+        judged += [
+            Judgement(query, passage.doc_id, int(any(one in tokens for one in given[query]))) for query in queries
+        ]
+    if asked:
+        raise DrkitError(f"{name} has no passage {next(iter(asked))!r}; give the collection that was searched")
+    return JudgedQueries(tuple(judged))
 
 
 def _systems_of(text: str, several: bool) -> list[System]:

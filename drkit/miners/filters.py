@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.rows import NamedColumns, batched, read_rows, require_file
-from drkit.data.topics import answers_of
+from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
+from drkit.data.rows import batched, require_file
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, keep_candidates
 from drkit.miners.specs import (
@@ -28,8 +23,6 @@ from drkit.miners.specs import (
 )
 
 QUERIES_PER_BATCH = 64
-_QUERY_IDS = ("query_id", "_id", "id")
-_ASCII_TOKEN = re.compile(r"[a-z0-9]+|[!-~]")
 Pair = tuple[MiningRequest, Mined]
 
 
@@ -127,9 +120,8 @@ class SameTextFilter:
 class HasAnswerFilter:
     """Drops candidates that contain an answer of the query: the same tokens in a row, as in DPR's answer matching.
 
-    A passage's content (title and text) and the answers are decomposed (NFD) and case-folded; tokens are runs of
-    letters, digits and marks, and other visible characters one by one. An answer without tokens is in no passage.
-    The answers are those of the queries, or of a file. Memory: the answers of the file, and the passages of 64 queries.
+    A passage is its title and text; `drkit.data.answers` says what a token is. The answers are those of the queries, or
+    of a file. Memory: the answers of the file, and the passages of 64 queries.
     Source: Karpukhin et al. 2020, section 3.2.
 
     Raises DrkitError for a row of the file without the id of a query or its answers, and a query without answers.
@@ -137,14 +129,14 @@ class HasAnswerFilter:
 
     def __init__(self, config: HasAnswerConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         self.path = require_file(config.path, "has-answer") if config.path else None
-        self._answers = dict(_read_answers(self.path)) if self.path else None
+        self._answers = read_answers(self.path) if self.path else None
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates without an answer; the others are counted as `has-answer`."""
         lookup = PassageLookup(corpus)
         for batch in batched(mined, QUERIES_PER_BATCH):
             contents = lookup.contents(doc_id for _, found in batch for doc_id in found.doc_ids)
-            texts = {doc_id: _spaced(content) for doc_id, content in contents.items()}
+            texts = {doc_id: spaced_tokens(content) for doc_id, content in contents.items()}
             for request, found in batch:
                 answers = self._of(request)
                 kept = [not any(answer in texts[doc_id] for answer in answers) for doc_id in found.doc_ids]
@@ -160,39 +152,7 @@ class HasAnswerFilter:
                 f"has-answer: the query {request.query_id!r} of the collection has no answers; add them to its row "
                 f"(answers, a list of texts), or give a file: has-answer:PATH"
             )
-        return [spaced for spaced in map(_spaced, answers) if spaced.strip()]
-
-
-def _read_answers(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the id of each query in a file, and its answers."""
-    for row in read_rows(path, NamedColumns([_QUERY_IDS, ("answers",)])):
-        answers = answers_of(row)
-        if answers is None:
-            given = row.values.get("answers")
-            raise DrkitError(f"'answers' must be a list of texts, got {given!r:.60}", where=row)
-        yield row.id(row.first(_QUERY_IDS)), answers
-
-
-def _spaced(text: str) -> str:
-    """Return the tokens of a text, with a space around each.
-
-    >>> _spaced("Caf\u00e9 no. 5"), _spaced(" 5 ") in _spaced("no. 5!")
-    (' cafe\u0301 no . 5 ', True)
-    """
-    folded = unicodedata.normalize("NFD", text).casefold()
-    if folded.isascii():
-        tokens = _ASCII_TOKEN.findall(folded)
-    else:
-        runs = [(kind, "".join(run)) for kind, run in groupby(folded, key=_kind_of)]
-        tokens = [token for kind, run in runs if kind for token in ([run] if kind == "word" else run)]
-    return f" {' '.join(tokens)} "
-
-
-@cache
-def _kind_of(character: str) -> str:
-    """Return whether a character is part of a `word` or a `sign` of its own; empty for separators and controls."""
-    category = unicodedata.category(character)[0]
-    return "word" if category in "LNM" else "" if category in "ZC" else "sign"
+        return answer_tokens(answers)
 
 
 class QueryTextFilter:

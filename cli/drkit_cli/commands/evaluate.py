@@ -26,6 +26,11 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 @click.command(short_help="Evaluate rankings, runs and encoders.")
 @click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
 @judgement_options
+@click.option(
+    "--answers",
+    type=_FILE,
+    help="Judge the hits of a run by this file's answers, as DPR does: with -m Success@20.",
+)
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option(
@@ -60,6 +65,7 @@ def evaluate(
     split: str | None,
     measures: tuple[str, ...],
     exclude_self: bool,
+    answers: Path | None,
     per_query: Path | None,
     table_file: Path | None,
     encoder: str | None,
@@ -77,6 +83,7 @@ def evaluate(
     \b
     drkit evaluate runs/R --measures "RR@10 AP"
     drkit evaluate bm25.trec --qrels qrels.txt --per-query values.tsv
+    drkit evaluate runs/NQ --answers questions.jsonl --measures "Success@20 Success@100"
     drkit evaluate --encoder runs/R --collection beir:FOLDER --bm25
     drkit evaluate --encoder runs/R --beir DATASETS --bm25
     drkit evaluate --bm25 --bm25-b 0.75 --bm25-b 0.4 --collection beir:FOLDER
@@ -105,6 +112,8 @@ def evaluate(
         return
     if (encoder or bm25) and (source or qrels or not collection):
         raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
+    if answers and (qrels or split or not source):
+        raise click.UsageError("--answers FILE judges the hits of a run or a TREC run file, without --qrels or --split")
     if not (source or encoder or bm25):
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
     if per_query:
@@ -112,7 +121,8 @@ def evaluate(
 
         check_values_file(per_query)
     if source:
-        judged = {"qrels": qrels, "collection": collection, "split": split, "settings": settings}
+        judged: dict[str, Any] = {"collection": collection, "settings": settings}
+        judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
         scores, draws = _read(source, judged, measures, exclude_self)
     else:
         scores, draws = _search(str(collection), settings, split or "test", systems, searches)
@@ -121,10 +131,10 @@ def evaluate(
 
 def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:
     """Return the scores of the systems in files; judged: the arguments that choose the judgements."""
-    from drkit.commands import evaluate_files, find_judgements, find_systems
+    from drkit.commands import evaluate_files, find_judgements, find_systems, judge_by_answers
 
     systems = find_systems([source])
-    found = find_judgements(systems, **judged)
+    found = (judge_by_answers if "answers" in judged else find_judgements)(systems, **judged)
     scores = evaluate_files(systems, found, measures or None, exclude_self=exclude_self, note=print_note)
     return scores, {system.name: len(system.files) for system in systems}
 
