@@ -32,7 +32,7 @@ FEW = "--quick --set finetune.max_steps=4"
 FEWER = {
     "five-minutes": {"--quick": f"{FEW} --set pretrain.max_steps=8 --set collection.limit=100"},
     "no-labels": {"--quick": FEW},
-    "few-labels": {"--quick": f"{FEW} --set pretrain.max_steps=8"},
+    "few-labels": {"--quick": FEW},
     "three-stages": {
         "--quick": FEW,
         "PydocsConfig(limit=600)": "PydocsConfig(limit=60)",
