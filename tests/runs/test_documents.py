@@ -77,12 +77,12 @@ def test_every_ranking_of_the_run_is_one_of_documents_by_their_best_passages(run
     queries = list(open_collection(folder / "collection").queries("test"))
     for stage in ("retriever-1", TRAINED):
         ids, expected = naive(folder, stage, queries)
-        found = dict(read_run(folder / "runs" / f"{stage}.trec"))
+        found = dict(read_run(folder / "runs" / f"{stage}.arrow"))
         for query, scores in zip(queries, expected, strict=True):
             ranked = dict(found[query.query_id])
             assert len(ranked) == DOCUMENTS
             np.testing.assert_allclose([ranked[doc_id] for doc_id in ids], scores, atol=2e-6)
-    assert {doc_id for _, hits in read_run(folder / "hybrid" / "hybrid.trec") for doc_id, _ in hits} <= {*ids}
+    assert {doc_id for _, hits in read_run(folder / "hybrid" / "hybrid.arrow") for doc_id, _ in hits} <= {*ids}
     assert TRAINED in printed
     assert read_manifest(folder / f"index-{TRAINED}").metrics["vectors"] > DOCUMENTS
 
@@ -91,7 +91,7 @@ def test_the_run_is_searched_by_documents(run, tmp_path):
     folder, _, _ = run
     exported = read_manifest(folder / "encoder").metrics["from"]
     drkit("search", folder, "--split", "test", "-k", "100", "-o", tmp_path / "found.trec")
-    expected = {query: dict(hits) for query, hits in read_run(folder / "runs" / f"{exported}.trec")}
+    expected = {query: dict(hits) for query, hits in read_run(folder / "runs" / f"{exported}.arrow")}
     for query, hits in read_run(tmp_path / "found.trec"):
         assert {doc_id for doc_id, _ in hits} == {*expected[query]}
         np.testing.assert_allclose([score for _, score in hits], [expected[query][name] for name, _ in hits], atol=2e-6)
