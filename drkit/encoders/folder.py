@@ -346,7 +346,8 @@ def _max_length(folder: Path) -> int:
     limits = [declared or tokenizer.get("model_max_length")]
     if config.get("max_position_embeddings"):
         # Without a padding id in the configuration, RoBERTa's default (1) applies.
-        limits.append(longest_text(SimpleNamespace(**{"model_type": "", "pad_token_id": 1, **config})))
+        known = {"pad_token_id": 1, **config, "model_type": str(config.get("model_type"))}
+        limits.append(longest_text(SimpleNamespace(**known)))
     return int(min([limit for limit in limits if limit], default=512))
 
 
