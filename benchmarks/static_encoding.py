@@ -1,10 +1,10 @@
 """Encoding short texts with a static encoder on one core: drkit, and sentence-transformers on the same folder.
 
-    python benchmarks/static_encoding.py [--texts 50000] [--words 6] [--encoder FOLDER] [--repeats] [--runs 3]
+    python benchmarks/static_encoding.py [--texts 50000] [--words 6] [--encoder FOLDER] [--runs 3]
 
 Texts are runs of consecutive words of docstrings, as the collection pydocs reads them. Without --encoder, the encoder
-has random vectors of 256 dimensions and a WordPiece vocabulary of 8,000; with --repeats, it marks repeated words. Rates
-are per second of the process's CPU time and per second of wall time; the first run also fills drkit's cache of words.
+has random vectors of 256 dimensions and a WordPiece vocabulary of 8,000. Rates are per second of the process's CPU time
+and per second of wall time; the first run also fills drkit's cache of words.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def short_texts(count: int, words: int) -> list[str]:
     return [" ".join(found[start : start + words]) for start in starts]
 
 
-def random_encoder(folder: Path, texts: list[str], repeats: bool) -> Path:
+def random_encoder(folder: Path, texts: list[str]) -> Path:
     from drkit.data import train_wordpiece
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.encoders.export import export_encoder
 
-    tokenizer = train_wordpiece(iter(texts), folder / "tokenizer", size=8000, repeats=repeats)
+    tokenizer = train_wordpiece(iter(texts), folder / "tokenizer", size=8000)
     encoder = MaskedLmEncoder.from_scratch(BertSizes(hidden=256, layers=0), tokenizer)
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}
     return export_encoder(encoder.model, tokenizer, folder / "encoder", **how)
@@ -44,7 +44,6 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=50_000)
     parser.add_argument("--words", type=int, default=6)
     parser.add_argument("--encoder")
-    parser.add_argument("--repeats", action="store_true")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
 
@@ -57,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     texts = short_texts(options.texts, options.words)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.encoder or str(random_encoder(Path(scratch), texts, options.repeats))
+        folder = options.encoder or str(random_encoder(Path(scratch), texts))
         theirs = SentenceTransformer(folder, device="cpu", local_files_only=True)
         sides = {"drkit": TextEncoder.load(folder).encode_queries, "sentence-transformers": theirs.encode_query}
     vectors = {}

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from drkit.data.queries import Queries as Queries
     from drkit.data.queries import extractive_queries as extractive_queries
     from drkit.data.queries import read_queries as read_queries
-    from drkit.data.repeats import mark_repeats as mark_repeats
     from drkit.data.spans import Spans as Spans
     from drkit.data.spans import split_documents as split_documents
     from drkit.data.spans import train_punkt as train_punkt

@@ -54,7 +54,6 @@ def ppmi_svd(
     std: float = 0.05,
     folder: Path | None = None,
     memory_mb: int = 256,
-    same_as: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
     """Return embeddings f32[vocab_size, dim] in which tokens with similar contexts are close.
 
@@ -62,15 +61,13 @@ def ppmi_svd(
     singular values to `power`, and the result is scaled to standard deviation `std`. Special tokens and those that
     never occur get small random rows. The same store and seed give the same matrix. folder: where co-occurrences are
     written while they are counted and factored (None: the system's temporary folder); memory_mb: approximate memory
-    limit of counting in MiB. Neither affects the result. same_as: i64[vocab_size], the token that each one counts as,
-    and whose row it gets; None: each as itself.
+    limit of counting in MiB. Neither affects the result.
 
     Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
     """
     _check_ids(store, vocab_size)
-    same = np.arange(vocab_size) if same_as is None else same_as
     with tempfile.TemporaryDirectory(dir=folder, prefix=".pairs-") as scratch:
-        sums = _count_pairs(store, same, window, Path(scratch), memory_mb)
+        sums = _count_pairs(store, vocab_size, window, Path(scratch), memory_mb)
         matrix, used = _ppmi(Path(scratch), sums, smoothing, memory_mb)
         if dim >= len(used):
             raise DrkitError(
@@ -97,7 +94,7 @@ def ppmi_svd(
     # svds gives the smallest of the `dim` values first.
     rows = (vectors * np.maximum(values, 0) ** power)[:, ::-1]
     out[used] = rows * (std / max(float(rows.std()), 1e-12))
-    return out[same]
+    return out
 
 
 def _check_ids(store: TokenStore, vocab_size: int) -> None:
@@ -106,19 +103,15 @@ def _check_ids(store: TokenStore, vocab_size: int) -> None:
         raise DrkitError(f"the store has token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
 
 
-def _count_pairs(
-    store: TokenStore, same: NDArray[np.int64], window: int, scratch: Path, memory_mb: int
-) -> NDArray[np.float64]:
+def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path, memory_mb: int) -> NDArray[np.float64]:
     """Count how often two tokens are at most `window` apart in a text; returns the sum f64[vocab_size] of each token.
 
-    same: i64[vocab_size], the token that each one counts as. Writes pairs.arrow to `scratch`: keys (token * vocab_size
-    + other token), sorted, each pair in both orders.
+    Writes pairs.arrow to `scratch`: keys (token * vocab_size + other token), sorted, each pair in both orders.
     """
-    vocab_size = len(same)
     chunk, at_once = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1), _pairs_at_once(memory_mb)
     runs = []
     for number, texts in enumerate(text_chunks(store.offsets, chunk), start=1):
-        pairs, pair_counts = _pair_run(store, texts, same, window)
+        pairs, pair_counts = _pair_run(store, texts, vocab_size, window)
         path = str(scratch / str(number))
         runs.append((spill(pairs, f"{path}.keys"), spill(pair_counts.astype(np.int32), f"{path}.counts")))
         if number % _RUNS == 0:  # they share most of their pairs
@@ -135,10 +128,10 @@ def _pairs_at_once(memory_mb: int) -> int:
     return max(memory_mb * 2**20 // _BYTES_PER_PAIR, 1)
 
 
-def _pair_run(store: TokenStore, texts: tuple[int, int], same: NDArray[np.int64], window: int) -> Run:
+def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window: int) -> Run:
     """Count the pairs of a range of texts."""
     offsets = store.offsets[texts[0] : texts[1] + 1]
-    flat, remaining, vocab_size = same[store.flat_ids[offsets[0] : offsets[-1]]], remaining_tokens(offsets), len(same)
+    flat, remaining = store.flat_ids[offsets[0] : offsets[-1]].astype(np.int64), remaining_tokens(offsets)
     found = [np.empty(0, np.int64)]
     for distance in range(1, window + 1):
         starts = np.flatnonzero(remaining > distance)

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drkit.data.repeats import mark_repeats
 from drkit.data.words import has_lasting_mark
 from drkit.errors import DrkitError
 
@@ -53,7 +52,6 @@ def train_wordpiece(
     size: int,
     lowercase: bool = True,
     memory_mb: int = 256,
-    repeats: bool = False,
 ) -> Any:
     """Train a BERT tokenizer with at most `size` entries on `texts`, save it to `folder` and return it.
 
@@ -61,8 +59,7 @@ def train_wordpiece(
     lower-cases, it strips accents, as BERT's does, unless the texts are in a script whose marks are letters. Characters
     beyond the most frequent ones become [UNK]. WordPiece: Schuster and Nakajima 2012; trained as byte-pair merges.
     memory_mb: approximate memory limit of the distinct words in MiB; the rarest words of texts that have more are left
-    out, by `_prune`, and the vocabulary is that of the others. repeats: add entries for repeated words, beyond `size`
-    (`drkit.data.repeats`).
+    out, by `_prune`, and the vocabulary is that of the others.
 
     Raises DrkitError if `size` is too small or the texts have no words.
     """
@@ -94,8 +91,6 @@ def train_wordpiece(
             show_progress=False,
         )
     tokenizer: Any = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase, strip_accents=strips)
-    if repeats:
-        tokenizer = mark_repeats(tokenizer)
     tokenizer.save_pretrained(folder)
     return tokenizer
 

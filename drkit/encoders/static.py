@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -22,7 +21,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from drkit.core.loading import check_tokenizer, explain_load_errors
-from drkit.data.repeats import markable_entries
 from drkit.encoders.architectures import STATIC
 from drkit.errors import DrkitError
 
@@ -170,7 +168,8 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
         raise DrkitError(f"{folder / WEIGHTS} must hold {TABLE} of two dimensions alone, got {found}. Export it again.")
     table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
-    if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2:
+    is_split = tokenizer.tokenize("a a") == 2 * tokenizer.tokenize("a")
+    if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2 or not is_split:
         raise DrkitError("unsupported tokenizer; drkit reads static encoders with BERT's", where=folder)
     return StaticModel.of(table).eval(), tokenizer
 
@@ -178,33 +177,17 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
 def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
     """Return a function that tokenises a text at a length, with [CLS] and [SEP], from a cache of its words.
 
-    Same ids as the tokenizer's, because BERT's splits at every space. Marks of repeated words depend on other words, so
-    a text in which a word may occur again gets its marks first.
+    Same ids as the tokenizer's, because BERT's splits at every space.
     """
     first, last = tokenizer("")["input_ids"]
-    backend, markable = tokenizer.backend_tokenizer, markable_entries(tokenizer)
-    after_marks = backend
-    if markable:
-        after_marks = deepcopy(backend)
-        after_marks.normalizer = None
-    specials = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    backend = tokenizer.backend_tokenizer
 
-    def cached(words: Any) -> Callable[[str], tuple[int, ...]]:
-        return lru_cache(maxsize=_CACHED_WORDS)(lambda word: tuple(words.encode(word, add_special_tokens=False).ids))
-
-    word_ids, marked_word_ids = cached(backend), cached(after_marks)
-
-    def marked_ids(text: str) -> list[int]:
-        if any(special in text for special in specials):  # the tokenizer marks the parts between them one by one
-            return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-        return list(chain.from_iterable(map(marked_word_ids, backend.normalizer.normalize_str(text).split(" "))))
+    @lru_cache(maxsize=_CACHED_WORDS)
+    def word_ids(word: str) -> tuple[int, ...]:
+        return tuple(backend.encode(word, add_special_tokens=False).ids)
 
     def ids(text: str, length: int) -> list[int]:
         found = list(chain.from_iterable(map(word_ids, text.split(" "))))
-        if markable:
-            beginnings = [token for token in found if token in markable]
-            if len(set(beginnings)) < len(beginnings):
-                found = marked_ids(text)
         return [first, *found[: length - 2], last]
 
     return ids

@@ -63,7 +63,6 @@ FROM_SCRATCH = (
     "heads",
     "intermediate",
     "vocab_size",
-    "mark_repeats",
     "dropout",
     "init_embeddings",
     "lm_head",
@@ -88,7 +87,6 @@ class EncoderSettings:
     vocab_size: int = setting(
         8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
     )
-    mark_repeats: bool = setting(False, None, "separate tokens for repeated words (↻word), when made from scratch")
     dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
     init_embeddings: str = setting(
         "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
@@ -119,11 +117,6 @@ class EncoderSettings:
         in_(("keep", "ignore")),
         "pooling, lengths and prompts that the pretrained encoder declares; keep: reject others; ignore: override them",
     )
-
-    @property
-    def words(self) -> int:
-        """The rows of the embedding table, at most, when made from scratch."""
-        return self.vocab_size * (2 if self.mark_repeats else 1)
 
 
 # The settings of `Training` that decide which examples it reads in which step.

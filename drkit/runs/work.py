@@ -231,7 +231,7 @@ def encoder_size(encoder: EncoderSettings) -> ModelSize | None:
         layers=encoder.layers,
         heads=encoder.heads,
         intermediate=encoder.intermediate,
-        vocabulary=encoder.words,
+        vocabulary=encoder.vocab_size,
         dropout=encoder.dropout,
     )
 

@@ -62,7 +62,7 @@ def test_names(line, found):
         ("drkit compose --masker no-such --set encoder.poo", ["encoder.pooling=", "encoder.pooling_settings="]),
         ("drkit compose --set broken --set enc", []),
         ("drkit compose --set encoder.precision=b", ["encoder.precision=bfloat16"]),
-        ("drkit compose --set encoder.mark_repeats=", ["encoder.mark_repeats=false", "encoder.mark_repeats=true"]),
+        ("drkit compose --set evaluation.start=", ["evaluation.start=false", "evaluation.start=true"]),
         ("drkit compose --set finetune.loss.use=kl", ["finetune.loss.use=kl-distillation"]),
         ("drkit compose --set encoder.layers=", []),
         ("drkit compose --set no.such=", []),

@@ -29,7 +29,7 @@ def store_of(texts):
 def pairs_of(store, folder, window, bytes_per_pair):
     folder.mkdir()
     with mock.patch.object(ppmi, "_BYTES_PER_PAIR", bytes_per_pair), mock.patch.object(ppmi, "_RUNS", 3):
-        sums = ppmi._count_pairs(store, np.arange(VOCABULARY), window, folder, memory_mb=1)
+        sums = ppmi._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
     found = Arrays(folder / "pairs.arrow")
     return sums, dict(zip(found["keys"].tolist(), found["counts"].tolist(), strict=True)), found["keys"].tolist()
 
@@ -100,16 +100,6 @@ def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
             spilled = ppmi.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
         assert np.array_equal(held, spilled)
     assert not list(tmp_path.iterdir())
-
-
-def test_tokens_that_count_as_others_are_replaced_before_counting(tmp_path):
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, VOCABULARY, 20) ** 2 // VOCABULARY for _ in range(60)]
-    same = np.arange(VOCABULARY)
-    same[1::2] = same[::2][: len(same[1::2])]
-    how = {"vocab_size": VOCABULARY, "dim": 6, "seed": 1}
-    found = ppmi.ppmi_svd(store_of(texts), **how, same_as=same)
-    assert np.array_equal(found, ppmi.ppmi_svd(store_of([same[text] for text in texts]), **how)[same])
 
 
 def corpus():

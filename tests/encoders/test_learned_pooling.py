@@ -60,7 +60,7 @@ def drkit_components():
 SETTINGS = (
     *("encoder.vocab_size=100", "encoder.layers=1", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
     *("encoder.passage_length=16", "encoder.query_length=16", "encoder.init_embeddings=random"),
-    *("encoder.mark_repeats=false", "encoder.pooling=attentive", "encoder.pooling_settings.heads=3"),
+    *("encoder.pooling=attentive", "encoder.pooling_settings.heads=3"),
     *("pretrain.max_steps=2", "pretrain.probe.every=0", "finetune.max_steps=2", "evaluation.depth=20"),
 )
 

@@ -213,7 +213,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 RUN = (
     *("encoder.vocab_size=100", "encoder.layers=1", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
     *("encoder.passage_length=16", "encoder.query_length=16", "encoder.init_embeddings=random"),
-    *("encoder.mark_repeats=false", "encoder.lm_head=transform", "encoder.pooling=lexical"),
+    *("encoder.lm_head=transform", "encoder.pooling=lexical"),
     *("encoder.pooling_settings.top_k=20", "pretrain=none", "finetune.max_steps=3", "evaluation.depth=20"),
     "finetune.loss={use = 'flops', passages = 0.01}",
 )

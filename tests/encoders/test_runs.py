@@ -83,8 +83,8 @@ def test_the_plan_says_which_sizes_an_existing_encoder_ignores(collection, tmp_p
         return [note for note in found if note.startswith("only an encoder made from scratch")]
 
     assert notes() == []
-    (note,) = notes("encoder.vocab_size=300", "encoder.mark_repeats=true")
-    assert "encoder.vocab_size, encoder.mark_repeats" in note
+    (note,) = notes("encoder.vocab_size=300", "encoder.dropout=0.1")
+    assert "encoder.vocab_size, encoder.dropout" in note
     assert str(folder) in note
 
 

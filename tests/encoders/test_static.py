@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.data.repeats import mark_repeats
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends
@@ -125,26 +124,6 @@ def test_an_exported_encoder_is_a_static_embedding_of_sentence_transformers(tmp_
     np.testing.assert_allclose(again.encode_passages(TEXTS[:2]), vectors[:2], rtol=0, atol=1e-6)
 
 
-def test_repeated_words_are_marked_in_sentence_transformers_too(tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    marking = mark_repeats(tokenizer())
-    encoder = MaskedLmEncoder.from_scratch(SIZES, marking, pooling="weighted", seed=1).eval()
-    encoder.set_token_weights(torch.rand(len(marking), generator=torch.Generator().manual_seed(1)) + 0.1)
-    how = {"pooling": "weighted", "token_weights": encoder.token_weights, "similarity": "cosine"}
-    folder = export_encoder(encoder.model, marking, tmp_path / "e", **LENGTHS, **how)
-    texts = [*TEXTS, "file a, file b; file", "each file from each"]
-    loaded = TextEncoder.load(folder).encode_passages(texts)
-    batch = marking(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
-    trained = torch.nn.functional.normalize(encoder.vectors(batch["input_ids"], batch["attention_mask"].bool()))
-    np.testing.assert_allclose(loaded, trained.detach().numpy(), rtol=0, atol=1e-6)
-    theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    assert type(theirs[0]).__name__ == "StaticEmbedding"
-    np.testing.assert_allclose(theirs.encode_document(texts), loaded, rtol=0, atol=1e-6)
-    once, twice = loaded[TEXTS.index("file b")], TextEncoder.load(folder).encode_passages(["file file b"])[0]
-    assert abs(once - twice).max() > 0.01
-
-
 def test_separate_static_encoders_are_exported_together(tmp_path):
     from sentence_transformers import SentenceTransformer
 
@@ -218,9 +197,11 @@ def test_folders_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(ProblemsError, match="exported static encoder"):
         check(compose(ComposeRequest(encoder=str(folder)), PARTS), PARTS.registry)
     tokens = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps({**tokens, "pre_tokenizer": {"type": "Whitespace"}}))
-    with pytest.raises(DrkitError, match="unsupported tokenizer"):
-        TextEncoder.load(folder)
+    pairs = {"type": "Replace", "pattern": {"String": "a a"}, "content": "a"}  # a word depends on the one before
+    for changed in ({"pre_tokenizer": {"type": "Whitespace"}}, {"normalizer": pairs}):
+        (folder / "tokenizer.json").write_text(json.dumps({**tokens, **changed}))
+        with pytest.raises(DrkitError, match="unsupported tokenizer"):
+            TextEncoder.load(folder)
     (folder / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(DrkitError, match="cannot load the static encoder"):
         TextEncoder.load(folder)

@@ -14,11 +14,9 @@ from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
-from drkit.data.repeats import MARK, mark_repeats
-from drkit.data.store import TokenStore, tokenise
+from drkit.data.store import TokenStore
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest
-from drkit.testing.toys import toy_tokenizer
 from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit_report.inspect.source import TextSource, collection_source
 from drkit_simlm import GeneratorConfig
@@ -284,7 +282,7 @@ def test_counts_equal_the_naive_ones(corpus):
             if bool(tokens.maskable[row, position]):
                 words.setdefault(int(tokens.words[row, position]), []).append(position)
         for positions in words.values():
-            word = tokenizer.decode(tokens.ids[row, positions]).replace(MARK, "")
+            word = tokenizer.decode(tokens.ids[row, positions])
             hidden = [position for position in positions if int(view.labels[row, position]) != -100]
             maskable += len(positions)
             torn += 0 < len(hidden) < len(positions)
@@ -294,14 +292,6 @@ def test_counts_equal_the_naive_ones(corpus):
                 made["mask" if now == tokenizer.mask_token_id else "kept" if now == was else "random"] += 1
     assert (found.tokens, found.hidden, found.common, found.torn) == (maskable, sum(made.values()), common, torn)
     assert (found.made_mask, found.made_random, found.kept) == tuple(made.values())
-
-
-def test_a_stop_word_that_occurs_again_is_a_stop_word(tmp_path):
-    tokenizer = mark_repeats(toy_tokenizer())
-    tokenise([("text", "the model of the index of the")], tokenizer, tmp_path, max_length=20)
-    tokens = TokenStore.open(tmp_path).batch([0])
-    assert tokenizer.convert_ids_to_tokens(tokens.ids[0])[1:4] == ["\u21bbthe", "model", "\u21bbof"]
-    assert common_tokens(tokens, tokenizer)[0].tolist() == [False, True, False, True, True, False, True, True, False]
 
 
 def test_nothing_hidden_is_no_division_by_zero(corpus):

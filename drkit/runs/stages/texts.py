@@ -70,7 +70,6 @@ class WordPieceSettings:
     """Settings of a vocabulary trained on the collection."""
 
     vocab_size: int = from_recipe("encoder.vocab_size")
-    mark_repeats: bool = from_recipe("encoder.mark_repeats")
 
 
 @frozen

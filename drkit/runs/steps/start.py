@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
 
@@ -18,7 +17,6 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts
 from drkit.data.ppmi import log_frequencies, ppmi_svd
-from drkit.data.repeats import unmarked
 from drkit.data.store import TokenStore
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import longest_text
@@ -74,7 +72,6 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
             seed=settings.seed,
             std=0.1,
             folder=stage.folder,
-            same_as=unmarked(tokenizer),
         )
         encoder.set_word_embeddings(torch.from_numpy(matrix))
     if settings.token_weights:
@@ -130,18 +127,11 @@ def _with_learned_pooling(
 
 
 def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mapping[str, Path]) -> None:
-    """Set the token weights to the inverse document frequencies of the passages; repeated words start from less."""
+    """Set the token weights to the inverse document frequencies of the passages."""
     store = TokenStore.open(inputs["tokens"])
     frequencies = document_frequencies(store, vocab_size=encoder.config.vocab_size)
     weights = weights_from_idf(idf(frequencies, texts=len(store)), tokenizer.all_special_ids)
-    plain = unmarked(tokenizer)
-    marked = np.flatnonzero(plain != np.arange(len(plain)))
-    weights[marked] = _REPEATED * weights[plain[marked]]
     encoder.set_token_weights(weights)
-
-
-# n repetitions weigh 1 + 0.4 (n - 1), about sqrt(n) for up to five.
-_REPEATED = 0.4
 
 
 def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, Any]:

@@ -83,8 +83,7 @@ def mix_texts(stage: StageRun[MixtureSettings]) -> Mapping[str, Any]:
 
 def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
     """Train a WordPiece vocabulary and write its tokenizer; returns its size."""
-    size, repeats = stage.settings.vocab_size, stage.settings.mark_repeats
-    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=size, repeats=repeats))}
+    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=stage.settings.vocab_size))}
 
 
 def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, Any]:

@@ -23,7 +23,6 @@ from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch
-from drkit.data.repeats import unmarked
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
@@ -334,7 +333,7 @@ def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:
 def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
     """Return the tokens bool[B,L] of stop-words and of words without a letter or digit."""
     checked: dict[tuple[int, ...], bool] = {}
-    index, plain = find_words(tokens).index, unmarked(tokenizer)
+    index = find_words(tokens).index
     out = np.zeros(index.shape, dtype=np.bool_)
     for row, ids in enumerate(tokens.ids.numpy()):
         inside = np.flatnonzero(tokens.maskable[row].numpy())
@@ -343,7 +342,7 @@ def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
         for positions in np.split(inside, np.flatnonzero(np.diff(index[row, inside])) + 1):
             word = tuple(ids[positions].tolist())
             if word not in checked:
-                checked[word] = is_common(tokenizer.decode(plain[list(word)]))
+                checked[word] = is_common(tokenizer.decode(list(word)))
             out[row, positions] = checked[word]
     return torch.from_numpy(out)
 
