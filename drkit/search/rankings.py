@@ -310,10 +310,16 @@ def descending(doc_ids: Any) -> NDArray[np.int64]:
 
 
 def _used(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which of `count` documents occur, ascending, and the rows of the documents [n] among these, i64[n]."""
-    occurs = np.zeros(count, np.bool_)
-    occurs[documents] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[documents]
+    """Return which of `count` documents occur, and the rows of the documents [n] among these, i64[n].
+
+    They come in the order in which they occur, whatever order the parts of a ranking were joined in.
+    """
+    first = np.full(count, len(documents))
+    first[documents[::-1]] = np.arange(len(documents))[::-1]
+    used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(documents))]
+    rows = np.empty(count, np.int64)
+    rows[used] = np.arange(len(used))
+    return used, rows[documents]
 
 
 def _alike(parts: Sequence[Rankings]) -> list[Rankings]:
