@@ -22,7 +22,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import PSEUDO, Recipe
+from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 
 # Passages whose letters are counted; scripts are a matter of shares.
@@ -241,17 +241,15 @@ def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -
 
 def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterator[str]:
     name = facts.name
-    learns_from_crops = recipe.finetune and any(current.pairs == PSEUDO for current in recipe.finetune.rounds)
-    what = "learns from crops of the passages" if learns_from_crops else "is not fine-tuned"
     if not facts.splits:
         yield (
-            f"Without queries, the encoder {what}, and nothing evaluates it; `drkit compose --collection {name} "
-            f"--pipeline texts` makes queries from the passages, and mines negatives for them."
+            f"Without queries, the encoder is not fine-tuned, and nothing evaluates it; `drkit compose --collection "
+            f"{name} --pipeline texts` makes queries from the passages, and mines negatives for them."
         )
     elif not facts.training_queries:
         yield (
-            f"Without training queries, the retriever {what}. train_share = 0.5 in [collection], where the format has "
-            f"it, trains on half of the test queries."
+            "Without training queries, the encoder is not fine-tuned. train_share = 0.5 in [collection], where the "
+            "format has it, trains on half of the test queries."
         )
     if facts.splits and "dev" not in facts.splits:
         yield "Without dev queries, the last retriever is exported and the fusion with BM25 has its default weight."

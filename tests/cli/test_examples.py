@@ -30,7 +30,7 @@ PLANNED = ("drkit compose", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
-ELSEWHERE = ("drkit push ", "drkit serve")
+ELSEWHERE = ("drkit push ", "drkit serve", "drkit evaluate runs/NQ")
 # Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
 EXTRAS = {"--backend openvino": "openvino"}
 CLUSTER = "--engine ray"
@@ -160,7 +160,7 @@ def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
         outer = re.sub(r"\(.*?\)", "", rows[row])
         assert {*re.findall(r"`(.+?)`", outer)} == {*document}, row
     document = json.loads(call("drkit run runs/R", monkeypatch, capsys, place, "--json", "-q"))
-    assert {*document} == {"run", "evaluation", "findings", "paths"}
+    assert {*document} == {"run", "evaluation", "findings", "paths", "bytes", "prunable_bytes"}
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("inspect",)], ids=" ".join)

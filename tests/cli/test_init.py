@@ -198,12 +198,8 @@ def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
     lines = text.splitlines()
     (length,) = (number for number, line in enumerate(lines) if line.startswith("passage_length = "))
     assert lines[length - 1].startswith("# 95 % of the passages have at most")
-    (pooling,) = (line for line in lines if line.startswith("pooling = "))
-    assert pooling.endswith("# how hidden states become the bottleneck")
-    (miner,) = (number for number, line in enumerate(lines) if line.startswith("miners") and "[]" not in line)
-    starts = [line for line in lines if line.startswith("start = ") and "unsupervised" in line]
-    assert miner
-    assert all("weights to start from" in line for line in starts)
+    (embeddings,) = (line for line in lines if line.startswith("init_embeddings = "))
+    assert embeddings.endswith("# word embeddings to start from, when made from scratch")
 
 
 def test_it_never_overwrites(drkit, beir, tmp_path):
@@ -233,7 +229,7 @@ def test_texts_alone(drkit, tmp_path):
     document = json.loads(out)
     assert {*document} == {"recipe", "facts", "scale", "why", "reasons", "advice"}
     assert document["facts"]["splits"] == {}
-    assert "learns from crops of the passages, and nothing evaluates it" in document["advice"][0]
+    assert "is not fine-tuned, and nothing evaluates it" in document["advice"][0]
     assert drkit("run", "texts.toml", "--dry-run")[0] == 0
 
 

@@ -29,6 +29,7 @@ TINY = (
     *("encoder.passage_length=24", "encoder.query_length=16", "evaluation.depth=20"),
     *("pretrain.max_steps=4", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=2"),
     *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4"),
+    *("evaluation.bm25_k1=[1.2]", "evaluation.bm25_b=[0.75]"),
 )
 RECIPES = {
     "pmi": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="two-stage"),
