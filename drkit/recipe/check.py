@@ -50,7 +50,7 @@ from drkit.recipe.parts import (
     parts_of,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
-from drkit.recipe.schema import ITSELF, MAIN, MASKED_LM, MLM, Choice, DecoderTask, Finetune, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, MAIN, Choice, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
@@ -60,7 +60,6 @@ def check(recipe: Recipe, registry: Registry) -> None:
     problems += _pooling_problems(recipe, registry)
     if recipe.pretrain:
         problems += _pretrain_problems(recipe.pretrain, registry)
-        problems += _baseline_problems(recipe.pretrain, recipe.finetune)
     problems += rounds_problems(recipe, registry)
     if problems:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
@@ -92,15 +91,6 @@ def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[s
     if spec.shorthand and not getattr(chosen.config, spec.shorthand):
         written = f"--collection {spec.name}:VALUE" if path == OWN else f"--set {path}.{spec.shorthand}=VALUE"
         yield f"collection {spec.name!r} needs {spec.shorthand!r}: write `{written}` @ {path}"
-
-
-def _baseline_problems(pretrain: Pretrain, finetune: Finetune | None) -> Iterator[str]:
-    is_compared = finetune is not None and MASKED_LM in finetune.baselines
-    if is_compared and all(loss.use != MLM for loss in pretrain.encoder.losses.values()):
-        yield (
-            f"the baseline {MASKED_LM!r} is pre-trained by the loss {MLM!r} of the encoder, which the recipe lacks: "
-            f"add --pretrain-loss {MLM}@encoder, or leave the baseline out @ finetune.baselines"
-        )
 
 
 def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:

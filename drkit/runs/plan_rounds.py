@@ -25,6 +25,7 @@ from drkit.recipe.schema import (
     JUDGED,
     LABELS_ONLY,
     MASKED_LM,
+    MLM,
     PRETRAINED,
     PREVIOUS,
     PSEUDO,
@@ -131,8 +132,15 @@ def _baselines(builder: PlanBuilder) -> Iterator[tuple[str, str]]:
         return
     if LABELS_ONLY in finetune.baselines:
         yield LABELS_ONLY, INITIAL_ENCODER
-    if MASKED_LM in finetune.baselines and pretrain and not pretrain.is_masked_lm:
+    if MASKED_LM not in finetune.baselines or pretrain is None or pretrain.is_masked_lm:
+        return
+    if any(loss.use == MLM for loss in pretrain.encoder.losses.values()):
         yield MASKED_LM, plan_masked_lm(builder, pretrain)
+    else:
+        builder.notes.append(
+            f"nothing is compared with masked LM (finetune.baselines), since the encoder lacks its loss: "
+            f"--pretrain-loss {MLM}@encoder adds it"
+        )
 
 
 def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
