@@ -78,7 +78,7 @@ SIZES = {
 }
 # The runs of the page, in its order.
 RUNS = [
-    ("tldr", {"paper": "simlm", "scale": "quick"}),
+    ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
     ("pydocs, quick", {"paper": "condenser", "scale": "quick"}),
 ]
 
