@@ -363,9 +363,13 @@ class _Best:
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Compute matrix products in full float32 precision, even if the program allows less elsewhere."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    # By backend: torch cannot read the common setting after transformers' argument tf32 was set.
+    backends: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

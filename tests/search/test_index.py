@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,19 @@ def test_search_is_a_full_sort(depth):
         doc_ids, scores = by_full_sort(query, matrix, ids, depth)
         assert list(hits.doc_ids) == doc_ids
         np.testing.assert_allclose(hits.scores, scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("allowed", ["none", "tf32"])  # tf32: as transformers does for its argument of this name
+def test_products_are_full_float32_whoever_allowed_less(allowed):
+    backend = torch.backends.cuda.matmul
+    before = backend.fp32_precision
+    backend.fp32_precision = allowed
+    try:
+        with flat.full_float32():
+            assert backend.fp32_precision == "ieee"
+        assert backend.fp32_precision == allowed
+    finally:
+        backend.fp32_precision = before
 
 
 def test_ties_are_ordered_by_position_however_many():
