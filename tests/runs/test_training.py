@@ -59,8 +59,8 @@ class Collate:
 
 
 def go(module, folder, collate=None, progress=None, **settings):
-    schedule = Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=STEPS, seed=3)
     chosen = {"max_steps": STEPS, "save_steps": 3, "logging_steps": 2, "per_device_train_batch_size": 4, **settings}
+    schedule = Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=chosen["max_steps"], seed=3)
     return train(
         module,
         schedule,
@@ -235,9 +235,9 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
             return {**out, "loss.copy": out["loss.copy"] * float("nan")}
 
     with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
-        go(Diverging(), tmp_path / "soon", logging_steps=2)
+        go(Diverging(), tmp_path / "soon", logging_steps=2, max_steps=40)
     with pytest.raises(DrkitError, match="loss is nan at step 8"):
-        go(Diverging(), tmp_path / "late", logging_steps=8, save_steps=500)
+        go(Diverging(), tmp_path / "late", logging_steps=8, save_steps=500, max_steps=80)
     with pytest.raises(DrkitError, match="loss is nan at step 1:"):
         go(Diverging(), tmp_path / "short", logging_steps=50, save_steps=500)
 
