@@ -39,7 +39,7 @@ from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 _PATHS = {
     "encoder": "encoder",
     "index": "index",
-    "TREC runs": "runs",
+    "rankings": "runs",
     "table": "evaluation",
     "report": "report/report.md",
     "recipe": RECIPE,

@@ -192,7 +192,7 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """Yield the docstrings whose rest is long enough, with unique ids; a summary that is no query is emptied."""
+    """Yield the docstrings whose rest is long enough, with unique ids; one that cannot be a query has no summary."""
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)

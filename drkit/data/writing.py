@@ -376,7 +376,7 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
 
 
 def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[str, Any]:
-    """Write the teacher's scores that come with the training rows; no file if there are none."""
+    """Write the teacher's scores that come with the training rows; without any, write no file."""
     if not isinstance(collection, CarriesScores):
         return {}
     if next(collection.teacher_scores("train"), None) is None:

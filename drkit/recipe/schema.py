@@ -1,6 +1,6 @@
 """The schema of a recipe: everything a run depends on, as frozen plain data.
 
-The defaults are those of the small default run. Training settings have their names from
+The defaults are those of a small encoder from scratch. Training settings have their names from
 `transformers.TrainingArguments`.
 """
 

@@ -362,7 +362,7 @@ def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, na
 
 
 def _column_state(builder: PlanBuilder, column: Column) -> str:
-    """Return the state of the local files that a column is made from; empty if there are none."""
+    """Return the state of the local files that a column is made from; empty without any."""
     if isinstance(column.use, Choice):
         return files_state(builder.registry.get(Kind.COLUMN, column.use.use), column.use.config)
     path = column_file(column.use)

@@ -98,7 +98,7 @@ def _read(stream: Any, kind: type, name: str) -> list[Any]:
     items = list(stream())
     wrong = next((item for item in items if not isinstance(item, kind)), None)
     require(wrong is None, f"{name}: expected {kind.__name__}, got {type(wrong).__name__}")
-    require(items, f"{name}: there are none; give settings that name a small collection")
+    require(items, f"{name}: missing; give settings that name a small collection")
     require(items == list(stream()), f"{name}: reading again gives something else; return a new iterator in each call")
     return items
 
