@@ -187,8 +187,8 @@ def plot(done: Mapping[Job, RunRecord], pipeline: str, path: Path) -> Path:
 
 
 def put_into(page: Path, mark: str, text: str) -> None:
-    """Replace what a page has between the marks of a comparison. Raises DrkitError if it lacks them."""
-    begin, end, content = f"<!-- comparisons {mark} -->\n", "<!-- end -->", page.read_text(encoding="utf-8")
+    """Replace what a page has between marks. Raises DrkitError if it lacks them."""
+    begin, end, content = f"<!-- {mark} -->\n", "<!-- end -->", page.read_text(encoding="utf-8")
     before, found, rest = content.partition(begin)
     if not found or end not in rest:
         raise DrkitError(f"{page} has no marks {begin.strip()} and {end}; add them where the table belongs")
@@ -203,7 +203,7 @@ def write(done: Mapping[Job, RunRecord], options: argparse.Namespace) -> None:
     image = plot(done, options.pipeline, (options.plots or options.work) / name)
     if options.page:
         shown = f"\n![{MEASURES[0]} of each recipe and stage]({os.path.relpath(image, options.page.parent)})\n"
-        put_into(options.page, f"{options.pipeline} {options.collection}", text + shown)
+        put_into(options.page, f"comparisons {options.pipeline} {options.collection}", text + shown)
 
 
 def _p(value: float | None) -> str:

@@ -1,12 +1,13 @@
-"""Training steps on a GPU: tokens/s and peak memory in float32 and bfloat16, eager and compiled; and encoding.
+"""Measure drkit on this machine's GPU: training steps, encoding, search, and whether they equal those of the CPU.
 
-    python benchmarks/gpu.py [--texts 64] [--length 512] [--steps 20] [--json FILE]
-    python benchmarks/gpu.py --device cpu --tiny      # the same code at toy sizes, to see that it runs
+    python benchmarks/gpu.py --json rows.jsonl               # start it again and it goes on
+    python benchmarks/gpu.py --json rows.jsonl --page docs/guide/gpu.md     # measures nothing, writes the tables
+    python benchmarks/gpu.py --json toy.jsonl --device cpu --tiny           # the same code at toy sizes
 
-Every installed decoder, beside Hugging Face's masked LM. The encoder has BERT-base's size, random weights and no
-dropout; decoders and losses have the settings of `pretrain_step.py`. Steps are those of drkit's trainer, with fused
-AdamW, on one batch of full texts over and over: masking is no part of them. As many steps warm up, and compile, as are
-measured. Each row is a fresh process.
+Rows (`gpu_rows.py`): products of matrices, the steps of every paper's recipe, padded batches, cached gradients,
+encoding and search, in bfloat16, float32 (TF32 off), TF32, and compiled. Each is appended to the file when it is done,
+after a first line about the machine. A row that fails, or takes too long, is recorded with its error, and its process
+replaced. A file belongs to one machine and one set of sizes.
 """
 
 from __future__ import annotations
@@ -14,195 +15,230 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import select
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
-import pretrain_step
-from encoding import peak_memory
-from pretrain_step import PLAIN
+import torch
+from attrs import asdict, evolve
+from comparisons import put_into
+from gpu_rows import TINY, TOLERANCES, Row, Sizes, measure, rows
 
-NOTHING_CLAIMED = """\
-Nothing is claimed about drkit on a GPU until this script has run on one: no number of it has been published.
-What it prints is true of this machine, these versions and these sizes only."""
-NO_GPU = (
-    "error: torch sees no GPU, so there is nothing to measure; `--device cpu --tiny` runs the same code at toy sizes"
-)
-BASE = {"hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072, "dropout": 0.0}
-TINY = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 64, "dropout": 0.0}
-MODES = {
-    "fp32": {},
-    "bf16": {"bf16": True},
-    "fp32 compiled": {"arguments": {"torch_compile": True}},
-    "bf16 compiled": {"bf16": True, "arguments": {"torch_compile": True}},
+from drkit.core.files import write_text
+from drkit.errors import DrkitError
+
+MARK = "gpu"
+# Dense TFLOP/s of data sheets: bfloat16, TF32, float32. The first name within the device's counts.
+PEAKS = {
+    "H100 PCIe": (756, 378, 51),
+    "H100 NVL": (835, 417, 60),
+    "H100": (989, 494, 67),
+    "H200": (989, 494, 67),
+    "A100": (312, 156, 19.5),
+    "L40S": (362, 183, 91.6),
 }
-ENCODED = {"fp32": "float32", "bf16": "bfloat16"}
-SEED = 1
+PRECISIONS = ("bf16", "tf32", "fp32")
 
 
-def set_sizes(options: argparse.Namespace) -> None:
-    """Set the sizes of `pretrain_step`: BERT-base, or a toy."""
-    sizes = TINY if options.tiny else BASE
-    generator = {**sizes, "hidden": sizes["hidden"] // 2}
-    pretrain_step.SIZES, pretrain_step.GENERATOR = sizes, generator
-    if options.tiny:
-        pretrain_step.TEXTS, pretrain_step.LENGTH, pretrain_step.VOCAB = 4, 32, 1100
-    else:
-        pretrain_step.TEXTS, pretrain_step.LENGTH = options.texts, options.length
-
-
-def plain_module():
-    """Hugging Face's masked LM with its own loss, as drkit's trainer takes a module, and the tensors of a batch."""
-    import torch
-    from torch import nn
-
-    class Plain(nn.Module):
-        row_indices, weights, marks = {}, {"mlm": 1.0}, ("attention_mask",)
-
-        def __init__(self, model) -> None:
-            super().__init__()
-            self.model = model
-
-        def compares(self) -> bool:
-            return False
-
-        def forward(self, local=True, **tensors):  # noqa: ARG002
-            ids = tensors["input_ids"]
-            return {"loss.mlm": self.model(**tensors).loss, "items.mlm": torch.tensor(len(ids), device=ids.device)}
-
-    model, view = pretrain_step.plain()
-    return Plain(model), {"input_ids": view.ids, "attention_mask": view.attention, "labels": view.labels}
-
-
-def measure(name: str, mode: str, steps: int) -> dict:
-    """Train in this process for twice as many steps; return what the log says about the second half."""
-    import numpy as np
-    import torch
-
-    from drkit.core.progress import Silent
-    from drkit.recipe.schema import Training
-    from drkit.train.batches import Schedule
-    from drkit.train.trainer import train
-
-    module, tensors = plain_module() if name == PLAIN else pretrain_step.pair(name)
-    how = {"max_steps": 2 * steps, "logging_steps": steps, "save_steps": 10**6, "learning_rate": 1e-5}
-    training = Training(per_device_train_batch_size=pretrain_step.TEXTS, **how, **MODES[mode])
-    lengths = np.full(pretrain_step.TEXTS, pretrain_step.LENGTH, np.int32)
-    with tempfile.TemporaryDirectory() as folder:
-        done = train(
-            module,
-            Schedule(lengths, pretrain_step.TEXTS, 2 * steps, SEED),
-            lambda _: tensors,
-            training=training,
-            folder=Path(folder),
-            progress=Silent(),
-            seed=SEED,
-        )
-    last = done.log[-1]
+def machine() -> dict[str, Any]:
+    """Return the device, and the versions of what computes on it."""
+    found = {"torch": torch.__version__, "python": platform.python_version(), "cuda": torch.version.cuda}
+    if not torch.cuda.is_available():
+        return {"device": "cpu", **found}
+    properties = torch.cuda.get_device_properties(0)
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    has_driver_tool = shutil.which(command[0]) is not None
+    driver = subprocess.run(command, check=False, capture_output=True, text=True).stdout if has_driver_tool else ""
     return {
-        "step": name,
-        "mode": mode,
-        "tokens_per_second": last["tokens_per_second"],
-        "peak_gib": peak_gib(),
-        "loss": last["loss"],
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "torch": torch.__version__,
+        "device": properties.name,
+        "gib": round(properties.total_memory / 2**30, 1),
+        **found,
+        "cudnn": torch.backends.cudnn.version(),
+        "driver": (driver.split() or ["unknown"])[0],
     }
 
 
-def measure_encoding(mode: str, steps: int) -> dict:
-    """Encode texts of spread lengths in this process, as many as `steps` batches have, after half as many."""
-    import numpy as np
-    import torch
-
-    from drkit.search import TextEncoder
-
-    encoder, _ = pretrain_step.new_encoder()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    reader = TextEncoder(
-        encoder.backbone.to(device), pretrain_step.tokenizer(), pooling="mean", precision=ENCODED[mode]
-    )
-    rng = np.random.default_rng(SEED)
-    lengths = rng.integers(8, pretrain_step.LENGTH + 1, steps * pretrain_step.TEXTS)
-    rows = [rng.integers(1000, pretrain_step.VOCAB, length) for length in lengths]
-    reader.encode_tokens(rows[: len(rows) // 2])
-    start = time.perf_counter()
-    reader.encode_tokens(rows)
-    seconds = time.perf_counter() - start
-    rates = {"tokens_per_second": round(float(lengths.sum()) / seconds, 1), "texts_per_second": len(rows) / seconds}
-    return {"step": "encoding", "mode": mode, **rates, "peak_gib": peak_gib()}
+def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the first line of a file, empty without a file, and its rows."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return (lines[0], lines[1:]) if lines else ({}, [])
 
 
-def peak_gib() -> float:
-    """GiB, of the GPU's memory if there is one."""
-    import torch
-
-    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else peak_memory() / 1024
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add a line: the file has all of it, or none."""
+    write_text(path, (path.read_text() if path.is_file() else "") + json.dumps(record) + "\n")
 
 
-def measured_apart(name: str, mode: str, options: argparse.Namespace) -> dict:
-    """Measure in a process of its own; raises RuntimeError with its last words if it fails."""
-    command = [sys.executable, __file__, "--one", name, "--mode", mode, "--steps", str(options.steps)]
-    command += ["--texts", str(options.texts), "--length", str(options.length), *(["--tiny"] if options.tiny else [])]
+def measured(todo: Sequence[Row], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure rows in a process of its own, which is replaced after a row that fails; yield each, or its error."""
+    left, end = list(todo), monotonic() + options.seconds
+    while left and monotonic() < end:
+        for row in worker_rows(left, options, end):
+            del left[0]
+            yield row
+
+
+def worker_rows(todo: Sequence[Row], options: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one process, up to the first that fails; one that `end` interrupts is not among them."""
+    command = [sys.executable, __file__, "--worker", json.dumps(todo), "--texts", str(options.texts)]
+    command += ["--tiny"] if options.tiny else []
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if options.device == "cpu" else {}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **hidden})
-    if done.returncode:
-        raise RuntimeError(f"{name}, {mode}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, bufsize=0, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **hidden}
+        ) as worker,
+    ):
+        assert worker.stdout is not None
+        try:
+            for step, mode in todo:
+                limit = max(min(options.row_seconds, end - monotonic()), 0)
+                is_ready, _, _ = select.select([worker.stdout], [], [], limit)
+                line = worker.stdout.readline() if is_ready else b""
+                if line:
+                    yield json.loads(line)
+                    continue
+                if monotonic() >= end:
+                    return
+                errors.seek(0)
+                last = (errors.read().strip().splitlines() or ["no output"])[-1]
+                error = last if is_ready else f"took more than {options.row_seconds:g} s"
+                yield {"step": step, "mode": mode, "error": error}
+                return
+        finally:
+            worker.kill()
 
 
-def line(row: dict) -> str:
-    loss = f"{row['loss']:.4f}" if "loss" in row else ""
-    return f"| {row['step']} | {row['mode']} | {row['tokens_per_second']:,.0f} | {row['peak_gib']:.2f} | {loss} |"
+def work(todo: Sequence[Row], options: argparse.Namespace) -> None:
+    """Print each row as a line of JSON; an error ends the process, because a GPU may not recover from it."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print
+    for step, mode in todo:
+        found = measure(step, mode, sizes_of(options))
+        print(json.dumps({"step": step, "mode": mode, **found}), file=out, flush=True)
+
+
+def sizes_of(options: argparse.Namespace) -> Sizes:
+    return TINY if options.tiny else evolve(Sizes(), texts=options.texts)
+
+
+def chosen_rows(options: argparse.Namespace) -> list[Row]:
+    every = rows(sizes_of(options))
+    only = options.only or [""]
+    return [(step, mode) for step, mode in every if any(text in f"{step} {mode}" for text in only)]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure the rows that the file lacks; return 1 if one of the file failed or is unequal.
+
+    Raises DrkitError for a file of another machine or of other sizes.
+    """
+    first = json.loads(json.dumps({"machine": machine(), "sizes": asdict(sizes_of(options))}))
+    if options.device == "cpu":
+        first["machine"]["device"] = "cpu"
+    before, done = read_rows(options.json)
+    if before and before != first:
+        raise DrkitError(f"{options.json} has rows of {before}, not of {first}; write to another file")
+    if not before:
+        append(options.json, first)
+    known = {(row["step"], row["mode"]) for row in done}
+    todo = [row for row in chosen_rows(options) if row not in known]
+    for number, row in enumerate(measured(todo, options), 1):
+        append(options.json, row)
+        done.append(row)
+        print(f"{number} of {len(todo)}: {json.dumps(row)}", flush=True)
+    return 1 if any("error" in row or not row.get("equal", True) for row in done) else 0
+
+
+# The page
+
+
+def page(path: Path) -> str:
+    """Return the tables of a file's rows."""
+    first, done = read_rows(path)
+    if not done:
+        raise DrkitError(f"{path} has no rows; measure them first: python benchmarks/gpu.py --json {path}")
+    about, sizes = first["machine"], first["sizes"]
+    versions = ", ".join(f"{name} {about[name]}" for name in ("driver", "torch", "cuda", "cudnn") if about.get(name))
+    limits = "; ".join(f"{mode}: loss {loss:g}, gradients {rest:g}" for mode, (loss, rest) in TOLERANCES.items())
+    speeds = [row for row in done if "seconds" in row]
+    compared = [row for row in done if "gradient_error" in row]
+    return "\n".join(
+        [
+            f"{about['device']} ({versions}); {sizes['texts']} texts of {sizes['length']} tokens, width "
+            f"{sizes['hidden']}; searched: {sizes['vectors']:,} vectors.",
+            "",
+            "| step | mode | tokens/s | median ms | TFLOP/s | MFU | peak GiB | loss |",
+            "|---|---|---|---|---|---|---|---|",
+            *(speed_line(row, about["device"]) for row in speeds),
+            *(f"| {row['step']} | {row['mode']} | {row['error']} | | | | | |" for row in done if "error" in row),
+            "",
+            f"Loss and gradients against those of the CPU in float32, relative (allowed: {limits}):",
+            "",
+            "| step | mode | loss | gradients | equal |",
+            "|---|---|---|---|---|",
+            *(
+                f"| {row['step'].partition(': ')[2]} | {row['mode']} | {row['loss_error']:.1e} "
+                f"| {row['gradient_error']:.1e} | {'yes' if row['equal'] else '**no**'} |"
+                for row in compared
+            ),
+            "",
+        ]
+    )
+
+
+def speed_line(row: Mapping[str, Any], device: str) -> str:
+    """Return a row of the first table; searching has queries a second, and whether its hits are exact."""
+    step, rate = row["step"], f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else ""
+    if "queries_per_second" in row:
+        step += ", exact hits" if row["equal"] else ", **inexact hits**"
+        rate = f"{row['queries_per_second']:,.0f} queries/s"
+    peak = next((peaks for name, peaks in PEAKS.items() if name in device), None)
+    tflops = row.get("tflops")
+    share = tflops / peak[PRECISIONS.index(row["mode"].split()[0])] if tflops and peak else None
+    cells = [step, row["mode"], rate, f"{row['seconds'] * 1000:,.1f}", "" if tflops is None else f"{tflops:,.1f}"]
+    cells += ["" if share is None else f"{share:.0%}", f"{row['peak_gib']:.1f}" if "peak_gib" in row else ""]
+    cells.append(f"{row['loss']:.3f}" if "loss" in row else "")
+    return f"| {' | '.join(cells)} |"
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path("gpu.jsonl"), help="JSON Lines")
+    parser.add_argument("--page", type=Path, help="put the tables of the file between the marks of this page, and end")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="toy sizes")
+    parser.add_argument("--texts", type=int, default=Sizes().texts, help="texts of a batch of pre-training")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="rows whose step and mode contain one of these")
+    parser.add_argument("--seconds", type=float, default=540, help="stop after this many; the same command goes on")
+    parser.add_argument("--row-seconds", type=float, default=120, help="time limit of a row")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    return parser
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="toy sizes")
-    parser.add_argument("--texts", type=int, default=64)
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=20, help="measured steps, after as many that are not")
-    parser.add_argument("--only", nargs="+", metavar="STEP", help="names of the first column, by default all")
-    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
-    parser.add_argument("--json", type=Path)
-    for hidden in ("--one", "--mode"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    set_sizes(options)
-    if options.one:
-        one = measure_encoding if options.one == "encoding" else None
-        row = one(options.mode, options.steps) if one else measure(options.one, options.mode, options.steps)
-        print(json.dumps(row))
+    options = arguments().parse_args()
+    if options.worker:
+        work(options.worker, options)
         return 0
-    print(NOTHING_CLAIMED, flush=True)
-    import torch
-
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(NO_GPU, file=sys.stderr)
+    if options.device == "cuda" and not torch.cuda.is_available() and not options.page:
+        print("error: torch sees no GPU; `--device cpu --tiny` runs the same code at toy sizes", file=sys.stderr)
         return 2
-    return print_rows(options)
-
-
-def print_rows(options: argparse.Namespace) -> int:
-    """Measure and print every row; return 1 if one failed, after all others."""
-    chosen = options.only or [*pretrain_step.names(), "encoding"]
-    rows, failed = [], 0
-    print("\n| step | mode | tokens/s | peak GiB | loss |\n|---|---|---|---|---|", flush=True)
-    for name in chosen:
-        for mode in (mode for mode in options.modes if name != "encoding" or mode in ENCODED):
-            try:
-                rows.append(measured_apart(name, mode, options))
-            except RuntimeError as error:
-                failed += 1
-                print(f"| {name} | {mode} | failed: {error} | | |", flush=True)
-                continue
-            print(line(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 1 if failed else 0
+    try:
+        if options.page:
+            put_into(options.page, MARK, page(options.json))
+            return 0
+        return run(options)
+    except DrkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

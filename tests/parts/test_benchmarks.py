@@ -1,7 +1,6 @@
 """The benchmarks of the parts run for everything that is installed, here at toy sizes."""
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
@@ -66,70 +65,107 @@ def test_every_masker_is_timed(monkeypatch):
 
 
 @pytest.fixture
-def gpu(small, monkeypatch):
-    """The benchmark of GPUs, at the sizes of `small`."""
-    module = loaded("gpu", monkeypatch)
-    monkeypatch.setattr(module, "set_sizes", lambda options: None)
-    monkeypatch.setattr(module, "measured_apart", lambda name, mode, options: measured_here(module, name, mode))
-    return module
+def gpu(monkeypatch):
+    return loaded("gpu", monkeypatch)
 
 
-def measured_here(module, name, mode):
-    return module.measure_encoding(mode, 1) if name == "encoding" else module.measure(name, mode, 1)
-
-
-def printed(module, monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
-    code = module.main()
-    said = capsys.readouterr()
-    return code, said.out, said.err
+def run_gpu(module, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *map(str, arguments)])
+    return module.main()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_without_a_gpu_the_benchmark_says_so_in_a_line(gpu, monkeypatch, capsys):
-    code, out, err = printed(gpu, monkeypatch, capsys)
-    assert code == 2
-    assert out.startswith("Nothing is claimed")
-    assert "|" not in out
+def test_without_a_gpu_the_benchmark_says_so_in_a_line(gpu, monkeypatch, capsys, tmp_path):
+    assert run_gpu(gpu, monkeypatch, "--json", tmp_path / "rows.jsonl") == 2
+    out, err = capsys.readouterr()
+    assert not out
     assert err.count("\n") == 1
     assert "torch sees no GPU" in err
+    assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_the_benchmark_of_gpus_runs_on_a_processor(gpu, monkeypatch, capsys, tmp_path):
-    """Hugging Face's masked LM, a decoder that rebuilds all tokens, one behind a generator, and encoding."""
-    chosen = [gpu.PLAIN, "uniform + enhanced", "generator + replaced-token-detection", "encoding"]
-    options = ["--device", "cpu", "--tiny", "--modes", "fp32", "bf16", "--json", str(tmp_path / "rows.json")]
-    code, out, _ = printed(gpu, monkeypatch, capsys, *options, "--only", *chosen)
-    assert code == 0
-    assert out.startswith("Nothing is claimed")
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["step"] for row in rows] == [name for name in chosen for _ in range(2)]
-    assert all(row["tokens_per_second"] > 0 for row in rows)
-    losses = [row["loss"] for row in rows if "loss" in row]
-    assert losses[::2] == pytest.approx(losses[1::2], rel=0.02), "bfloat16 does the same work"
+def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_path):
+    file, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
+    page.write_text("before\n<!-- gpu -->\nold\n<!-- end -->\nafter\n")
+    options = ["--json", file, "--device", "cpu", "--tiny", "--only"]
+    first = ["equality: retromae bf16", "pre-training: retromae bf16"]
+    assert run_gpu(gpu, monkeypatch, *options, *first) == 0
+    before = file.read_text()
+    machine, rows = gpu.read_rows(file)
+    assert machine["machine"]["device"] == "cpu"
+    assert [f"{row['step']} {row['mode']}" for row in rows] == first
+    assert rows[1]["tokens_per_second"] > 0
+    asked = []
+
+    def here(todo, _options, _end):
+        asked.extend(todo)
+        for step, mode in todo:
+            yield {"step": step, "mode": mode, **gpu.measure(step, mode, gpu.TINY)}
+
+    monkeypatch.setattr(gpu, "worker_rows", here)
+    assert run_gpu(gpu, monkeypatch, *options, *first, "search") == 0
+    assert asked == [("search", "fp32")], "rows of the file are not measured again"
+    assert file.read_text().startswith(before)
+    assert run_gpu(gpu, monkeypatch, "--json", file, "--page", page) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- gpu -->\ncpu (torch ")
+    assert text.endswith("\n<!-- end -->\nafter\n")
+    assert "\n| pre-training: retromae | bf16 | " in text
+    assert "\n| search, exact hits | fp32 | " in text
+    assert "\n| retromae | bf16 | " in text
+    assert text.count("| yes |") == 1
 
 
-def test_a_row_that_fails_is_named_and_the_others_are_measured(gpu, monkeypatch, capsys):
-    def fails(name, mode, options):
-        if mode == "bf16":
-            raise RuntimeError("out of memory")
-        return {"step": name, "mode": mode, "tokens_per_second": 1.0, "peak_gib": 1.0}
+def test_rows_of_another_machine_are_refused(gpu, monkeypatch, capsys, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"machine": {"device": "H900"}, "sizes": {}}\n')
+    assert run_gpu(gpu, monkeypatch, "--json", tmp_path / "rows.jsonl", "--device", "cpu", "--tiny") == 2
+    assert "H900" in capsys.readouterr().err
+    assert (tmp_path / "rows.jsonl").read_text().count("\n") == 1
 
-    monkeypatch.setattr(gpu, "measured_apart", fails)
-    code, out, _ = printed(gpu, monkeypatch, capsys, "--device", "cpu", "--only", "encoding")
-    assert code == 1
-    assert "| encoding | fp32 | 1 | 1.00 |  |" in out
-    assert "| encoding | bf16 | failed: out of memory |" in out
+
+def test_a_share_of_the_peak_is_of_the_precision_of_the_row(gpu):
+    row = {"step": "pre-training: x", "mode": "bf16 compiled", "seconds": 0.5, "tokens_per_second": 9.0}
+    row |= {"tflops": 494.5, "peak_gib": 1.0, "loss": 2.0}
+    assert "| 494.5 | 50% | 1.0 | 2.000 |" in gpu.speed_line(row, "NVIDIA H100 80GB HBM3")
+    assert "| 494.5 |  | 1.0 | 2.000 |" in gpu.speed_line(row, "another card")
 
 
 @pytest.mark.slow
-def test_every_step_of_the_benchmark_of_gpus_can_be_compiled(gpu, small, monkeypatch):
+def test_a_row_that_fails_is_recorded_and_the_others_are_measured(gpu):
+    options = gpu.arguments().parse_args(["--device", "cpu", "--tiny"])
+    fails, search = gpu.measured([("nothing", "fp32"), ("search", "fp32")], options)
+    assert fails == {"step": "nothing", "mode": "fp32", "error": "KeyError: 'nothing'"}
+    assert search["equal"]
+    options.row_seconds = 0.1
+    (slow,) = gpu.measured([("search", "fp32")], options)
+    assert slow == {"step": "search", "mode": "fp32", "error": "took more than 0.1 s"}
+    options.seconds = 0.2
+    options.row_seconds = 100
+    assert [*gpu.measured([("search", "fp32")], options)] == []
+
+
+@pytest.mark.parametrize("name", ["masked LM of transformers", "retromae", "simlm"])
+def test_steps_in_bfloat16_do_the_work_of_steps_in_float32(name, gpu):
+    """Hugging Face's masked LM, a decoder that rebuilds all tokens, and one behind a generator."""
+    losses = [gpu.measure(f"pre-training: {name}", mode, gpu.TINY)["loss"] for mode in ("fp32", "bf16")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+@pytest.mark.slow
+def test_every_step_of_the_benchmark_of_gpus_equals_that_of_the_cpu(gpu):
+    compared = [row for row in gpu.rows(gpu.TINY) if row[0].startswith("equality")]
+    assert len(compared) > 40
+    assert [row for row in compared if not gpu.measure(*row, gpu.TINY)["equal"]] == []
+
+
+@pytest.mark.slow
+def test_every_step_of_the_benchmark_of_gpus_can_be_compiled(gpu, monkeypatch):
     """Traced and split by torch, which is where compiling fails, and run by its own kernels."""
     split = {"fp32": {}, "traced": {"arguments": {"torch_compile_backend": "eager"}}}
-    monkeypatch.setattr(gpu, "MODES", split)
-    for name in small.names():
-        losses = [gpu.measure(name, mode, 1)["loss"] for mode in split]
-        assert losses[0] == pytest.approx(losses[1], abs=1e-4), name
+    monkeypatch.setattr(sys.modules["gpu_rows"], "MODES", split)
+    for step in {step for step, _ in gpu.rows(gpu.TINY) if step.startswith("pre-training")}:
+        losses = [gpu.measure(step, mode, gpu.TINY)["loss"] for mode in split]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4), step
     torch.compiler.reset()
 
 
@@ -178,9 +214,9 @@ def test_a_comparison_is_put_between_the_marks_of_its_page(tmp_path, monkeypatch
     page.write_text(
         "a\n<!-- comparisons dpr pydocs -->\nold\n<!-- end -->\nb\n<!-- comparisons dpr x -->\n<!-- end -->\n"
     )
-    comparisons.put_into(page, "dpr pydocs", "new\n")
+    comparisons.put_into(page, "comparisons dpr pydocs", "new\n")
     assert page.read_text().startswith(
         "a\n<!-- comparisons dpr pydocs -->\nnew\n<!-- end -->\nb\n<!-- comparisons dpr x"
     )
     with pytest.raises(DrkitError, match="has no marks <!-- comparisons dpr tldr -->"):
-        comparisons.put_into(page, "dpr tldr", "new\n")
+        comparisons.put_into(page, "comparisons dpr tldr", "new\n")
