@@ -87,7 +87,7 @@ def test_without_a_gpu_the_benchmark_says_so_in_a_line(gpu, monkeypatch, capsys,
 def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_path):
     file, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
     page.write_text("before\n<!-- gpu -->\nold\n<!-- end -->\nafter\n")
-    options = ["--json", file, "--device", "cpu", "--tiny", "--only"]
+    options = ["--json", file, "--device", "cpu", "--tiny", "--row-seconds", 600, "--only"]
     first = ["equality: retromae bf16", "pre-training: retromae bf16"]
     assert run_gpu(gpu, monkeypatch, *options, *first) == 0
     before = file.read_text()
