@@ -88,7 +88,7 @@ def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_pat
     file, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
     page.write_text("before\n<!-- gpu -->\nold\n<!-- end -->\nafter\n")
     options = ["--json", file, "--device", "cpu", "--tiny", "--row-seconds", 600, "--only"]
-    first = ["equality: retromae bf16", "pre-training: retromae bf16"]
+    first = ["equality: retromae bf16", "pre-training: simlm bf16"]
     assert run_gpu(gpu, monkeypatch, *options, *first) == 0
     before = file.read_text()
     machine, rows = gpu.read_rows(file)
@@ -110,7 +110,7 @@ def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_pat
     text = page.read_text()
     assert text.startswith("before\n<!-- gpu -->\ncpu (torch ")
     assert text.endswith("\n<!-- end -->\nafter\n")
-    assert "\n| pre-training: retromae | bf16 | " in text
+    assert "\n| pre-training: simlm | bf16 | " in text
     assert "\n| search, exact hits | fp32 | " in text
     assert "\n| retromae | bf16 | " in text
     assert text.count("| yes |") == 1
