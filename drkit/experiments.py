@@ -12,7 +12,6 @@ sweep.table()
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -39,7 +38,7 @@ from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.lengths import fit_lengths
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
-from drkit.recipe.toml import read_recipe
+from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.prepare import prepare
@@ -63,7 +62,7 @@ def compose(**choices: Any) -> Recipe:
     ('pydocs-retromae', 1, 500, None)
     """
     parts = installed()
-    settings = tuple(f"{path}={_toml(value)}" for path, value in choices.items() if path not in _CHOICES)
+    settings = tuple(f"{path}={toml_value(value)}" for path, value in choices.items() if path not in _CHOICES)
     chosen = {name: value for name, value in choices.items() if name in _CHOICES}
     request, notes = fit_lengths(ComposeRequest(settings=settings, **chosen), parts)
     for note in notes:
@@ -244,18 +243,3 @@ def sweep(
 def _run_name(name: str, chosen: Mapping[str, Any], seed: int) -> str:
     values = [_NOT_IN_NAMES.sub("-", str(value)).strip("-") for value in chosen.values()]
     return "-".join([name, *values, str(seed)])
-
-
-def _toml(value: Any) -> str:
-    """Return a value as `--set` takes it.
-
-    >>> _toml({"use": "pmi", "ratio": 0.5}), _toml(None), _toml([1, True])
-    ('{"use" = "pmi", "ratio" = 0.5}', 'none', '[1, true]')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)

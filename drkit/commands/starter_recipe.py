@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -23,7 +22,7 @@ from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Recipe
-from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
+from drkit.recipe.toml import recipe_from_table, recipe_table, toml_value
 
 # Passages whose letters are counted; scripts are a matter of shares.
 _SAMPLE = 5000
@@ -215,17 +214,14 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         f"Scale {suggestion.scale}: {suggestion.why}.",
         *suggestion.advice,
         "",
-        "A line `# name = value` is a setting with its default; remove the # to change it.",
+        "A line `# name = value` is a setting with its default; to change it, remove its # and that of its [table].",
     ]
     # A path is not broken in two: the commands are there to be copied.
     broken = (wrap(escape_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
     lines = (wrapped for pieces in broken for wrapped in pieces or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
-    meanings = {one.path: one.meaning for one in setting_paths(suggestion.recipe, registry)}
-    lines_of_recipe = _without_defaults(suggestion, registry)
-    body = _annotated(lines_of_recipe, meanings, suggestion.reasons)
     # Both forms of a control character mean the same in TOML; only one of them reaches a terminal through `cat`.
-    return escape_controls(f"{comments}\n\n" + "\n".join(body) + "\n")
+    return escape_controls(f"{comments}\n\n" + "\n".join(_body(suggestion, registry)) + "\n")
 
 
 def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -> tuple[str, str]:
@@ -268,45 +264,52 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
         yield "More than a million passages take hours to encode on a CPU: try a sample first."
 
 
-def _without_defaults(suggestion: Suggestion, registry: Registry) -> list[str]:
-    """Return the lines of a recipe; those that it reads back equal without, and that have no reason, as comments."""
-    lines = recipe_toml(suggestion.recipe).splitlines()
-    explained = {path.rpartition(".")[2] for path in suggestion.reasons}
-    for number, line in enumerate(lines):
-        setting = re.fullmatch(r"(\w+) = .*[^\[]", line)
-        if setting and setting[1] not in explained:
-            shorter = [*lines[:number], f"# {line}", *lines[number + 1 :]]
-            try:
-                is_default = recipe_from_table(parse_toml("\n".join(shorter), "recipe"), registry) == suggestion.recipe
-            except DrkitError:  # the setting has no default
-                continue
-            lines = shorter if is_default else lines
-    return lines
+def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
+    """Yield the lines of a recipe; a setting or table without which it reads back equal is a comment."""
+    recipe, whole = suggestion.recipe, recipe_table(suggestion.recipe)
+    meanings = {one.path: one.meaning for one in setting_paths(recipe, registry)}
+
+    def reads_equal() -> bool:
+        try:
+            return recipe_from_table(whole, registry) == recipe
+        except DrkitError:  # what was left out has no default
+            return False
+
+    def lines(table: dict[str, Any], path: str, header: str, is_default: bool) -> Iterator[str]:
+        """Yield a table's settings, then the tables in it; path: of the table, with the indices of lists."""
+        inner = {key: _rows(value) for key, value in table.items() if f"{path}{key}" not in meanings and _rows(value)}
+        if header and len(inner) < len(table):
+            yield from ("", f"# {header}" if is_default else header)
+        for key in [key for key in table if key not in inner]:
+            line, where = f"{key} = {toml_value(table[key])}", f"{path}{key}"
+            if where in suggestion.reasons:
+                yield f"# {escape_line(suggestion.reasons[where])}"
+            elif is_default or _leave_out(table, key, reads_equal):
+                line = f"# {line}"
+            meaning = meanings.get(where)
+            yield f"{line:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else line
+        for key, rows in inner.items():
+            skipped, name = is_default or _leave_out(table, key, reads_equal), f"{header.strip('[]')}.{key}".strip(".")
+            for index, row in rows.items():
+                below = f"[[{name}]]" if index else f"[{name}]"
+                yield from lines(row, f"{path}{key}.{index}", below, skipped)
+
+    yield from lines(whole, "", "", is_default=False)
 
 
-def _annotated(lines: Iterable[str], meanings: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of a recipe, with the meaning behind each setting and the reason for it above."""
-    table, seen = "", dict[str, int]()
-    for line in lines:
-        if header := re.fullmatch(r"\[\[(.+)\]\]|\[(.+)\]", line):
-            name = header[1] or header[2]
-            if header[1]:
-                seen[name] = seen.get(name, -1) + 1
-            table = _indexed(name, seen)
-        setting = re.match(r"(?:# )?(\w+) = ", line)
-        path = f"{table}.{setting[1]}" if setting and table else setting[1] if setting else ""
-        if path in reasons:
-            yield f"# {escape_line(reasons[path])}"
-        meaning = meanings.get(path)
-        yield f"{line:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else line
+def _leave_out(table: dict[str, Any], key: str, reads_equal: Callable[[], bool]) -> bool:
+    """Remove a key from a table of a recipe, unless the recipe then reads otherwise; returns whether it has."""
+    kept = dict(table)
+    del table[key]
+    if reads_equal():
+        return True
+    table.clear()
+    table.update(kept)
+    return False
 
 
-def _indexed(name: str, seen: Mapping[str, int]) -> str:
-    """Return a table's path with the position of each list on the way: `finetune.rounds.0.loss`."""
-    path = ""
-    for key in name.split("."):
-        path = f"{path}.{key}" if path else key
-        bare = re.sub(r"\.\d+(?=\.|$)", "", path)
-        if bare in seen:
-            path = f"{path}.{seen[bare]}"
-    return path
+def _rows(value: Any) -> dict[str, dict[str, Any]]:
+    """Return the tables of a list by the beginnings of their paths, a table by an empty one; none for a setting."""
+    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+        return {f"{index}.": row for index, row in enumerate(value)}
+    return {"": value} if isinstance(value, dict) else {}

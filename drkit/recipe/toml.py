@@ -421,3 +421,18 @@ def parse_value(text: str) -> Any:
         return parse_toml(f"value = {text}", "value")["value"]
     except DrkitError:
         return text
+
+
+def toml_value(value: Any) -> str:
+    """Return plain data as a value of TOML on one line, as `--set` takes it; None as `none`, which removes a table.
+
+    >>> toml_value({"use": "pmi", "ratio": 0.5}), toml_value(None), toml_value([1, True])
+    ('{"use" = "pmi", "ratio" = 0.5}', 'none', '[1, true]')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {toml_value(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)
