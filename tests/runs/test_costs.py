@@ -80,6 +80,7 @@ SIZES = {
 RUNS = [
     ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
     ("pydocs, quick", {"paper": "condenser", "scale": "quick"}),
+    ("tldr", {"paper": "simlm", "scale": "quick"}),
 ]
 
 

@@ -38,9 +38,9 @@ class SearchSettings:
 
 # Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
 # hit in a file of rankings.
-_RANKED, _FUSED, _MEASURED, _LOADED, _HIT_BYTES = 1e-7, 3e-7, 2e-7, 0.12, 8.0
+_RANKED, _FUSED, _MEASURED, _LOADED, _HIT_BYTES = 3e-7, 8.5e-7, 3.3e-7, 0.12, 8.0
 # Bytes of memory of each hit while rankings are fused.
-_FUSED_BYTES = 40
+_FUSED_BYTES = 30
 
 
 def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:

@@ -22,7 +22,7 @@ class NegativeSettings:
 
 
 # Seconds and bytes of each hit, and how many a source reads if it does not say.
-_MINED, _HIT_BYTES, _DEPTH = 3e-6, 12.3, 200
+_MINED, _HIT_BYTES, _DEPTH = 3.6e-6, 12.3, 200
 
 
 def _mining_work(stage: Stage[NegativeSettings], sizes: Sizes) -> Work:

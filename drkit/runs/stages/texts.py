@@ -82,7 +82,7 @@ class ExistingVocabularySettings:
 
 
 # Seconds for each token: counting words, tokenising passages and queries. Bytes of each token that is kept.
-_COUNTED, _TOKENISED, _QUERY_TOKENISED, _TOKEN_BYTES = 2.2e-6, 4.8e-6, 3.6e-6, 6.1
+_COUNTED, _TOKENISED, _QUERY_TOKENISED, _TOKEN_BYTES = 2.4e-6, 2.9e-6, 3.8e-6, 6.1
 
 
 def _vocabulary_work(_stage: Stage[WordPieceSettings], sizes: Sizes) -> Work:
@@ -214,7 +214,7 @@ class QuerySignalSettings:
 
 
 # Seconds and bytes for each token: those of `importance`, which counts n-grams.
-_FITTED, _FITTED_BYTES = 5e-7, 18
+_FITTED, _FITTED_BYTES = 2.7e-7, 8
 
 
 def _signal_work(_stage: Stage[SignalSettings], sizes: Sizes) -> Work:
