@@ -226,7 +226,7 @@ class ComponentSpec:
 
     `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it. `shorthand` is the setting
     that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with paths of local files that a
-    run reads; a property `files` returns additional paths. `extras` are the extras of drkit that its code needs
+    run reads. `extras` are the extras of drkit that its code needs
     (`drkit.errors.EXTRAS`).
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
@@ -308,8 +308,7 @@ class ComponentSpec:
 
     def paths_of(self, config: Any) -> tuple[str, ...]:
         """Return the local paths that it reads with these settings; they are not checked here."""
-        named = (getattr(config, name) for name in self.files)
-        return tuple(str(path or "") for path in (*named, *declared_by(config, "files", ())))
+        return tuple(str(getattr(config, name) or "") for name in self.files)
 
     def _mapping(self, config: Any, name: str) -> Mapping[str, Any]:
         found = declared_by(config, name, {})

@@ -118,13 +118,8 @@ class Arrays:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._source = pa.memory_map(str(path))
-            reader = pa.ipc.open_file(self._source)
-            self._batch = reader.get_batch(0)
-        except (OSError, pa.ArrowException) as error:
-            raise DrkitError(f"cannot be read as an Arrow file ({error}); run its stage again", where=path) from None
-        self.metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
+        self._batch = read_batches(path)[0]
+        self.metadata = {key.decode(): value.decode() for key, value in (self._batch.schema.metadata or {}).items()}
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:
         return Arrays, (self.path,)

@@ -111,29 +111,29 @@ class FileCollection(ABC):
     """A collection read from files as (where, item) pairs; `where` prints as `file:line`.
 
     The readers of file formats subclass it because they differ in where rows come from and in nothing else. Each sets
-    `name` and gives its splits and the four `located_` streams. `passage_files` hold all passages, if there are
-    such files, and `located_passages` reads a range of one of them.
+    `name` and gives `located_passages`; those with queries give their splits and the other `located_` streams, too.
+    `passage_files` hold all passages, if there are such files, and `located_passages` reads a range of one of them.
     """
 
     name: str
     passage_files: tuple[Path, ...] = ()
 
     @property
-    @abstractmethod
     def split_rules(self) -> Splits:
-        """The splits."""
+        """The splits; none of texts alone."""
+        return Splits.of(self.name, ())
 
     @abstractmethod
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[object, Passage]]:
         """Yield every passage, or those of a range of one of `passage_files`."""
 
-    @abstractmethod
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """Yield the queries of a split."""
+        """Yield the queries of a split. Raises DrkitError for texts alone."""
+        raise DrkitError(f"{self.name} has only texts, no {split!r} queries")
 
-    @abstractmethod
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """Yield the judgements of a split."""
+        """Yield the judgements of a split. Raises DrkitError for texts alone."""
+        raise DrkitError(f"{self.name} has only texts, no {split!r} judgements")
 
     def located_negatives(self, _split: str) -> Iterator[tuple[object, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split; most formats have none."""

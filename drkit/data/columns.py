@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, fields, frozen
+from attrs import field, frozen
 
 from drkit.data.rows import Row, file_kind, parse_number
 from drkit.data.specs import HfConfig, PairsConfig
@@ -41,33 +41,25 @@ class Pair:
 
 @frozen
 class PairColumns:
-    """Names of the columns of a pair, an empty name means the names in common use; and the meaning of its score.
+    """The columns of a pair that a collection's settings name, or those in common use; and the meaning of its score.
 
     A pair whose score is at least `min_score` is a positive (None: 0.5 of scores between 0 and 1). Or its score is a
     label: a positive's, a negative's, or another, and the pair is left out. score `none`: ignore scores.
+
+    Raises DrkitError for settings without effect.
     """
 
-    anchor: str = ""
-    positive: str = ""
-    negatives: tuple[str, ...] = ()
-    score: str = ""
-    min_score: float | None = None
-    positive_labels: tuple[str, ...] = ()
-    negative_labels: tuple[str, ...] = ()
+    names: PairsConfig | HfConfig
 
-    @classmethod
-    def of(cls, config: PairsConfig | HfConfig) -> PairColumns:
-        """Return the columns that a collection's settings name. Raises DrkitError for settings without effect."""
-        if config.negative_labels and not config.positive_labels:
+    def __attrs_post_init__(self) -> None:
+        if self.names.negative_labels and not self.names.positive_labels:
             raise DrkitError("collection.negative_labels has no effect alone; set collection.positive_labels too")
-        if config.positive_labels and config.min_score is not None:
+        if self.names.positive_labels and self.names.min_score is not None:
             raise DrkitError("positive_labels and min_score are two readings of a score; set one of them @ collection")
-        names = (one.name for one in fields(cls))
-        return cls(**{name: getattr(config, name) for name in names})
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names a column of query, passage or score."""
-        expected = (self.anchor, self.positive, *self.negatives, *ANCHORS, *POSITIVES, *SCORES)
+        expected = (self.names.anchor, self.names.positive, *self.names.negatives, *ANCHORS, *POSITIVES, *SCORES)
         return not {name.lower() for name in expected}.isdisjoint(cell.strip().lower() for cell in cells if cell)
 
     def default_names(self, width: int) -> Sequence[str]:
@@ -76,8 +68,8 @@ class PairColumns:
 
     def read(self, row: Row) -> Pair:
         """Return the pair in a row. Raises DrkitError if a column is missing, empty, or not text."""
-        anchor = row.text(self._column(row, self.anchor, ANCHORS, "anchor")).strip()
-        positives = _texts(row, self._column(row, self.positive, POSITIVES, "positive"))
+        anchor = row.text(self._column(row, self.names.anchor, ANCHORS, "anchor")).strip()
+        positives = _texts(row, self._column(row, self.names.positive, POSITIVES, "positive"))
         columns = self._negative_columns(row)
         negatives = _negatives(row, columns)
         if not anchor or not positives or not all(positives):
@@ -108,7 +100,7 @@ class PairColumns:
 
     def unread(self, row: Row) -> list[str]:
         """Return the columns of a row that are not read."""
-        own = (self._column(row, self.anchor, ANCHORS, ""), self._column(row, self.positive, POSITIVES, ""))
+        own = (self._column(row, self.names.anchor, ANCHORS, ""), self._column(row, self.names.positive, POSITIVES, ""))
         read = {*own, *self._negative_columns(row), self._score_column(row), *sum(_TEACHER, ())}
         return [name for name in row.values if name not in read]
 
@@ -127,27 +119,28 @@ class PairColumns:
         return found
 
     def _negative_columns(self, row: Row) -> Sequence[str]:
-        missing = [name for name in self.negatives if name not in row.values]
+        missing = [name for name in self.names.negatives if name not in row.values]
         if missing:
             raise DrkitError(f"no column {missing[0]!r}; columns: {', '.join(row.values)}", where=row)
-        return self.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
+        return self.names.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
 
     def _score_column(self, row: Row) -> str:
         """Return the column of a pair's score, or `none`. Raises DrkitError if a setting needs a missing one."""
         found = next((name for name in SCORES if name in row.values and not _is_teachers(row, name)), "none")
-        if found == "none" and not self.score and (self.positive_labels or self.min_score is not None):
+        is_needed = self.names.positive_labels or self.names.min_score is not None
+        if found == "none" and not self.names.score and is_needed:
             raise DrkitError(
                 f"no column {' or '.join(map(repr, SCORES))} for collection.positive_labels or min_score; "
                 f"columns: {', '.join(row.values)}. Name it with --set collection.score=COLUMN",
                 where=row,
             )
-        return self.score or found
+        return self.names.score or found
 
     def _relevance(self, row: Row, *, has_negatives: bool) -> int | None:
         column = self._score_column(row)
         if column == "none":
             return 1
-        if has_negatives and not self.score:
+        if has_negatives and not self.names.score:
             raise DrkitError(
                 f"a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
                 f"between the passages. --set collection.score={column} reads it as the pair's, "
@@ -161,16 +154,16 @@ class PairColumns:
                 f"positive",
                 where=row,
             )
-        return self._label(row, column, value) if self.positive_labels else self._score(row, column, value)
+        return self._label(row, column, value) if self.names.positive_labels else self._score(row, column, value)
 
     def rule(self, row: Row) -> str:
         """Return in words how the score of a row is read; empty without scores."""
         column = self._score_column(row)
         if column == "none":
             return ""
-        if self.positive_labels:
-            return f"{column!r} {' or '.join(self.positive_labels)}"
-        least = DEFAULT_SCORE if self.min_score is None else self.min_score
+        if self.names.positive_labels:
+            return f"{column!r} {' or '.join(self.names.positive_labels)}"
+        least = DEFAULT_SCORE if self.names.min_score is None else self.names.min_score
         return f"a {column!r} of at least {least:g} (collection.min_score)"
 
     def _label(self, row: Row, column: str, value: Any) -> int | None:
@@ -178,19 +171,19 @@ class PairColumns:
         if not isinstance(value, (str, int, float)):
             raise DrkitError(f"{column!r} must be a label, a string or a number, got {value!r:.60}", where=row)
         label = _label(value)
-        if label in map(_label, self.positive_labels):
+        if label in map(_label, self.names.positive_labels):
             return 1
-        return 0 if label in map(_label, self.negative_labels) or not self.negative_labels else None
+        return 0 if label in map(_label, self.names.negative_labels) or not self.names.negative_labels else None
 
     def _score(self, row: Row, column: str, value: Any) -> int:
         """Return the relevance of a score. Raises DrkitError if it is not a number, or may have another meaning."""
-        is_said = self.min_score is not None
+        is_said = self.names.min_score is not None
         number = _number(value)
         if number is None or not (is_said or (0 <= number <= 1 and "premise" not in row.values)):
             expected = "a number" if is_said else "a number from 0 to 1"
             nli = ", and of a premise a label that is explained" if "premise" in row.values else ""
             raise DrkitError(f"{column!r} must be {expected}{nli}; got {value!r:.60}. {_MEANINGS}", where=row)
-        return int(number >= (DEFAULT_SCORE if self.min_score is None else self.min_score))
+        return int(number >= (DEFAULT_SCORE if self.names.min_score is None else self.names.min_score))
 
 
 _MEANINGS = (

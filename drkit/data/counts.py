@@ -28,7 +28,6 @@ from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.merging import Run, Spilled, differ, merged, sorted_with_positions, spill, summed
 from drkit.data.store import TokenStore
-from drkit.errors import DrkitError
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
 _BYTES_PER_TOKEN = 192
@@ -350,8 +349,6 @@ class NgramCounts:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         metadata = NgramTable(self.folder / "1.arrow").metadata
-        if "ranked" not in metadata:
-            raise DrkitError(f"{self.folder} has n-gram counts of an older version; delete the folder and count again")
         self.window, self.min_count, self.base = (int(metadata[name]) for name in ("window", "min_count", "base"))
         self.tables = tuple(NgramTable(self.folder / f"{order}.arrow") for order in range(1, self.window + 1))
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from drkit.core.files import local_path
-from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import FileCollection, Splits
+from drkit.core.types import BuildContext, Passage
+from drkit.data.collection import FileCollection
 from drkit.data.rows import FileRange
 from drkit.data.specs import DocumentsConfig
 from drkit.errors import DrkitError
@@ -38,11 +38,6 @@ class DocumentsCollection(FileCollection):
         if not self.documents:
             raise DrkitError(f"collection documents: {self.folder} has no file that ends in {', '.join(ENDINGS)}")
 
-    @property
-    def split_rules(self) -> Splits:
-        """Return no splits: the collection has only texts."""
-        return Splits.of(self.name, ())
-
     def located_passages(self, _part: FileRange | None = None) -> Iterator[tuple[Path, Passage]]:
         """Yield the passages of each file, in the order of their paths."""
         for path in self.documents:
@@ -55,14 +50,6 @@ class DocumentsCollection(FileCollection):
             name = path.relative_to(self.folder).as_posix()
             for number, (title, piece) in enumerate(passages, start=1):
                 yield path, Passage(f"{name}#{number}", piece, title)
-
-    def located_queries(self, _split: str) -> Iterator[tuple[object, Query]]:
-        """Yield no queries."""
-        return iter(())
-
-    def located_judgements(self, _split: str) -> Iterator[tuple[object, Judgement]]:
-        """Yield no judgements."""
-        return iter(())
 
     def files(self) -> Iterable[Path]:
         """Return the documents."""

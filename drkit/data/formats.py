@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
@@ -127,28 +127,14 @@ class JsonlCollection(FileCollection):
         if not config.path:
             raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
         self.passage_files = passage_files(config.path, "collection jsonl")
-        self.path = local_path(config.path)
-        self.name = f"jsonl:{self.path.resolve().name}"
+        self.name = f"jsonl:{local_path(config.path).resolve().name}"
         named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
         ids, texts, titles = ((chosen,) if chosen else usual for chosen, usual in named)
         self._columns = PassageColumns(ids, texts, titles)
 
-    @property
-    def split_rules(self) -> Splits:
-        """Return no splits: the collection has only texts."""
-        return Splits.of(self.name, ())
-
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield the text of every row."""
         return read_passages(self.passage_files, self._columns, part)
-
-    def located_queries(self, split: str) -> NoReturn:
-        """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
-
-    def located_judgements(self, split: str) -> NoReturn:
-        """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
 
 
 _TREC_FILES = (

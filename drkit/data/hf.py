@@ -66,7 +66,7 @@ class HfCollection(TableCollection):
             qrels = _open_part(config.qrels or config.path, qrels_part)
             corpus, queries = (_open_part(config.path, part) for part in ("corpus", "queries"))
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
-        columns = PairColumns.of(config)
+        columns = PairColumns(config)
         sources = _open_part(config.path, config.subset, columns)
         split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
         return PairTables(sources, columns, split_rules)

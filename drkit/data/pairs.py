@@ -150,7 +150,7 @@ class PairsCollection(TableCollection):
             raise DrkitError("collection pairs: no path given; name a training file or a folder, as in `pairs:PATH`")
         self.name = f"pairs:{local_path(config.path).resolve().name}"
         self._files = _split_files(config)
-        columns = PairColumns.of(config)
+        columns = PairColumns(config)
         split_rules = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
         sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
         self.tables = PairTables(sources, columns, split_rules)

@@ -8,7 +8,7 @@ marked ids are decoded: `%22` in the id of another tool is part of the id.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -21,8 +21,6 @@ _MARK = "%drkit"
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f\ufeff]")
 _ENCODED = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 _BLANKS = re.compile(r"[ \t]+")
-# Tags of files that commands wrote before ids were marked.
-_TAGS = ("drkit", "fused", "reranker")
 _BEIR_JUDGEMENT = "'query-id<TAB>corpus-id<TAB>score'"
 _JUDGEMENT = "'query 0 passage relevance' (TREC) or 'query passage relevance', separated by tabs or spaces"
 
@@ -41,10 +39,8 @@ def encode_id(name: str) -> str:
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise DrkitError(f"cannot write the id {name!r} to a TREC file: it is not valid Unicode") from None
-    # What would be decoded in a file of drkit, though it stands as it is, is marked too.
-    if _UNSAFE.search(name) or ("%" in name and id_in_drkit_file(name) != name):
-        return _quoted(name) + _MARK
-    return name
+    # What would be decoded, though it stands as it is, is marked too.
+    return _quoted(name) + _MARK if _UNSAFE.search(name) or decode_id(name) != name else name
 
 
 def encode_ids(doc_ids: Sequence[str]) -> Sequence[str]:
@@ -62,40 +58,17 @@ def decode_id(name: str) -> str:
     >>> decode_id("os.path%20join%drkit"), decode_id("os.path%20join")
     ('os.path join', 'os.path%20join')
     """
-    return _unquoted(name.removesuffix(_MARK), name) if name.endswith(_MARK) else name
-
-
-def id_in_drkit_file(name: str) -> str:
-    """Decode an id in a file that drkit wrote, perhaps before it marked what it encodes.
-
-    >>> id_in_drkit_file("os.path%20join"), id_in_drkit_file("%22X%22")
-    ('os.path join', '%22X%22')
-    """
-    return decode_id(name) if name.endswith(_MARK) else _unquoted(name, name)
-
-
-def id_decoder(path: Path, tag: str = "") -> Callable[[str], str]:
-    """Return the function that decodes the ids of a TREC file; tag: that of its first line, if it has tags.
-
-    A file in a stage of a run, or with the tag of one of drkit's commands, is drkit's own.
-    """
-    in_run = (path.parent / "manifest.json").is_file() and (path.parent.parent / "recipe.toml").is_file()
-    return id_in_drkit_file if in_run or tag in _TAGS else decode_id
+    if not name.endswith(_MARK):
+        return name
+    try:
+        decoded = unquote(name.removesuffix(_MARK), errors="strict")
+    except UnicodeDecodeError:
+        return name
+    return decoded if _quoted(decoded) + _MARK == name else name
 
 
 def _quoted(name: str) -> str:
     return _ENCODED.sub(lambda found: quote(found.group(), safe=""), name)
-
-
-def _unquoted(text: str, otherwise: str) -> str:
-    """Return what `_quoted` has made a text of, or `otherwise` if it has not made it."""
-    if "%" not in text:
-        return text
-    try:
-        name = unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        return otherwise
-    return name if _quoted(name) == text else otherwise
 
 
 def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
@@ -132,7 +105,7 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
     A line with tabs is split at tabs, so that ids may contain spaces; others at white space. Relevance is an integer,
     possibly negative. Raises DrkitError naming `file:line` at any other line.
     """
-    decode, header = id_decoder(path), ""
+    header = ""
     for number, line in read_lines(path):
         where = f"{path}:{number}"
         cells = line.split("\t") if beir else qrels_columns(line)
@@ -142,7 +115,7 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
         if number > 1 or any(map(_is_number, numbers)):  # else the line is a header
             if number == 1 and beir:
                 raise DrkitError(f"expected the header {_BEIR_JUDGEMENT}, got a judgement", where=where)
-            yield where, Judgement(decode(cells[0]), decode(cells[-2]), parse_relevance(cells[-1].strip(), where))
+            yield where, Judgement(decode_id(cells[0]), decode_id(cells[-2]), parse_relevance(cells[-1].strip(), where))
             header = ""
         else:
             header = line

@@ -98,11 +98,6 @@ class TevatronConfig:
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every path that is read."""
-        return (self.path, self.corpus, self.dev, self.test, self.dev_qrels, self.test_qrels)
-
 
 _ANCHOR = "column of the query (empty: anchor, query, question, ..)"
 _POSITIVE = "column of the passage (empty: positive, pos, answer, ..)"
@@ -130,11 +125,6 @@ class PairsConfig:
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every path that is read."""
-        return (self.path, self.dev, self.test)
-
 
 @frozen
 class TrecConfig:
@@ -154,12 +144,6 @@ class TrecConfig:
     train_share: float = _train_share()
     unknown_judgements: str = _unknown("judgements and negatives")
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every path that is read."""
-        by_split = (f"{split}_{role}" for split in ("train", "dev", "test") for role in ("topics", "qrels"))
-        return (self.path, self.corpus, *(getattr(self, name) for name in by_split))
-
 
 @frozen
 class HfConfig:
@@ -178,11 +162,6 @@ class HfConfig:
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every path that is read, if they are folders."""
-        return (self.path, self.qrels)
 
 
 BEIR = Citation(
@@ -218,93 +197,97 @@ HF_DATASETS = Citation(
 
 _JUDGED = ("texts", "queries", "judgements")
 
+
+def _collection(name: str, code: str, config: type, summary: str, **more: Any) -> ComponentSpec:
+    target = f"drkit.data.{code}"
+    return ComponentSpec(kind=Kind.COLLECTION, name=name, target=target, config=config, summary=summary, **more)
+
+
 COLLECTIONS = (
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="pydocs",
-        target="drkit.data.pydocs:PydocsCollection",
-        config=PydocsConfig,
-        summary="Docstrings of the installed Python packages: find the function",
+    _collection(
+        "pydocs",
+        "pydocs:PydocsCollection",
+        PydocsConfig,
+        "Docstrings of the installed Python packages: find the function",
         provides=_JUDGED,
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="beir",
-        target="drkit.data.formats:BeirCollection",
-        config=BeirConfig,
-        summary="A folder in the BEIR layout: corpus, queries, qrels",
+    _collection(
+        "beir",
+        "formats:BeirCollection",
+        BeirConfig,
+        "A folder in the BEIR layout: corpus, queries, qrels",
         cite=BEIR,
         provides=_JUDGED,
         shorthand="path",
         files=("path",),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="irds",
-        target="drkit.data.irds:IrdsCollection",
-        config=IrdsConfig,
-        summary="Any dataset of ir_datasets, by its id",
+    _collection(
+        "irds",
+        "irds:IrdsCollection",
+        IrdsConfig,
+        "Any dataset of ir_datasets, by its id",
         cite=IR_DATASETS,
         provides=_JUDGED,
         shorthand="dataset",
         extras=("data",),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="tevatron",
-        target="drkit.data.formats:TevatronCollection",
-        config=TevatronConfig,
-        summary="Tevatron's training files: queries with their passages",
+    _collection(
+        "tevatron",
+        "formats:TevatronCollection",
+        TevatronConfig,
+        "Tevatron's training files: queries with their passages",
         cite=TEVATRON,
         provides=_JUDGED,
         shorthand="path",
+        files=("path", "corpus", "dev", "test", "dev_qrels", "test_qrels"),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="pairs",
-        target="drkit.data.pairs:PairsCollection",
-        config=PairsConfig,
-        summary="Files of (query, passage, negatives) as texts; tables or JSON",
+    _collection(
+        "pairs",
+        "pairs:PairsCollection",
+        PairsConfig,
+        "Files of (query, passage, negatives) as texts; tables or JSON",
         cite=SBERT,
         provides=_JUDGED,
         shorthand="path",
+        files=("path", "dev", "test"),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="trec",
-        target="drkit.data.formats:TrecCollection",
-        config=TrecConfig,
-        summary="A corpus file, TREC topics and judgements by split",
+    _collection(
+        "trec",
+        "formats:TrecCollection",
+        TrecConfig,
+        "A corpus file, TREC topics and judgements by split",
         provides=_JUDGED,
         shorthand="path",
+        files=(
+            *("path", "corpus", "train_topics", "train_qrels"),
+            *("dev_topics", "dev_qrels", "test_topics", "test_qrels"),
+        ),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="hf",
-        target="drkit.data.hf:HfCollection",
-        config=HfConfig,
-        summary="A Hugging Face dataset, by folder or id",
+    _collection(
+        "hf",
+        "hf:HfCollection",
+        HfConfig,
+        "A Hugging Face dataset, by folder or id",
         cite=HF_DATASETS,
         provides=_JUDGED,
         shorthand="path",
+        files=("path", "qrels"),
         extras=("data",),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="documents",
-        target="drkit.data.documents:DocumentsCollection",
-        config=DocumentsConfig,
-        summary="A folder of .md and .txt files, a passage for each section",
+    _collection(
+        "documents",
+        "documents:DocumentsCollection",
+        DocumentsConfig,
+        "A folder of .md and .txt files, a passage for each section",
         provides=("texts",),
         shorthand="path",
         files=("path",),
     ),
-    ComponentSpec(
-        kind=Kind.COLLECTION,
-        name="jsonl",
-        target="drkit.data.formats:JsonlCollection",
-        config=JsonlConfig,
-        summary="A file of texts alone, without queries",
+    _collection(
+        "jsonl",
+        "formats:JsonlCollection",
+        JsonlConfig,
+        "A file of texts alone, without queries",
         provides=("texts",),
         shorthand="path",
         files=("path",),

@@ -333,7 +333,7 @@ class TokenStore:
 
     def _rows(self, indices: ArrayLike, pad_to: int | None) -> Rows:
         keys = np.asarray(indices, dtype=np.int64)
-        return Rows.of(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
+        return Rows(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
 
     def _padded(self, rows: Rows) -> tuple[Tensor, Tensor]:
         import torch
@@ -347,22 +347,13 @@ class TokenStore:
 class Rows:
     """Where the tokens of some texts go in a padded matrix: `before` columns ([CLS]), then the content, then [SEP].
 
-    keys i64[B]: the indices of the texts; ends i64[B]: the column of [SEP]; width: L.
+    keys i64[B]: the indices of the texts; a text is `offsets[key]` to `offsets[key + 1]` of a flat array. ends i64[B]:
+    the column of [SEP]; width: L. Raises IndexError for an index outside the store.
     """
 
     def __init__(
-        self, keys: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int, before: int
+        self, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, before: int, pad_to: int | None, longest: int
     ) -> None:
-        self.keys, self.ends, self.width = keys, lengths + before, width
-        columns = np.arange(width)
-        self._inside = (columns >= before) & (columns < self.ends[:, None])
-        self._sources = (starts[:, None] - before + columns)[self._inside]
-
-    @classmethod
-    def of(
-        cls, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, before: int, pad_to: int | None, longest: int
-    ) -> Rows:
-        """Return the rows of the texts `keys`; a text is `offsets[key]` to `offsets[key + 1]` of a flat array."""
         if len(keys) and (keys.min() < 0 or keys.max() >= len(offsets) - 1):
             raise IndexError(
                 f"indices {keys.min()} to {keys.max()} are out of range for a store of {len(offsets) - 1} texts"
@@ -372,7 +363,10 @@ class Rows:
         width = int(lengths.max(initial=0)) + before + 1
         if pad_to:
             width = max(width, min(-(-width // pad_to) * pad_to, longest))
-        return cls(keys, starts, lengths, width, before)
+        self.keys, self.ends, self.width = keys, lengths + before, width
+        columns = np.arange(width)
+        self._inside = (columns >= before) & (columns < self.ends[:, None])
+        self._sources = (starts[:, None] - before + columns)[self._inside]
 
     def scatter(self, flat: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
         """Copy the texts' values from `flat`, [n] or [n, K], to [B, L] or [B, L, K] filled with `fill`."""

@@ -11,7 +11,7 @@ import math
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from pyarrow import csv
 
 from drkit.core.files import replacing
 from drkit.data.arrays import arrow_file, read_batches
-from drkit.data.qrels import encode_id, encode_ids, id_decoder
+from drkit.data.qrels import decode_id, encode_id, encode_ids
 from drkit.data.rows import LONGEST_LINE, batched, open_bytes
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
@@ -409,12 +409,12 @@ def read_run(path: Path) -> Rankings:
     if head[1].startswith(_ARROW):
         return _read_rankings(path)
     top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
-    names, decode = _COLUMNS[3 if len(top) == 3 else 6], id_decoder(path, "".join(top[-1:]))
+    names = _COLUMNS[3 if len(top) == 3 else 6]
     parts = [
         _parse(names, block) or _parse_by_line(path, names, first, block) for first, block in chain([head], blocks)
     ]
     queries, documents, scores = zip(*parts, strict=True)
-    return _checked(path, _decoded(queries, decode), _decoded(documents, decode), np.concatenate(scores))
+    return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores))
 
 
 def _lines(rankings: Rankings, label: str) -> bytes:
@@ -504,13 +504,13 @@ def _scores(numbers: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
     return _float32(np.where((ranks >= 1) & (ranks == np.floor(ranks)), 1 / np.maximum(ranks, 1), np.nan))
 
 
-def _decoded(written: Iterable[Any], decode: Callable[[str], str]) -> Any:
+def _decoded(written: Iterable[Any]) -> Any:
     """Return ids of a file, in dictionary arrays in chunks, as one array of what they stand for."""
     joined = pa.chunked_array([chunk for column in written for chunk in column.chunks]).unify_dictionaries()
     found = joined.combine_chunks()
     names = found.dictionary.to_pylist()
     if any("%" in name for name in names):
-        names = [decode(name) for name in names]
+        names = [decode_id(name) for name in names]
     ids = pa.array(names, _ID).dictionary_encode()
     return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
 

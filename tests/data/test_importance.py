@@ -149,16 +149,6 @@ def test_as_many_digits_as_fit_make_a_key(base, beginnings, digits):
     assert beginnings * base**digits < 2**63
 
 
-def test_counts_of_an_older_version_are_refused(small, tmp_path):
-    from drkit.data.arrays import ArrayWriter
-
-    with ArrayWriter(tmp_path / "1.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-        writer.metadata = {"total": 0, "base": 5, "window": 1, "min_count": 1}
-        writer.append(keys=np.empty(0), counts=np.empty(0))
-    with pytest.raises(DrkitError, match="older version"):
-        NgramCounts(tmp_path)
-
-
 def test_spilled_numbers_are_read_and_written_by_slices(tmp_path):
     values = np.arange(10, dtype=np.int32)
     spilled = spill(values, str(tmp_path / "numbers"))

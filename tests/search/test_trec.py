@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
 from drkit.data.formats import TrecCollection
-from drkit.data.qrels import decode_id, encode_id, id_in_drkit_file, read_qrels, write_qrels
+from drkit.data.qrels import decode_id, encode_id, read_qrels, write_qrels
 from drkit.data.specs import TrecConfig
 from drkit.errors import DrkitError
 from drkit.search.rankings import read_run, write_run
@@ -45,7 +45,6 @@ ESCAPES = st.lists(st.sampled_from(["%22", "%20", "%25", "%drkit", "%", "%E9", "
 
 @given(IDS | ESCAPES)
 def test_an_encoded_id_is_one_word_in_one_line(name):
-    assert id_in_drkit_file(encode_id(name)) == name
     assert decode_id(encode_id(name)) == name
     assert encode_id(name).split() == [encode_id(name)]
     assert encode_id(name).splitlines() == [encode_id(name)]
@@ -86,23 +85,6 @@ def test_an_id_of_another_tool_stands_as_it_is(tmp_path_factory, query, document
     (folder / "q").write_text(separator.join([query, "0", document, "1\n"]))
     assert list(read_run(folder / "r")) == [(query, [(document, 2.0)])]
     assert list(read_qrels(folder / "q")) == [Judgement(query, document, 1)]
-
-
-@pytest.mark.parametrize("tag", ["drkit", "fused", "reranker", "bm25"])
-def test_files_written_before_ids_were_marked_are_read(tmp_path, tag):
-    """Those of commands are known by their tag, those of stages by their place in a run."""
-    run = tmp_path / "run"
-    (run / "runs").mkdir(parents=True)
-    (run / "recipe.toml").touch()
-    (run / "runs" / "manifest.json").touch()
-    for folder in (tmp_path, run / "runs"):
-        (folder / "old.trec").write_text(f"q%201\tQ0\ta%20b\t1\t2.0\t{tag}\nq%201\tQ0\t%22c\t2\t1.0\t{tag}\n")
-        is_known = folder != tmp_path or tag != "bm25"
-        expected = ("q 1", ["a b", "%22c"]) if is_known else ("q%201", ["a%20b", "%22c"])
-        ((query, hits),) = read_run(folder / "old.trec")
-        assert (query, [doc for doc, _ in hits]) == expected
-    (run / "runs" / "qrels.txt").write_text("q%201\t0\ta%25b\t1\n")
-    assert list(read_qrels(run / "runs" / "qrels.txt")) == [Judgement("q 1", "a%b", 1)]
 
 
 RUN = "q\tQ0\td\t1\t2.0\tt\nq\tQ0\te\t2\t1.0\tt\n"
