@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -26,10 +27,21 @@ def run(command, folder, environment):
     return done.stdout
 
 
-def run_warm(command, folder):
-    """Run drkit or a script of Python in a child of the warm process; return what it prints."""
+def install(folder, site):
+    """Make the plugin in `folder` found, as an editable installation does."""
+    text = (folder / "pyproject.toml").read_text()
+    name, module = re.search(r'\[project\.entry-points\.drkit\]\n(\S+) = "(\S+)"', text).groups()
+    metadata = site / f"{module}-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[drkit]\n{name} = {module}\n")
+    return os.pathsep.join((str(folder), str(site)))
+
+
+def run_warm(command, folder, **environment):
+    """Run drkit, pytest or a script of Python in a child of the warm process; return what it prints."""
     program, *arguments = shlex.split(command)
-    job = {"script": arguments.pop(0)} if program == "python" else {}
-    done = warm_process().drkit(*arguments, folder=folder, **job)
+    job = {"python": lambda: {"script": arguments.pop(0)}, "pytest": lambda: {"module": "pytest"}}.get(program, dict)()
+    done = warm_process().drkit(*arguments, folder=folder, environment=environment, **job)
     assert done["code"] == 0, f"{command}\n{done['out']}\n{done['err']}"
     return done["out"]

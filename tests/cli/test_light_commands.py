@@ -9,33 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import drkit
+
 PROBE = """
 import sys
 from drkit_cli.main import _status
-sys.argv = ["drkit", *{arguments!r}]
-status = _status()
-heavy = sorted({{"torch", "transformers", "datasets", "faiss", "pyarrow", "bm25s", "matplotlib"}} & set(sys.modules))
-print("HEAVY", heavy, "STATUS", status, file=sys.stderr)
+for arguments in {commands!r}:
+    sys.argv = ["drkit", *arguments]
+    status = _status()
+    heavy = {{"torch", "transformers", "datasets", "faiss", "pyarrow", "bm25s", "matplotlib"}} & set(sys.modules)
+    print("HEAVY", sorted(heavy), "STATUS", status, "OF", *arguments, file=sys.stderr)
 """
 
 
-def drkit(*arguments, cwd=None, **environment):
-    """(exit code, standard output, standard error) of the command line in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **environment},
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def probed(commands, folder=None):
+    """The lines on what commands have loaded by their ends, one after another in a process of its own."""
+    script = PROBE.format(commands=commands)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+    return [line for line in done.stderr.splitlines() if line.startswith("HEAVY ")]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_light_commands_import_nothing_heavy():
+    commands = [
         ["--help"],
         ["--version"],
         ["compose", "--help"],
@@ -57,35 +52,30 @@ def drkit(*arguments, cwd=None, **environment):
         ["init", "--help"],
         ["list", "--json", "-v"],
         ["show", "recipe", "retromae", "--diff", "cdmae"],
-    ],
-)
-def test_light_commands_import_nothing_heavy(arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE.format(arguments=arguments)], capture_output=True, text=True, check=True
-    )
-    assert "HEAVY [] STATUS " in done.stderr, done.stderr
+    ]
+    statuses = [2 if "pmii" in arguments else 0 for arguments in commands]
+    assert probed(commands) == [
+        f"HEAVY [] STATUS {status} OF {' '.join(arguments)}"
+        for status, arguments in zip(statuses, commands, strict=True)
+    ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_rankings_are_evaluated_and_fused_without_torch(tmp_path):
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 t\nq1 Q0 d2 2 1.0 t\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
+    commands = [
         ["evaluate", "run.trec", "--qrels", "qrels.txt", "-m", "P@1"],
         ["fuse", "run.trec", "run.trec", "-o", "fused.trec"],
         ["fuse", "run.trec", "run.trec", "--tune", "qrels.txt", "--measure", "P@1", "-o", "fused.trec"],
-    ],
-)
-def test_rankings_are_evaluated_and_fused_without_torch(arguments, tmp_path):
-    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 t\nq1 Q0 d2 2 1.0 t\n")
-    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
-    script = PROBE.format(arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "HEAVY ['pyarrow'] STATUS 0" in done.stderr, done.stderr
+    ]
+    for line in probed(commands, tmp_path):
+        assert line.startswith("HEAVY ['pyarrow'] STATUS 0 OF "), line
 
 
 def test_help_fits_a_narrow_terminal():
-    code, out, _ = drkit("doctor", "--help", COLUMNS="40")
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= 40
+    command, environment = [sys.executable, "-m", "drkit_cli.main", "doctor", "--help"], {**os.environ, "COLUMNS": "40"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) <= 40
 
 
 def test_show_gives_settings_paper_and_line():

@@ -12,7 +12,7 @@ import pytest
 
 from drkit.commands.new_plugin import NOT_PARTS, SUMMARIES, write_plugin
 from drkit.errors import DrkitError
-from tests.cli.following import MYPY, run
+from tests.cli.following import MYPY, install, run
 from tests.cli.test_strangers_data import beside
 from tests.warm import drkit, warm_process
 
@@ -20,17 +20,6 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "plugins.md"
 # A step of the guide: a file by its path, or commands.
 STEP = re.compile(r"(?:`(?P<path>[\w/.-]+)`:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
-
-
-def install(folder, site):
-    """Make the plugin in `folder` found, as an editable installation does."""
-    text = (folder / "pyproject.toml").read_text()
-    name, module = re.search(r'\[project\.entry-points\.drkit\]\n(\S+) = "(\S+)"', text).groups()
-    metadata = site / f"{module}-0.1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[drkit]\n{name} = {module}\n")
-    return os.pathsep.join((str(folder), str(site)))
 
 
 @pytest.fixture(scope="module")

@@ -17,17 +17,16 @@ from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends
 from drkit.encoders.static import fast_ids
 from drkit.errors import DrkitError, ProblemsError
-from drkit.recipe.check import check, matrix
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.trial import try_parts
 from drkit.search import DualEncoder, TextEncoder
-from tests.runs.test_matrix import DEEDS, NAMES
+from tests.runs.test_matrix import DEEDS, NAMES, some_pairs
 from tests.search.toys import TEXTS, VOCABULARY, tokenizer
 
 PARTS = installed()
-MATRIX = matrix(PARTS)
 LENGTHS = {"query_length": 24, "passage_length": 24}
 SIZES = BertSizes(hidden=16, layers=0, heads=2, intermediate=24, max_positions=64, dropout=0.0)
 TOKENIZER = tokenizer()
@@ -158,9 +157,7 @@ def recipe_of(*settings, **wanted):
     return recipe
 
 
-@pytest.mark.parametrize(
-    ("masker", "decoder"), [(pair.masker, pair.decoder) for pair in MATRIX.pairs if not pair.problems]
-)
+@pytest.mark.parametrize(("masker", "decoder"), [(masker, decoder) for masker, decoder, _ in some_pairs()])
 def test_every_masker_and_decoder_goes_with_it(masker, decoder):
     try_parts(recipe_of(masker=masker, decoder=decoder), PARTS.registry)
 

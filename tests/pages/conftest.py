@@ -50,12 +50,17 @@ def write_lines(path, rows):
 
 
 def make_run(collection, run, *settings, masker="pmi", decoder="enhanced"):
-    """Execute a tiny recipe on a folder in BEIR's layout; returns the run's folder."""
+    """Execute a tiny recipe on a folder in BEIR's layout; returns the run's folder.
+
+    Equal stages of the runs beside it are reused.
+    """
     request = ComposeRequest(
         masker=masker, decoder=decoder, collection=f"beir:{collection}", settings=(*TINY, *settings), pipeline="dpr"
     )
     recipe = compose(request, PARTS)
-    execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=Silent())
+    others = [folder for folder in run.parent.iterdir() if (folder / "recipe.toml").exists()]
+    stages = plan(recipe, PARTS.registry).stages
+    execute(stages, run, recipe, registry=PARTS.registry, progress=Silent(), reuse=others)
     return run
 
 

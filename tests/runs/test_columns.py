@@ -1,11 +1,9 @@
 """Columns of fine-tuning: files of values per query, passage or pair, on their way into the batches of a loss."""
 
 import json
-import os
 import pickle
 import random
 import re
-import subprocess
 from itertools import count, product
 from pathlib import Path
 
@@ -37,7 +35,7 @@ from drkit.train.columns import ColumnInfo, read_column, write_values
 from tests.encoders.toys import tiny
 from tests.plugins.packages import installed_with, path_with, write_package
 from tests.rerank.toys import mined, query_tokens, stored
-from tests.runs.conftest import TINY, command, write_lines
+from tests.runs.conftest import TINY, drkit, write_lines
 
 ROW = {"query_id": "q file 0", "doc_id": "d file ü"}
 
@@ -293,9 +291,7 @@ def computed_run(tmp_path, beir, loss, columns, *settings):
     arguments += (f"--set=finetune.loss={loss}", "--set=finetune.baselines=[]", *settings)
     arguments += ("--set=evaluation.bm25=false", "--set=evaluation.start=false", "--set=encoder.layers=1")
     arguments += tuple(f"--set=finetune.columns.{name}={source}" for name, source in columns.items())
-    run = command(*arguments, "--run-dir", tmp_path / "run")
-    environment = {**os.environ, "PYTHONPATH": path_with(tmp_path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+    return drkit(*arguments, "--run-dir", tmp_path / "run", check=False, PYTHONPATH=path_with(tmp_path))
 
 
 def test_the_column_of_the_guide_from_compose_to_the_end_of_a_run(beir, tmp_path):
@@ -453,7 +449,7 @@ def test_a_strangers_loss_has_columns_of_its_own_through_a_run_that_was_interrup
         sizes = [one for one in TINY if "packages" not in one and "pretrain." not in one]
         columns = [f"--set=finetune.columns.weight=file:{tmp_path / 'weights.jsonl'}"]
         columns += [f"--set=finetune.columns.age={{use='file:{tmp_path / 'ages.tsv'}', default=30}}"]
-        arguments = command(
+        arguments = (
             *("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--set=finetune.loss=weighted"),
             *("--set=finetune.gradient_cache_chunk=5", "--set=finetune.baselines=[]", "--miner", "random"),
             *sizes,
@@ -461,8 +457,7 @@ def test_a_strangers_loss_has_columns_of_its_own_through_a_run_that_was_interrup
             *settings,
             *("--run-dir", tmp_path / folder),
         )
-        environment = {**os.environ, "PYTHONPATH": path_with(tmp_path), "OMP_NUM_THREADS": "1", **environment}
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+        return drkit(*arguments, check=False, PYTHONPATH=path_with(tmp_path), **environment)
 
     whole = run("whole")
     assert whole.returncode == 0, whole.stderr

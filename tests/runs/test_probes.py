@@ -370,6 +370,12 @@ def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", pip
     return run / "pretrained"
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(folder, tmp_path_factory):
+    """The folder of a whole pre-training with some settings, made once."""
+    return cache(lambda *settings: pretrained(folder, tmp_path_factory.mktemp("whole"), *settings))
+
+
 def weights_of(stage):
     return {path.name: path.read_bytes() for path in sorted(stage.glob("*.safetensors"))}
 
@@ -391,8 +397,8 @@ def test_a_training_with_probes_and_one_without_end_with_the_same_weights(folder
 
 
 @pytest.mark.parametrize("stop", [1, 5, 9])
-def test_resumed_probes_equal_uninterrupted_ones(folder, tmp_path, stop):
-    whole = pretrained(folder, tmp_path / "whole")
+def test_resumed_probes_equal_uninterrupted_ones(folder, uninterrupted, tmp_path, stop):
+    whole = uninterrupted()
     with pytest.raises(KeyboardInterrupt):
         pretrained(folder, tmp_path / "cut", progress=Heard(stop))
     resumed = pretrained(folder, tmp_path / "cut")
@@ -426,8 +432,8 @@ def test_pretraining_ends_with_the_weights_of_the_best_probe_decoder_included(fo
 
 
 @pytest.mark.parametrize("stop", [1, 5, 7])
-def test_a_resumed_choice_of_the_best_probe_equals_an_uninterrupted_one(folder, tmp_path, stop):
-    whole = pretrained(folder, tmp_path / "whole", *RUINED)
+def test_a_resumed_choice_of_the_best_probe_equals_an_uninterrupted_one(folder, uninterrupted, tmp_path, stop):
+    whole = uninterrupted(*RUINED)
     found = read_manifest(whole).metrics["probe"]
     assert found["step"] < found["last"]
     with pytest.raises(KeyboardInterrupt):

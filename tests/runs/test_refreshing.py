@@ -163,10 +163,17 @@ class CutOff:
         return self.collate(examples)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(parts, tmp_path_factory):
+    """A whole training: its module, its result and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    module, collate, refresher = made(parts, folder)
+    return module, go(module, collate, folder, refresher), folder
+
+
 @pytest.mark.parametrize("cut_off", [1, 4, 6])
-def test_cut_off_and_gone_on_equals_uninterrupted(parts, tmp_path, cut_off):
-    whole, collate, refresher = made(parts, tmp_path / "whole")
-    expected = go(whole, collate, tmp_path / "whole", refresher)
+def test_cut_off_and_gone_on_equals_uninterrupted(parts, uninterrupted, tmp_path, cut_off):
+    whole, expected, folder = uninterrupted
     first, collate, refresher = made(parts, tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         go(first, CutOff(collate, cut_off), tmp_path / "cut", refresher)
@@ -176,9 +183,10 @@ def test_cut_off_and_gone_on_equals_uninterrupted(parts, tmp_path, cut_off):
     last = min(len(result.log), len(expected.log))
     assert [line["loss"] for line in result.log[-last:]] == [line["loss"] for line in expected.log[-last:]]
     for epoch in (0, 1, 2):
-        one, two = (read_negatives(tmp_path / name, f"negatives-{epoch}.arrow") for name in ("whole", "cut"))
+        one, two = (read_negatives(path, f"negatives-{epoch}.arrow") for path in (folder, tmp_path / "cut"))
         assert {q: p.tolist() for q, p in one.items()} == {q: p.tolist() for q, p in two.items()}
     assert not list(tmp_path.glob("*/vectors-*"))
+    assert not list(folder.glob("vectors-*"))
 
 
 def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_path):
@@ -293,16 +301,14 @@ def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
 
 @pytest.mark.parametrize("damage", [flip_byte, empty, halve])
 @pytest.mark.parametrize("file", ["negatives-0.arrow", "negatives-0.json"])
-def test_damaged_negatives_are_mined_again_and_never_trained_on(parts, tmp_path, file, damage):
-    whole, collate, refresher = made(parts, tmp_path / "whole")
-    go(whole, collate, tmp_path / "whole", refresher)
+def test_damaged_negatives_are_mined_again_and_never_trained_on(parts, uninterrupted, tmp_path, file, damage):
     first, collate, refresher = made(parts, tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         go(first, CutOff(collate, 3), tmp_path / "cut", refresher)
     damage(tmp_path / "cut" / file)
     resumed, collate, refresher = made(parts, tmp_path / "cut")
     go(resumed, collate, tmp_path / "cut", refresher)
-    assert same(whole, resumed)
+    assert same(uninterrupted[0], resumed)
 
 
 def test_a_training_that_was_done_mines_nothing_more(parts, tmp_path):

@@ -102,10 +102,19 @@ def test_links_in_place_of_what_drkit_manages_lead_nowhere(place, run_drkit):
     assert run_drkit("run", "R")[0] == 0
 
 
+def some_files(run):
+    """Files of a run that are read as JSON or TOML, up to three of each name."""
+    named = {}
+    for path in sorted(run.rglob("*")):
+        if path.suffix in (".json", ".jsonl", ".toml") and path.is_file():
+            named.setdefault(path.name, []).append(path)
+    draw = random.Random(SEED)
+    return [path for paths in named.values() for path in draw.sample(paths, min(len(paths), 3))]
+
+
 def test_hostile_files_end_in_one_message(place, run_drkit):
     run, victim = place / "R", state(place / "victim")
-    files = [path for path in sorted(run.rglob("*")) if path.suffix in (".json", ".jsonl", ".toml") and path.is_file()]
-    for path in files:
+    for path in some_files(run):
         draw, whole = random.Random(f"{SEED} {path.relative_to(run)}"), path.read_bytes()
         for content in draw.sample(sorted(CONTENTS), 1):
             path.write_bytes(CONTENTS[content])

@@ -1,6 +1,7 @@
 """One training over the Trainer: resumed equals uninterrupted, broken checkpoints and losses are noticed."""
 
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -76,14 +77,29 @@ def same(one, two):
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted training: its module and its result."""
+    module = toy()
+    return module, go(module, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def cut_at_11(tmp_path_factory):
+    """The folder of a training that was cut off at its eleventh batch."""
+    folder = tmp_path_factory.mktemp("cut")
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), folder, Collate(11))
+    return folder
+
+
 @pytest.mark.parametrize("cut_off", [2, 5, 9, 12])
-def test_resumed_equals_uninterrupted(tmp_path, cut_off):
-    whole, resumed = toy(), toy()
-    expected = go(whole, tmp_path / "whole")
+def test_resumed_equals_uninterrupted(whole, tmp_path, cut_off):
+    (module, expected), resumed = whole, toy()
     with pytest.raises(KeyboardInterrupt):
         go(toy(), tmp_path / "cut", Collate(cut_off))
     result = go(resumed, tmp_path / "cut")
-    assert same(whole, resumed)
+    assert same(module, resumed)
     assert result.steps == expected.steps == STEPS
     assert result.log == expected.log  # steps since the last line, too: checkpoints stand between lines here
     assert "copy_size" in result.log[-1]
@@ -113,16 +129,15 @@ def interruptible():
 
 @pytest.mark.parametrize("call", [1, 5, STEPS])
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
-    whole, resumed, collate = toy(), toy(), Collate()
-    expected = go(whole, tmp_path / "whole", save_steps=500)
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(whole, tmp_path, call):
+    (module, expected), resumed, collate = whole, toy(), Collate()
     with pytest.raises(KeyboardInterrupt):
         go(toy(), tmp_path / "cut", Interrupting(call), save_steps=500)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     step = int(newest_checkpoint(tmp_path / "cut", Silent()).name.rpartition("-")[2])
     assert call - 1 <= step <= call
     result = go(resumed, tmp_path / "cut", collate, save_steps=500)
-    assert same(whole, resumed)
+    assert same(module, resumed)
     assert result.steps == expected.steps
     assert result.log == expected.log
     assert result.loss == expected.loss
@@ -196,29 +211,25 @@ FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", FILES)
-def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_older_one_used(tmp_path, file, damage):
-    whole, resumed, collate, heard = toy(), toy(), Collate(), Heard()
-    go(whole, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        go(toy(), tmp_path / "cut", Collate(11))
+def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_older_one_used(whole, cut_at_11, tmp_path, file, damage):
+    resumed, collate, heard = toy(), Collate(), Heard()
+    shutil.copytree(cut_at_11, tmp_path / "cut")
     assert {path.name for path in (tmp_path / "cut" / "checkpoint-9").iterdir()} == set(FILES)
     damage(tmp_path / "cut" / "checkpoint-9" / file)
     go(resumed, tmp_path / "cut", collate, progress=heard)
-    assert same(whole, resumed)
+    assert same(whole[0], resumed)
     assert collate.calls == STEPS - 6
     (note,) = heard.notes
     assert note.startswith("checkpoint-9 is damaged and will not be used: " + file)
 
 
-def test_a_training_without_a_whole_checkpoint_starts_again(tmp_path):
-    whole, resumed, collate, heard = toy(), toy(), Collate(), Heard()
-    go(whole, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        go(toy(), tmp_path / "cut", Collate(11))
+def test_a_training_without_a_whole_checkpoint_starts_again(whole, cut_at_11, tmp_path):
+    resumed, collate, heard = toy(), Collate(), Heard()
+    shutil.copytree(cut_at_11, tmp_path / "cut")
     for step in (6, 9):
         flip_byte(tmp_path / "cut" / f"checkpoint-{step}" / "optimizer.pt")
     go(resumed, tmp_path / "cut", collate, progress=heard)
-    assert same(whole, resumed)
+    assert same(whole[0], resumed)
     assert collate.calls == STEPS
     assert len(heard.notes) == 2
 

@@ -197,26 +197,30 @@ def test_the_last_step_is_validated_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "patience", "save_steps"),
+    ("values", "patience", "save_steps", "cut_offs"),
     [
-        *((RISES_AND_FALLS, *how) for how in ((0, 1), (0, 5), (1, 2), (2, 3))),
-        *((FROM_THE_START, *how) for how in ((2, 3), (0, 11))),
-        (NEVER_BETTER, 4, 5),
+        (RISES_AND_FALLS, 0, 1, (1, 8)),
+        (RISES_AND_FALLS, 0, 5, (5, 10, 12)),
+        (RISES_AND_FALLS, 1, 2, (5, 8)),
+        (RISES_AND_FALLS, 2, 3, (8, 10)),
+        (FROM_THE_START, 2, 3, (1, 10)),
+        (FROM_THE_START, 0, 11, (5, 12)),
+        (NEVER_BETTER, 4, 5, (1, 8)),
     ],
 )
-@pytest.mark.parametrize("cut_off", [1, 5, 8, 10, 12])
-def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, cut_off, values, patience, save_steps):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
-    given = {"save_steps": save_steps, "patience": patience}
-    whole, *_, steps = go(tmp_path / "whole", values, **given)
-    try:
-        go(tmp_path / "cut", values, collate=Collate(cut_off), **given)
-    except KeyboardInterrupt:
-        resumed, *_, again = go(tmp_path / "cut", values, **given)
+def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, values, patience, save_steps, cut_offs):
+    def trained(name, collate=None):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return go(tmp_path / name, values, collate=collate, save_steps=save_steps, patience=patience)
+
+    whole, *_, steps = trained("whole")
+    for cut_off in cut_offs:
+        with pytest.raises(KeyboardInterrupt):
+            trained(str(cut_off), Collate(cut_off))
+        resumed, *_, again = trained(str(cut_off))
         assert again == steps
         assert same(whole.state_dict(), resumed.state_dict())
-    assert read_log(tmp_path / "whole" / FILE) == read_log(tmp_path / "cut" / FILE)
+        assert read_log(tmp_path / "whole" / FILE) == read_log(tmp_path / str(cut_off) / FILE)
 
 
 class CtrlC(Collate):
