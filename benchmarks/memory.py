@@ -171,14 +171,13 @@ def mining(folder: Path, memory: int) -> None:
 
 
 def search(folder: Path, memory: int) -> None:
+    from drkit.commands import search_to_run
     from drkit.data.corpus import open_collection
-    from drkit.search import Retriever, open_index, write_run
+    from drkit.search import open_index
 
-    queries = list(open_collection(folder / "collection").queries("train"))
-    retriever = Retriever(encoder_of(folder), open_index(folder / "index", memory=memory * 2**20))
-    hits = retriever.stream([query.text for query in queries], DEPTH)
-    rows = ((query.query_id, found.pairs()) for query, found in zip(queries, hits, strict=True))
-    write_run(folder / "run.trec", rows, "search")
+    queries = open_collection(folder / "collection").queries("train")
+    index = open_index(folder / "index", memory=memory * 2**20)
+    search_to_run(index, queries, folder / "run.trec", encoder=encoder_of(folder), depth=DEPTH)
 
 
 STAGES = (collection, vocabulary, tokens, statistics, importance, ppmi, encoding, index, mining, search)

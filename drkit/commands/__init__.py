@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from drkit.commands.vector_export import export_vectors as export_vectors
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
+    from drkit.search.blocks import rank_to_run as rank_to_run
+    from drkit.search.blocks import search_to_run as search_to_run
     from drkit.search.fusion import fuse_files as fuse_files
-    from drkit.search.run_files import rank_to_run as rank_to_run
-    from drkit.search.run_files import search_to_run as search_to_run
 
 lazy_exports(__name__)

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from drkit.commands.collections import NamedCollection
 from drkit.commands.evaluation import OwnHits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
-from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder
+from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
@@ -24,16 +24,17 @@ from drkit.data.rows import COMPRESSED, batched
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
-from drkit.evaluate.measures import MEASURES, write_json
+from drkit.evaluate.measures import MEASURES
 from drkit.evaluate.names import HYBRID_NAME
 from drkit.evaluate.systems import describe_bm25
-from drkit.evaluate.tuning import choose_bm25
+from drkit.evaluate.tuning import tune_bm25
 from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import json_text
 from drkit.search import FlatIndex, align, build_index, convex, encode_corpus, read_run
+from drkit.search.blocks import rank_to_run, search_to_run
 from drkit.search.bm25 import ANALYZER_VERSION
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.rankings import Rankings
-from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Collection
@@ -221,7 +222,7 @@ class EncoderEvaluation:
         self, tried: Sequence[tuple[float, float]], collection: StoredCollection, runs: Mapping[str, Path]
     ) -> None:
         """Search with the k1 and b that are best on dev queries; of several, write the choice beside the runs."""
-        retriever, facts = choose_bm25(
+        retriever, facts = tune_bm25(
             collection.corpus,
             tried,
             (collection.queries("dev"), collection.judgements("dev")) if len(tried) > 1 else None,
@@ -231,11 +232,9 @@ class EncoderEvaluation:
             language=self.bm25_language,
             on_progress=lambda done: self.progress.advance(done, len(tried), "variants of BM25"),
         )
-        for note in retriever.notes():
-            self.progress.note(note)
         for split, run in runs.items():
             if len(tried) > 1:
-                write_json(_choice(run), facts)
+                write_text(_choice(run), json_text(facts))
             rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
     def _search_vectors(self, encoder: OpenedEncoder, collection: StoredCollection, runs: Mapping[str, Path]) -> None:

@@ -15,7 +15,6 @@ from drkit.core.files import require_no_pipe
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
-from drkit.search.reranking import in_order
 
 if TYPE_CHECKING:
     from drkit.search import Encoder
@@ -71,9 +70,9 @@ def rerank_file(
     """
     require_no_pipe(run)
     queries = {query.query_id: query.text for query in collection.queries(split)}
-    doc_ids = {
-        doc_id for query, hits in read_run(run) if query in queries for doc_id, _ in in_order(hits)[: max(depth, 1)]
-    }
+    ranked = read_run(run).ordered()
+    known = (row for row, query_id in enumerate(ranked.query_ids) if query_id in queries)
+    doc_ids = {doc_id for row in known for doc_id in ranked.names(row, max(depth, 1))}
     if not doc_ids:
         raise DrkitError(
             f"{run}: none of its queries is among the {split} queries of {collection.name}; give the collection of "

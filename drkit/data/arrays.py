@@ -38,13 +38,16 @@ def record_batch(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
     return pa.record_batch(arrays, schema=schema)
 
 
-def read_batches(path: Path) -> list[Any]:
-    """Memory-map the record batches of an Arrow file. Raises DrkitError if it is missing or not an Arrow file."""
+def read_batches(path: Path, advice: str = "run its stage again") -> list[Any]:
+    """Memory-map the record batches of an Arrow file.
+
+    Raises DrkitError, which ends with `advice`, if it is missing or not an Arrow file.
+    """
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
     except (OSError, pa.ArrowException) as error:
-        raise DrkitError(f"cannot be read as an Arrow file ({error}); run its stage again", where=path) from None
+        raise DrkitError(f"cannot be read as an Arrow file ({error}); {advice}", where=path) from None
 
 
 class ArrayWriter:

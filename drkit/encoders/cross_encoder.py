@@ -19,13 +19,11 @@ from drkit.core.loading import explain_load_errors, load_pretrained, without_pro
 from drkit.encoders.architectures import architecture, check_vocabulary, find_architecture, longest_text
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
-from drkit.encoders.masked_lm import read_config
+from drkit.encoders.masked_lm import padded, read_config
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     Ids = NDArray[np.int32]
-
-MULTIPLE = 16
 
 # Token ids, and their type ids.
 Special = tuple[list[int], list[int]]
@@ -100,19 +98,16 @@ class PairTokenizer:
 
     def batch(self, queries: Sequence[Ids], passages: Sequence[Ids]) -> dict[str, Tensor]:
         """Join pairs into a batch, padded on the right: ids i64[B,L], attention bool[B,L], types i64[B,L] if any."""
-        width = -(-int(self.lengths(queries, passages).max(initial=1)) // MULTIPLE) * MULTIPLE
-        ids = np.full((len(queries), min(width, self.longest)), self.pad_id, dtype=np.int64)
-        types, attention = np.zeros_like(ids), np.zeros(ids.shape, dtype=np.bool_)
-        for row, (query, passage) in enumerate(zip(queries, passages, strict=True)):
+        rows, types = [], []
+        for query, passage in zip(queries, passages, strict=True):
             query = query[: self.max_length - self._special]
             passage = passage[: self.max_length - self._special - len(query)]
-            joined = np.concatenate([self.before[0], query, self.between[0], passage, self.after[0]])
-            ids[row, : len(joined)] = joined
-            attention[row, : len(joined)] = True
+            rows.append(np.concatenate([self.before[0], query, self.between[0], passage, self.after[0]]))
             if self.types:
-                types[row, : len(joined)] = self._types(len(query), len(passage))
-        batch = {"ids": torch.from_numpy(ids), "attention": torch.from_numpy(attention)}
-        return {**batch, "types": torch.from_numpy(types)} if self.types else batch
+                types.append(self._types(len(query), len(passage)))
+        ids, attention = padded(rows, self.pad_id, longest=self.longest)
+        batch = {"ids": ids, "attention": attention.bool()}
+        return {**batch, "types": padded(types, 0, longest=self.longest)[0]} if self.types else batch
 
     @property
     def _special(self) -> int:
@@ -241,10 +236,11 @@ class CrossEncoder(nn.Module):
         return cls(model, tokenizer, max_length=max_length)
 
     @classmethod
-    def load(cls, path_or_id: str, *, max_length: int | None = None) -> CrossEncoder:
+    def load(cls, path_or_id: str) -> CrossEncoder:
         """Load a trained cross-encoder of drkit or sentence-transformers, or any sequence classifier with one label.
 
-        max_length: None: as saved. Raises DrkitError if the model is missing, or lacks a trained head.
+        It reads pairs of at most the length that was saved. Raises DrkitError if the model is missing, or lacks a
+        trained head.
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
@@ -257,7 +253,7 @@ class CrossEncoder(nn.Module):
         tokenizer = _tokenizer(path_or_id)
         model = _load(path_or_id, config)
         with explain_load_errors(path_or_id, "score pairs with"), torch.inference_mode():
-            loaded = cls(model, tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+            loaded = cls(model, tokenizer, max_length=_saved_length(config, tokenizer))
             loaded(**loaded.pairs.batch(loaded.pairs.encode(["a query"]), loaded.pairs.encode(["a passage"])))
         return loaded
 

@@ -87,29 +87,39 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
         else _read_object(folder / modules["Pooling"] / "config.json")
     )
     saved = _read_object(folder / SETTINGS, {})
-    prompts = _prompts(saved)
-    if any(prompts.values()) and pooling.get("include_prompt") is False:
+    if any(_prompts(saved).values()) and pooling.get("include_prompt") is False:
         raise UnsupportedEncoderError(f"{folder}: unsupported pooling without the prompt (include_prompt = false)")
     if _read_object(transformer / LENGTH, {}).get("do_lower_case"):
         raise UnsupportedEncoderError(
             f"{folder} makes texts lower-case before it reads them (do_lower_case in {LENGTH})"
         )
-    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
     return {
-        "transformer": transformer,
+        **_settings_of(transformer, saved),
         "word_weights": folder / modules["WordWeights"] if "WordWeights" in modules else None,
         "learned_pooling": folder / modules[PART_POOLING] if is_learned else None,
         "pooling": learned_pooling_name(folder / modules[PART_POOLING])
         if is_learned
         else pooling_of(pooling, folder, weighted="WordWeights" in modules),
-        "pooling_settings": None,
         "similarity": _similarity(saved, folder),
         "normalize": "Normalize" in modules,
+        "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
+    }
+
+
+def _settings_of(transformer: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lengths and prompts of an encoder, and what it has not, unless its modules say otherwise."""
+    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
+    return {
+        "transformer": transformer,
+        "word_weights": None,
+        "learned_pooling": None,
+        "pooling_settings": None,
+        "normalize": False,
+        "truncate_dim": None,
         "query_length": own.get("query_length", length),
         "passage_length": own.get("passage_length", length),
         "passages_per_document": own.get("passages_per_document"),
-        "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
-        **prompts,
+        **_prompts(saved),
     }
 
 
@@ -123,11 +133,9 @@ def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str
             f"{folder}: unsupported modules ({', '.join(modules)}) or activation "
             f"({pooling.get('activation_function')}); drkit supports {' and '.join(LEXICAL_MODULES)} with relu"
         )
-    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
+    own = _read_object(transformer / DRKIT, {})
     return {
-        "transformer": transformer,
-        "word_weights": None,
-        "learned_pooling": None,
+        **_settings_of(transformer, saved),
         "pooling": LEXICAL,
         "pooling_settings": {
             "over_positions": pooling.get("pooling_strategy", "max"),
@@ -135,12 +143,6 @@ def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str
             "dense": (own.get("pooling_settings") or {}).get("dense", ""),
         },
         "similarity": "dot",
-        "normalize": False,
-        "query_length": own.get("query_length", length),
-        "passage_length": own.get("passage_length", length),
-        "passages_per_document": own.get("passages_per_document"),
-        "truncate_dim": None,
-        **_prompts(saved),
     }
 
 

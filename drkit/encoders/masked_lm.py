@@ -24,6 +24,7 @@ from drkit.encoders.architectures import (
     architecture,
     backbone_info,
     check_fit,
+    check_length,
     first_position,
     longest_text,
 )
@@ -42,13 +43,12 @@ class MaskedLmEncoder(nn.Module):
 
     model: a Hugging Face masked LM of a supported architecture, or a model without a head that reads from left to
     right. pooling: a name of `drkit.encoders.pooling.POOLINGS`, or a learned pooling, which is trained with the model.
-    similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export. With the pooling `weighted`,
-    `token_weights` are trained with the model; all are 1 until `set_token_weights`.
+    With the pooling `weighted`, `token_weights` are trained with the model; all are 1 until `set_token_weights`.
 
     Raises DrkitError for an unsupported pooling or architecture, or a model that lacks one of its modules.
     """
 
-    def __init__(self, model: nn.Module, *, pooling: str | LearnedPooling = "cls", similarity: str = "cosine") -> None:
+    def __init__(self, model: nn.Module, *, pooling: str | LearnedPooling = "cls") -> None:
         super().__init__()
         config: Any = model.config
         self.config = config
@@ -58,7 +58,6 @@ class MaskedLmEncoder(nn.Module):
         self.learned_pooling = pooling if isinstance(pooling, LearnedPooling) else None
         self.pooling = pooling.name if isinstance(pooling, LearnedPooling) else check_pooling(pooling)
         self.token_weights = TokenWeights(torch.ones(config.vocab_size)) if is_weighted(self.pooling) else None
-        self.similarity = similarity
 
     @property
     def backbone(self) -> nn.Module:
@@ -185,7 +184,7 @@ class MaskedLmEncoder(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, path_or_id: str, *, pooling: str = "cls", similarity: str = "cosine", trust_remote_code: bool = False
+        cls, path_or_id: str, *, pooling: str = "cls", trust_remote_code: bool = False
     ) -> MaskedLmEncoder:
         """Load a checkpoint folder or a model of the hub.
 
@@ -197,7 +196,7 @@ class MaskedLmEncoder(nn.Module):
         """
         folder = local_path(path_or_id)
         how = pooling if pooling in POOLINGS else _saved_pooling(folder, pooling)
-        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=how, similarity=similarity)
+        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=how)
         weights = read_token_weights(folder) if encoder.token_weights is not None else None
         if weights is not None:
             encoder.set_token_weights(weights)
@@ -211,7 +210,6 @@ class MaskedLmEncoder(nn.Module):
         *,
         model_type: str = "bert",
         pooling: str = "cls",
-        similarity: str = "cosine",
         seed: int = 42,
         **more: Any,
     ) -> MaskedLmEncoder:
@@ -226,7 +224,7 @@ class MaskedLmEncoder(nn.Module):
             model = classes[type(config)](config)
         if sizes.lm_head == "tied":
             tie_lm_head(model)
-        return cls(model, pooling=pooling, similarity=similarity)
+        return cls(model, pooling=pooling)
 
     def _pooled_weights(self, ids: Tensor, attention: Tensor) -> Tensor:
         """Return the weight of each token in the pooling, [B,L]; 0 where it is left out."""
@@ -293,6 +291,8 @@ def _copy(target: Any, values: Tensor, what: str) -> None:
 # Smaller groups would not keep a processor busy.
 _TOKENS_PER_GROUP = 1024
 _SIMILAR_LENGTH = 0.85
+# Texts are padded to a multiple of so many tokens.
+MULTIPLE = 16
 
 
 def group_by_length(attention: Tensor) -> list[tuple[Tensor, int]]:
@@ -313,6 +313,24 @@ def group_by_length(attention: Tensor) -> list[tuple[Tensor, int]]:
         if length < longest * _SIMILAR_LENGTH and (row - starts[-1]) * longest >= _TOKENS_PER_GROUP:
             starts.append(row)
     return [(rows, max(ends[start], 1)) for rows, start in zip(order.tensor_split(starts[1:]), starts, strict=True)]
+
+
+def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:
+    """Pad rows of token ids on the right to a multiple of 16, at most `longest`: ids i64[B,L], attention i64[B,L].
+
+    >>> ids, attention = padded([[5, 6], [7]], pad_id=0)
+    >>> tuple(ids.shape), attention.sum(1).tolist()
+    ((2, 16), [2, 1])
+    """
+    length = max(map(len, rows), default=1)
+    width = -(-length // MULTIPLE) * MULTIPLE
+    width = max(length, min(width, longest)) if longest else width
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    attention = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        attention[i, : len(row)] = 1
+    return torch.from_numpy(ids), torch.from_numpy(attention)
 
 
 def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
@@ -347,12 +365,7 @@ def check_start(path_or_id: str, *, length: int) -> None:
     """
     config = read_config(path_or_id)
     architecture(config.model_type)
-    longest = longest_text(config)
-    if length > longest:
-        raise DrkitError(
-            f"{path_or_id!r} reads at most {longest} tokens, but the recipe has texts of {length}: "
-            f"lower encoder.passage_length or encoder.query_length"
-        )
+    check_length(length, config, path_or_id)
 
 
 def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:

@@ -106,11 +106,10 @@ POOLING_PARTS = (
 )
 
 
-def check_pooling(name: str, where: str = "") -> str:
-    """Return the name of a supported pooling. Raises DrkitError for any other, with `where` before it."""
+def check_pooling(name: str) -> str:
+    """Return the name of a supported pooling. Raises DrkitError for any other."""
     if name not in POOLINGS:
-        prefix = f"{where}: " if where else ""
-        raise DrkitError(f"{prefix}unsupported pooling {name!r}; supported: {', '.join(POOLINGS)}")
+        raise DrkitError(f"unsupported pooling {name!r}; supported: {', '.join(POOLINGS)}")
     return name
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from drkit.evaluate.systems import comparison as comparison
     from drkit.evaluate.systems import to_markdown as to_markdown
     from drkit.evaluate.systems import versus_markdown as versus_markdown
-    from drkit.evaluate.tuning import TunedBm25 as TunedBm25
     from drkit.evaluate.tuning import TunedWeight as TunedWeight
     from drkit.evaluate.tuning import tune_bm25 as tune_bm25
     from drkit.evaluate.tuning import tune_weight as tune_weight

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -20,7 +19,6 @@ from drkit.core.settings import MOST
 from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.recipe.toml import json_text
 
 if TYPE_CHECKING:
     from drkit.search.rankings import Rankings, RunRow
@@ -231,33 +229,15 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
-    """Write a line per system and query: `system`, `query_id` and a value per measure; .jsonl, or .tsv with header.
-
-    Raises DrkitError for another file extension.
-    """
-    check_values_file(path)
+    """Write a line per system and query, with `system`, `query_id` and a value per measure, as TSV with a header."""
     rows = [
         {"system": system, "query_id": query_id, **{m: scores.per_query[m][query_id] for m in scores.measures}}
         for system, scores in systems
         for query_id in next(iter(scores.per_query.values()), {})
     ]
-    if path.suffix == ".jsonl":
-        write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-        return
     text = io.StringIO()
     names = list(rows[0]) if rows else []
     writer = csv.DictWriter(text, names, delimiter="\t", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
-
-
-def check_values_file(path: Path) -> None:
-    """Raise DrkitError unless the file is a .jsonl or .tsv file."""
-    if path.suffix not in (".jsonl", ".tsv"):
-        raise DrkitError("unsupported file extension; per-query values are written to .jsonl or .tsv files", where=path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write plain data as JSON, atomically."""
-    write_text(path, json_text(value))

@@ -20,7 +20,7 @@ from drkit.errors import DrkitError
 
 @frozen
 class TTest:
-    """Mean difference, Student's t and two-tailed p over `queries` pairs; `reason` explains an untestable or trivial p.
+    """Mean difference, Student's t and two-tailed p over `queries` pairs; t and p are NaN if it was not tested.
 
     low, high: 95 % confidence interval of the mean difference, by the same distribution (NaN if not tested).
     """
@@ -29,7 +29,6 @@ class TTest:
     t: float
     p: float
     queries: int
-    reason: str = ""
     low: float = math.nan
     high: float = math.nan
 
@@ -38,7 +37,7 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
     """Test two systems' per-query values, aligned by query id; `difference` is values minus against.
 
     Systems with equal values for every query have p = 1. With fewer than two queries, or if all differences are equal,
-    so that they have no variance, p is NaN and `reason` says why.
+    so that they have no variance, p is NaN.
 
     Raises DrkitError if the two were evaluated on different queries.
 
@@ -116,19 +115,11 @@ def _test(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> TTest:
 
     differences, count = ours - theirs, len(ours)
     difference = float(differences.mean()) if count else math.nan
-    if count < 2:
-        return TTest(difference, math.nan, math.nan, count, "a t-test needs at least two queries")
-    if not differences.any():
-        return TTest(0.0, 0.0, 1.0, count, "the systems have equal values for every query", 0.0, 0.0)
-    if np.ptp(differences) == 0:
-        return TTest(difference, math.nan, math.nan, count, "the difference is the same for every query: no variance")
+    if count > 1 and not differences.any():
+        return TTest(0.0, 0.0, 1.0, count, 0.0, 0.0)
+    if count < 2 or np.ptp(differences) == 0:
+        return TTest(difference, math.nan, math.nan, count)
     found = ttest_rel(ours, theirs)
     interval = found.confidence_interval(0.95)
-    return TTest(
-        difference,
-        float(found.statistic),
-        float(found.pvalue),
-        count,
-        low=float(interval.low),
-        high=float(interval.high),
-    )
+    ends = float(interval.low), float(interval.high)
+    return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)

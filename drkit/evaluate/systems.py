@@ -57,12 +57,12 @@ class Row:
     corrected: Mapping[str, float] = field(factory=dict)
 
 
-def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | None = None) -> list[Row]:
-    """Return one row per (name, scores), in order; measures: those of the first system if None.
+def comparison(systems: Sequence[tuple[str, Scores]]) -> list[Row]:
+    """Return one row per (name, scores), in order, with the measures of the first system.
 
     Raises DrkitError if the systems were evaluated on different queries, or one lacks a measure.
     """
-    names = _common_measures(systems, measures)
+    names = _common_measures(systems, None)
     rows = [_row(systems, position, names) for position in range(len(systems))]
     corrected = iter(holm([test.p for row in rows for test in row.tests.values()]))
     return [evolve(row, corrected={measure: next(corrected) for measure in row.tests}) for row in rows]
@@ -198,7 +198,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
 
 
 def describe_bm25(facts: Mapping[str, Any]) -> str:
-    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `TunedBm25`.
+    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `tune_bm25`.
 
     >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
     >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})

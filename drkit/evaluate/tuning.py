@@ -10,7 +10,7 @@ from attrs import frozen
 from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff, evaluate
-from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
+from drkit.search.fusion import DEFAULT_WEIGHT, align, convex
 from drkit.search.rankings import RunRow
 
 if TYPE_CHECKING:
@@ -34,11 +34,8 @@ def tune_weight(
     second: Iterable[RunRow],
     qrels: Sequence[Judgement],
     measure: str,
-    *,
-    scale: Scale = min_max,
-    weights: Sequence[float] = WEIGHTS,
 ) -> TunedWeight:
-    """Return the weight for `convex` with the best mean of a measure over the judged queries.
+    """Return the weight for `convex`, of 0, 0.05 .. 1, with the best mean of a measure over the judged queries.
 
     Of equally good weights, the one nearest to 0.5 is taken, then the lower one. Memory holds the hits of the judged
     queries.
@@ -47,69 +44,57 @@ def tune_weight(
 
     >>> from drkit.core.types import Judgement
     >>> first, second = [("q", [("a", 2.0), ("b", 1.0)])], [("q", [("b", 2.0), ("a", 1.0)])]
-    >>> tune_weight(first, second, [Judgement("q", "b", 1)], "RR@1", weights=(0, 0.25, 0.75, 1)).weight
-    0.75
+    >>> tune_weight(first, second, [Judgement("q", "a", 1)], "RR@1").weight
+    0.45
     """
     depth = cutoff(measure)
     judged = {judgement.query_id for judgement in qrels}
-    hits = [one for one in align(first, second, scale) if one.query_id in judged]
+    hits = [one for one in align(first, second) if one.query_id in judged]
     if judged and not hits:
         raise DrkitError(
             "cannot tune the weight: neither ranking has a judged query; give rankings of the judged queries"
         )
-    scores = [evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in weights]
-    means = {weight: one.mean(measure) for weight, one in zip(weights, scores, strict=True)}
+    scores = [evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in WEIGHTS]
+    means = {weight: one.mean(measure) for weight, one in zip(WEIGHTS, scores, strict=True)}
     best = max(means.values())
     weight = min((w for w in means if means[w] == best), key=lambda w: (abs(w - DEFAULT_WEIGHT), w))
     return TunedWeight(weight, measure, scores[0].queries, means)
 
 
-@frozen
-class TunedBm25:
-    """BM25 with the k1 and b that have the best mean, the mean of every pair that was tried, and what was measured."""
-
-    retriever: Bm25Retriever
-    k1: float
-    b: float
-    measure: str
-    queries: int
-    means: Mapping[str, float]
-
-    def facts(self) -> dict[str, Any]:
-        """Return all but the retriever, as plain data."""
-        return {name: getattr(self, name) for name in ("k1", "b", "measure", "queries", "means")}
-
-
 def tune_bm25(
     passages: Iterable[Passage],
     parameters: Sequence[tuple[float, float]],
-    queries: Iterable[Query],
-    qrels: Iterable[Judgement],
+    dev: tuple[Iterable[Query], Iterable[Judgement]] | None,
     measure: str,
     *,
     depth: int = 1000,
     exclude_self: bool = False,
     language: str = "english",
     on_progress: Callable[[int], None] | None = None,
-) -> TunedBm25:
-    """Return BM25 with the best of several (k1, b) on judged queries; of equally good pairs, the first.
+) -> tuple[Bm25Retriever, dict[str, Any]]:
+    """Return BM25 with the best of several (k1, b) on dev queries (of equally good pairs, the first), and the facts.
 
-    The passages are read once. depth: of the rankings, if the measure has no cutoff; exclude_self: a passage with the
-    query's own id is not a hit; language: see `Bm25Retriever`; on_progress: called with the number of pairs done.
+    dev: queries and judgements; without them, the first pair is taken. The passages are read once. depth: of the
+    rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language: see
+    `Bm25Retriever`; on_progress: called with the number of pairs done. The facts: `k1` and `b`, and with dev queries
+    the `measure`, the number of `queries`, and the `means` of all pairs.
 
-    Raises DrkitError for an unknown measure, and without passages, queries, pairs or judgements.
+    Raises DrkitError for an unknown measure, and without passages, pairs or judgements.
 
     >>> passages = [Passage("a", "fish fish, salt, lemon, bread, butter, peas, beans"), Passage("b", "fish")]
-    >>> query, judged = [Query("q", "fish")], [Judgement("q", "a", 1)]
-    >>> tuned = tune_bm25(passages, [(1.2, 1.0), (1.2, 0.0)], query, judged, "RR@1")
-    >>> tuned.b, tuned.means
+    >>> dev = [Query("q", "fish")], [Judgement("q", "a", 1)]
+    >>> _, facts = tune_bm25(passages, [(1.2, 1.0), (1.2, 0.0)], dev, "RR@1")
+    >>> facts["b"], facts["means"]
     (0.0, {'k1 1.2, b 1': 0.0, 'k1 1.2, b 0': 1.0})
     """
     from drkit.search.bm25 import Bm25Retriever
 
     if not parameters:
         raise DrkitError("no k1 and b to choose from; give at least one pair")
-    asked, judgements = list(queries), list(qrels)
+    if dev is None:
+        k1, b = parameters[0]
+        return Bm25Retriever(k1=k1, b=b, language=language).index(passages), {"k1": k1, "b": b}
+    asked, judgements = list(dev[0]), list(dev[1])
     # One more: the passage that `exclude_self` leaves out.
     texts, hits = [query.text for query in asked], (cutoff(measure) or depth) + exclude_self
     best, means = None, dict[str, float]()
@@ -118,29 +103,9 @@ def tune_bm25(
         run = retriever.rankings([query.query_id for query in asked], texts, hits)
         mean = evaluate(run, judgements, [measure], exclude_self=exclude_self).mean(measure)
         if best is None or mean > max(means.values()):
-            best = retriever, k1, b
+            best = retriever, {"k1": k1, "b": b}
         means[f"k1 {k1:g}, b {b:g}"] = mean
         if on_progress:
             on_progress(done)
     assert best is not None
-    return TunedBm25(*best, measure, len(asked), means)
-
-
-def choose_bm25(
-    passages: Iterable[Passage],
-    parameters: Sequence[tuple[float, float]],
-    dev: tuple[Iterable[Query], Iterable[Judgement]] | None,
-    measure: str,
-    **settings: Any,
-) -> tuple[Bm25Retriever, dict[str, Any]]:
-    """Return BM25 with the pair that is best on dev queries, or the first without them, and the facts of the choice.
-
-    settings: others of `tune_bm25`.
-    """
-    from drkit.search.bm25 import Bm25Retriever
-
-    if dev is not None:
-        tuned = tune_bm25(passages, parameters, *dev, measure, **settings)
-        return tuned.retriever, tuned.facts()
-    k1, b = parameters[0]
-    return Bm25Retriever(k1=k1, b=b, language=settings["language"]).index(passages), {"k1": k1, "b": b}
+    return best[0], {**best[1], "measure": measure, "queries": len(asked), "means": means}

@@ -8,6 +8,7 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.losses.bag_of_words import BowReconstructionLoss as BowReconstructionLoss
+    from drkit.losses.candidates import products as products
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
     from drkit.losses.self_contrastive import check_rows as check_rows
     from drkit.losses.self_contrastive import find_partner as find_partner
-    from drkit.losses.self_contrastive import products as products
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
     from drkit.losses.specs import FlopsConfig as FlopsConfig

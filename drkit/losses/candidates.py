@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,21 +10,15 @@ from drkit.core.spec import TEACHER
 from drkit.core.types import EmbeddedPairs
 from drkit.errors import DrkitError
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the inner products f[L,R] of rows f[L,D] and f[R,D], at least in float32, even under autocast.
 
-def in_float32(
-    score: Callable[Concatenate[EmbeddedPairs, Arguments], Result],
-) -> Callable[Concatenate[EmbeddedPairs, Arguments], Result]:
-    """Decorate a function of pairs to run without autocast: bfloat16 steps of 0.004 are multiplied by a temperature."""
-
-    @wraps(score)
-    def scored(pairs: EmbeddedPairs, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with torch.autocast(pairs.queries.device.type, enabled=False):
-            return score(pairs, *args, **kwargs)
-
-    return scored
+    In bfloat16, steps of 0.004 would be divided by a temperature.
+    """
+    left, right = (rows.to(torch.promote_types(rows.dtype, torch.float32)) for rows in (left, right))
+    with torch.autocast(left.device.type, enabled=False):
+        return left @ right.T
 
 
 def vectors(pairs: EmbeddedPairs, similarity: str) -> tuple[Tensor, Tensor]:
@@ -81,11 +71,11 @@ def own_passages(pairs: EmbeddedPairs) -> Tensor:
     return kept
 
 
-@in_float32
 def own_scores(pairs: EmbeddedPairs, similarity: str, temperature: float) -> Tensor:
     """Return the scores of each query's own passages, f[Q,G]; undefined at padding."""
     queries, passages = vectors(pairs, similarity)
-    return torch.einsum("qd,qgd->qg", queries, passages[_groups(pairs).clamp(min=0)]) / temperature
+    with torch.autocast(queries.device.type, enabled=False):
+        return torch.einsum("qd,qgd->qg", queries, passages[_groups(pairs).clamp(min=0)]) / temperature
 
 
 def accuracy(scores: Tensor, kept: Tensor) -> Tensor:

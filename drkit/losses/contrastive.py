@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
-from drkit.losses.candidates import answers, check_pairs, copies, first_copies, in_float32, vectors
+from drkit.losses.candidates import answers, check_pairs, copies, first_copies, products, vectors
 from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
 
 
@@ -67,13 +67,12 @@ class ContrastiveLoss:
         return StepOutput(loss=loss, metrics={"accuracy": accuracy})
 
 
-@in_float32
 def contrast(
     pairs: EmbeddedPairs, config: ContrastiveConfig | KlDistillationConfig, without: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the contrastive loss f[] and its accuracy f[]; `without` bool[Q,P]: further passages to leave out."""
     queries, passages = vectors(pairs, config.similarity)
-    scores = queries @ passages.T
+    scores = products(queries, passages)
     kept = candidates(pairs) if without is None else candidates(pairs) & ~without
     negatives = kept
     kept = kept.scatter(1, pairs.positives[:, None], True)
@@ -90,10 +89,10 @@ def contrast(
     }
     for direction, (left, right) in sides.items():
         if direction in config.directions:
-            blocks.append(left @ right.T)
+            blocks.append(products(left, right))
             masks.append(others[direction])
     if "passage-negative" in config.directions:
-        blocks.append(own @ passages.T)
+        blocks.append(products(own, passages))
         masks.append(_unrelated(pairs, negatives))
     every = torch.cat(blocks, 1).masked_fill(~torch.cat(masks, 1), float("-inf"))
     return F.cross_entropy(every / config.temperature, pairs.positives), accuracy

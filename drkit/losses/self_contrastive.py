@@ -8,6 +8,7 @@ from torch import Tensor
 
 from drkit.core.types import BuildContext, StepOutput
 from drkit.errors import DrkitError
+from drkit.losses.candidates import products
 from drkit.losses.specs import InfoNceConfig
 
 
@@ -25,13 +26,6 @@ def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> S
     others = scores.masked_fill(alone, float("-inf"))
     accuracy = (others.detach().argmax(1) == partners).float().mean()
     return StepOutput(loss=F.cross_entropy(others, partners, reduction=reduction), metrics={"accuracy": accuracy})
-
-
-def products(rows: Tensor) -> Tensor:
-    """Return the inner products f[R,R] of rows f[R,D], at least in float32, even under autocast."""
-    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-    with torch.autocast(rows.device.type, enabled=False):
-        return wide @ wide.T
 
 
 def check_rows(rows: Tensor, partners: Tensor, what: str) -> None:
@@ -73,4 +67,4 @@ class InfoNceLoss:
         rows = bottleneck.to(torch.promote_types(bottleneck.dtype, torch.float32))
         if self.config.similarity == "cosine":
             rows = F.normalize(rows, dim=1)
-        return find_partner(products(rows) / self.config.temperature, partners, self.config.reduction)
+        return find_partner(products(rows, rows) / self.config.temperature, partners, self.config.reduction)

@@ -30,7 +30,8 @@ from drkit.miners.specs import (
 )
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.documents import passages_per_document
-from drkit.search.rankings import Rankings, read_run
+from drkit.search.rankings import Rankings
+from drkit.search.run_files import read_run
 
 MAX_QUERIES = 1024
 MEMORY_MB = 64

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
     from drkit.search.rankings import Hits as Hits
-    from drkit.search.rankings import read_run as read_run
-    from drkit.search.rankings import write_run as write_run
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
+    from drkit.search.run_files import read_run as read_run
+    from drkit.search.run_files import write_run as write_run
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder
     from drkit.search.text_encoder import DualEncoder as DualEncoder
     from drkit.search.text_encoder import Encoder as Encoder

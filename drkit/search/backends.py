@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_text
-from drkit.core.loading import load_pretrained
+from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.registry import DRKIT, full_name, installed, package_of
 from drkit.core.spec import Extension
 from drkit.encoders.architectures import Architecture, find_architecture, longest_text
@@ -41,6 +40,7 @@ Sample: TypeAlias = "Mapping[str, NDArray[np.int64]]"
 
 # In the folder of the transformer: for each backend, hashes of its files and of the files that it was converted from.
 RECORD = "backends.json"
+_OTHER = "Use another backend, or torch."
 
 
 @frozen
@@ -141,7 +141,7 @@ def load_backend(folder: Path, name: str) -> BackendModel:
     if differ:
         raise DrkitError(f"{differ[0]} in {folder} has changed since the backend {name} was converted; {again}")
     config = _load_config(folder)
-    with _explained(f"load the backend {name}", folder):
+    with explain_load_errors(str(folder), f"load the backend {name} of", _OTHER):
         return BackendModel(name, config, backend.load(folder / backend.file), origin)
 
 
@@ -157,7 +157,8 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
     target = folder / backend.file
     model = load_torch(folder).eval()
     sample = _tokenised(folder, texts, length) if backend.needs_texts else []
-    with tempfile.TemporaryDirectory() as scratch, _explained(f"write the backend {name}", folder):
+    write = explain_load_errors(str(folder), f"write the backend {name} of", _OTHER)
+    with tempfile.TemporaryDirectory() as scratch, write:
         converted = Path(scratch) / target.name
         backend.convert(_HiddenStates(model), _example(model.config, 2, 24), converted, sample)
         _check_result(backend.load(converted), model, backend.least_cosine)
@@ -210,18 +211,6 @@ def _changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     if CONFIG in hashes:  # of the origin, all weights
         paths |= {path.name: path for path in _origin_files(folder)}
     return [name for name, path in paths.items() if not path.is_file() or file_hash(path) != hashes.get(name)]
-
-
-@contextmanager
-def _explained(action: str, folder: Path) -> Iterator[None]:
-    """Turn what the libraries raise, at an architecture or a file that they do not support, into a DrkitError."""
-    try:
-        yield
-    except (DrkitError, MemoryError):
-        raise
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise DrkitError(f"cannot {action} of {folder}: {reason:.300}; use another backend, or torch") from error
 
 
 class _HiddenStates(nn.Module):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from drkit.core.files import read_json, write_text
 from drkit.core.types import Passage
-from drkit.data.rows import batched
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, import_extra
 from drkit.recipe.schema import LANGUAGES
@@ -30,9 +29,6 @@ _ANALYZER = "analyzer.json"
 ANALYZER_VERSION = 2
 # In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
 _PART = re.compile(r"U+(?!l)|U?l+|D+")
-_LEAST_SHARE = 0.01
-# bm25s' arrays of an index without terms.
-_NO_SCORES = dict.fromkeys(("indices", "data", "indptr"), np.zeros(0, dtype=np.int32))
 
 
 def split_words(text: str) -> list[str]:
@@ -86,7 +82,6 @@ class Bm25Retriever:
         )
         self._engine: Any = library.BM25(k1=k1, b=b, method="lucene")
         self._ids = DocIds.of(())
-        self._has_terms = False
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -94,7 +89,7 @@ class Bm25Retriever:
     def index(self, passages: Texts) -> Bm25Retriever:
         """Index a stream of passages, (id, text) pairs, or texts by id; only ids and term numbers stay in memory.
 
-        Raises DrkitError without passages.
+        Raises DrkitError without a passage that has terms.
 
         >>> Bm25Retriever().index({"d1": "remove a suffix", "d2": "copy a file"}).search(["suffixes"], depth=10)[0]
         Hits(doc_ids=('d1',), scores=(0.3150...,))
@@ -108,7 +103,7 @@ class Bm25Retriever:
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
-        Raises DrkitError without passages, and for an unknown language.
+        Raises DrkitError without a passage that has terms, and for an unknown language.
         """
         read = cls(language=language)
         terms = read._read(passages)
@@ -118,39 +113,25 @@ class Bm25Retriever:
             made._weigh(terms)
             yield made
 
-    def notes(self) -> list[str]:
-        """Return what to know about the words of these passages before their scores, a sentence each."""
-        terms = self._tokenizer.get_vocab_dict()
-        share = sum(map(is_unspaced, terms)) / max(len(terms), 1)
-        if share < _LEAST_SHARE:
-            return []
-        return [
-            f"BM25: {share:.1%} of the terms are pairs of neighbouring characters, which it counts instead of words in "
-            f"Chinese, Japanese, Korean, Thai and other scripts without spaces"
-        ]
-
     def _read(self, passages: Texts) -> list[list[int]]:
         """Return the terms of each passage."""
         ids: list[str] = []
         self._tokenizer.reset_vocab()
         terms = list(self._tokenizer.streaming_tokenize(_contents(passages, ids), allow_empty=False))
-        if not ids:
-            raise DrkitError("BM25 has no passages to index; is the collection empty?")
+        if not any(terms):
+            raise DrkitError("BM25 has no words to index; is the collection empty?")
         self._ids = DocIds.of(ids)
         return terms
 
     def _weigh(self, terms: list[list[int]]) -> None:
         """Compute the score of each term in each passage."""
-        self._has_terms = any(terms)
-        if self._has_terms:
-            vocabulary = self._tokenizer.get_vocab_dict()
-            self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)
+        vocabulary = self._tokenizer.get_vocab_dict()
+        self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)
 
     def save(self, folder: str | Path) -> None:
         """Write the index into a folder: bm25s' arrays and JSON, `ids.arrow`, and how it splits words."""
         self._tokenizer.save_vocab(folder)
-        if self._has_terms:
-            self._engine.save(folder, show_progress=False)
+        self._engine.save(folder, show_progress=False)
         self._ids.write(Path(folder) / IDS)
         write_text(Path(folder) / _ANALYZER, json.dumps({"version": ANALYZER_VERSION, "language": self._language}))
 
@@ -164,9 +145,7 @@ class Bm25Retriever:
         try:
             opened._ids = DocIds.read([Path(folder) / IDS])
             opened._tokenizer.load_vocab(folder)
-            opened._has_terms = bool(opened._tokenizer.get_vocab_dict())
-            if opened._has_terms:
-                opened._engine = type(opened._engine).load(folder, mmap=True, show_progress=False)
+            opened._engine = type(opened._engine).load(folder, mmap=True, show_progress=False)
         except Exception as error:  # bm25s reads damaged files without checking them
             raise DrkitError(f"{folder} is not an index of BM25 ({error}); rebuild it") from None
         return opened
@@ -176,8 +155,7 @@ class Bm25Retriever:
 
         Raises DrkitError for an empty text.
         """
-        check_queries(texts)
-        return [Hits.at(self._ids, *self._found(query, depth)) for query in self._terms(texts)]
+        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
 
     def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
         """Return what `search` returns, as arrays."""
@@ -194,11 +172,6 @@ class Bm25Retriever:
         found = zip(self._terms(texts), doc_ids, strict=True)
         return [self._scores(query, self._ids.find(names)) for query, names in found]
 
-    def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
-        """Yield what `search` returns for any number of texts, a batch at a time."""
-        for some in batched(texts, batch):
-            yield from self.search(some, depth)
-
     def _terms(self, texts: Sequence[str]) -> Iterator[list[int]]:
         """Yield the terms of queries; bm25s would keep every word of theirs, and save them with the index."""
         reader = copy(self._tokenizer)
@@ -209,14 +182,13 @@ class Bm25Retriever:
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         """Add up what each term gives the passages at these positions, without scoring the others."""
-        found = self._engine.scores if self._has_terms else _NO_SCORES
+        found = self._engine.scores
         postings = Postings(found["indices"], found["data"], found["indptr"], len(self))
-        terms = query if self._has_terms else []
-        scores = postings.scores_at(terms, np.ones(len(terms), dtype=np.float32), positions)
+        scores = postings.scores_at(query, np.ones(len(query), dtype=np.float32), positions)
         return [float(score) for score in scores]
 
     def _found(self, query: list[int], depth: int) -> Found:
-        if not query or not self._has_terms:
+        if not query:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores = self._engine.get_scores_from_ids(query)
         positions = best_positions(scores, depth)
@@ -225,10 +197,7 @@ class Bm25Retriever:
 
 def _read_language(folder: Path) -> str:
     """Return the language of a saved index. Raises DrkitError if its words are not those of this version."""
-    if (folder / IDS).is_file() and not (folder / _ANALYZER).is_file():
-        found: Any = {"version": 1}
-    else:
-        found = read_json(folder / _ANALYZER, f"{folder} is not an index of BM25; rebuild it")
+    found = read_json(folder / _ANALYZER, f"{folder} is not an index of BM25; rebuild it")
     if not isinstance(found, dict) or found.get("version") != ANALYZER_VERSION:
         raise DrkitError(
             f"{folder} is an index of BM25 that another version of drkit made, which splits words differently; rebuild "

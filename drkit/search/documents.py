@@ -42,29 +42,22 @@ def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterato
             yield f"{doc_id}#{n}", text[offsets[start][0] : offsets[stop - 1][1]] if stop else ""
 
 
-def search_documents(index: AnyIndex, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-    """Yield the best `depth` documents of each query f32[Q,D], scored by their best passages.
+def document_rankings(index: AnyIndex, query_ids: Sequence[str], queries: NDArray[np.float32], depth: int) -> Rankings:
+    """Return the best `depth` documents of queries f32[Q,D] with these ids, scored by their best passages.
 
     Exact if the index is, as `depth` documents have at most `depth` times `passages_per_document` passages. An index of
     whole texts is searched as it is. Raises DrkitError as the index does.
     """
     most = passages_per_document(index)
     if most == 1:
-        yield from index.stream(queries, depth)
-        return
-    for hits in index.stream(queries, depth * most):
-        best: dict[str, float] = {}
-        for name, score in hits.pairs():
-            best.setdefault(name.rpartition("#")[0], score)
-        yield Hits(tuple(best), tuple(best.values())).top(depth)
-
-
-def document_rankings(index: AnyIndex, query_ids: Sequence[str], queries: NDArray[np.float32], depth: int) -> Rankings:
-    """Return what `search_documents` yields as arrays, for queries f32[Q,D] with these ids."""
-    if passages_per_document(index) == 1:
         return Rankings.at(index.doc_ids.array, query_ids, index.rank(queries, depth))
-    found = search_documents(index, queries, depth)
-    return Rankings.of((query_id, hits.pairs()) for query_id, hits in zip(query_ids, found, strict=True))
+    rows = []
+    for query_id, found in zip(query_ids, index.rank(queries, depth * most), strict=True):
+        best: dict[str, float] = {}
+        for name, score in Hits.at(index.doc_ids, *found).pairs():
+            best.setdefault(name.rpartition("#")[0], score)
+        rows.append((query_id, list(best.items())[:depth]))
+    return Rankings.of(rows)
 
 
 def score_documents(

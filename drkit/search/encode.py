@@ -37,6 +37,7 @@ from drkit.search.documents import SETTING, cut_documents
 from drkit.search.text_encoder import Encoder, inference, read_encoder
 from drkit.search.vectors import (
     ABOUT,
+    NPY,
     SPARSE,
     SparseRows,
     Storage,
@@ -74,17 +75,15 @@ def encode_corpus(
     encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`; `Loaded` for an engine
     of several machines, each of which loads it. texts: streamed; every process gets all of them. A text may be its
     token ids (with special tokens, truncated). An encoder that has `passages_per_document` encodes the passages of
-    each text, `ID#n`. storage: dtype, file format, shard size, and whether these are passages
-    or queries. shard: rank and number of processes; from torchrun's environment if None. engine: where shards are
-    encoded; in this process if None. on_progress: called with the number of texts done. Repeated calls, with any number
-    of processes and any engine, encode only the missing shards.
+    each text, `ID#n`. storage: dtype, shard size, and whether these are passages or queries. shard: rank and number of
+    processes; from torchrun's environment if None. engine: where shards are encoded; in this process if None.
+    on_progress: called with the number of texts done. Repeated calls, with any number of processes and any engine,
+    encode only the missing shards.
 
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
     texts, an id is empty, a vector is not finite or exceeds float16, or documents to cut are given as token ids.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
-    if getattr(loaded_value(encoder), "is_sparse", False):
-        storage = attrs.evolve(storage, format=SPARSE)
     if storage.role == "passages" and getattr(loaded_value(encoder), SETTING, None):
         texts = cut_documents(loaded_value(encoder), _whole_texts(texts))
     identity = _prepare(path, loaded_value(encoder), storage)
@@ -150,13 +149,14 @@ def encode_shard(
     if "" in names:
         raise DrkitError(f"text {number * storage.shard_size + names.index('') + 1} has an empty id")
     pieces: list[Any] = []
-    keep, join = (SparseRows.of, SparseRows.joined) if storage.format == SPARSE else (np.asarray, np.concatenate)
-    for piece in batched(batch, _texts_at_once(loaded_value(encoder), storage)):
+    form = format_of(loaded_value(encoder))
+    keep, join = (SparseRows.of, SparseRows.joined) if form == SPARSE else (np.asarray, np.concatenate)
+    for piece in batched(batch, _texts_at_once(loaded_value(encoder))):
         vectors = _encode(loaded_value(encoder), [text for _, text in piece], storage.role)
         _check_values(vectors, [name for name, _ in piece], storage.dtype)
         pieces.append(keep(vectors.astype(storage.dtype)))
         yield len(piece)
-    write_shard(vectors_file(folder, number, storage.format), join(pieces))
+    write_shard(vectors_file(folder, number, form), join(pieces))
     # The ids mark the shard as complete.
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
 
@@ -175,8 +175,13 @@ def stored_texts(corpus: StoredCorpus, store: TokenStore | None) -> Iterator[tup
     return ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
 
 
-def _texts_at_once(encoder: Encoder, storage: Storage) -> int:
-    if storage.format != SPARSE:
+def format_of(encoder: Encoder) -> str:
+    """Return the format in which the vectors of an encoder are stored."""
+    return SPARSE if getattr(encoder, "is_sparse", False) else NPY
+
+
+def _texts_at_once(encoder: Encoder) -> int:
+    if format_of(encoder) != SPARSE:
         return _TEXTS_AT_ONCE
     return max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // encoder.dimension))
 
@@ -233,8 +238,9 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
     Returns the encoder's identity.
     """
     identity = encoder.identity()
-    ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(storage)}
-    if storage.format == SPARSE:
+    stored = {**attrs.asdict(storage), "format": format_of(encoder)}
+    ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **stored}
+    if stored["format"] == SPARSE:
         ours["dense"] = getattr(encoder, "dense_dimension", 0)
     if folder.exists() and not folder.is_dir():
         raise DrkitError(f"{folder} is a file; give the name of a folder")

@@ -34,10 +34,13 @@ class FlatIndex:
     """Vectors [N,D], float32 or float16, and their N document ids; for cosine similarity, pass vectors of length 1.
 
     Create one with `build`, `over` or `load`. candidates: finds them by matrix products. encoder: the identity of the
-    encoder that made the vectors (`TextEncoder.identity`), or None if unknown.
+    encoder that made the vectors (`TextEncoder.identity`), or None if unknown. It has no settings, and no facts to
+    report besides its size.
     """
 
     kind: ClassVar[str] = "flat"
+    settings: ClassVar[Mapping[str, Any]] = {}
+    facts: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self, vectors: Any, doc_ids: DocIds, candidates: Candidates, encoder: Mapping[str, Any] | None = None
@@ -74,26 +77,12 @@ class FlatIndex:
         """D, the length of a vector."""
         return int(self.vectors.shape[1])
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """No settings: the index is exact."""
-        return {}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Nothing to report about the index besides its size."""
-        return {}
-
     def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
         """Return the best `depth` documents (all, if there are fewer) of each query f32[Q,D].
 
         Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
         """
-        return list(self.stream(queries, depth))
-
-    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time."""
-        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+        return [Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth)]
 
     def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
         """Yield the positions and scores of what `search` returns, one query at a time.
@@ -308,11 +297,14 @@ class Candidates:
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return scores f32[Q,count], best first, and positions i64[Q,count] for queries f32[Q,D]."""
         on_device = torch.from_numpy(np.array(queries, dtype=np.float32)).to(self._device)
-        best = _Best(len(on_device), count)
+        scores, positions = torch.empty(len(on_device), 0), torch.empty(len(on_device), 0, dtype=torch.long)
         with full_float32():
             for start, rows in self._rows():
-                best.add(*_products(on_device, rows, min(count, len(rows)), start))
-        return best.arrays()
+                found, at = _products(on_device, rows, min(count, len(rows)), start)
+                found, at = torch.cat([scores.to(found), found], 1), torch.cat([positions.to(at), at], 1)
+                scores, kept = torch.topk(found, min(count, found.shape[1]), dim=1)
+                positions = at.gather(1, kept)
+        return scores.cpu().numpy(), positions.cpu().numpy()
 
     def _rows(self) -> Iterator[tuple[int, Tensor]]:
         if self._device.type == "cpu" or isinstance(self._vectors, Shards):
@@ -336,28 +328,6 @@ def _products(queries: Tensor, rows: Tensor, count: int, start: int) -> tuple[Te
     parts = [torch.topk(queries[i : i + size] @ rows.T, count, dim=1) for i in range(0, len(queries), size)]
     scores = torch.cat([part.values for part in parts])
     return scores, torch.cat([part.indices for part in parts]) + start
-
-
-class _Best:
-    """The best `count` candidates of each query so far, updated block by block."""
-
-    def __init__(self, queries: int, count: int) -> None:
-        self._count = count
-        self._scores = torch.empty(queries, 0)
-        self._positions = torch.empty(queries, 0, dtype=torch.long)
-
-    def add(self, scores: Tensor, positions: Tensor) -> None:
-        """Add the candidates of one block: scores f32[Q,n], best first, and positions i64[Q,n]."""
-        if not self._scores.shape[1]:
-            self._scores, self._positions = scores, positions
-            return
-        scores, positions = torch.cat([self._scores, scores], 1), torch.cat([self._positions, positions], 1)
-        self._scores, kept = torch.topk(scores, min(self._count, scores.shape[1]), dim=1)
-        self._positions = positions.gather(1, kept)
-
-    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores f32[Q,<=count], best first, and positions i64[Q,<=count]."""
-        return self._scores.cpu().numpy(), self._positions.cpu().numpy()
 
 
 @contextmanager

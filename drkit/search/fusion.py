@@ -16,9 +16,9 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.files import read_json
-from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, Rankings, RunRow, read_run, shared, write_run
+from drkit.search.rankings import Hits, Rankings, RunRow, shared
+from drkit.search.run_files import read_run, write_run
 
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
@@ -81,20 +81,6 @@ def min_max(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """
     span = scores[0] - scores[-1]
     return ((scores - scores[-1]) / span if span else np.ones_like(scores)), 0.0
-
-
-def z_score(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Scale scores to mean 0 and standard deviation 1, all to 0 if they are equal; a missing hit gets the lowest.
-
-    >>> z_score(np.array([3.0, 1.0]))
-    (array([ 1., -1.]), -1.0)
-    """
-    centred = scores - scores.mean()
-    scaled = centred / scores.std() if scores[0] != scores[-1] else np.zeros_like(scores)
-    return scaled, float(scaled[-1])
-
-
-SCALES: dict[str, Scale] = {"min-max": min_max, "z-score": z_score}
 
 
 def align(first: Iterable[RunRow], second: Iterable[RunRow], scale: Scale = min_max) -> Iterator[AlignedHits]:
@@ -202,18 +188,13 @@ class HybridRetriever:
 
         Raises DrkitError for an empty text.
         """
-        return self.rankings([str(number) for number, _ in enumerate(texts)], texts, depth).hits()
+        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
 
     def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
         """Return what `search` returns, as arrays."""
         least = max(depth, self.depth)
         first, second = (find_rankings(one, query_ids, texts, least) for one in (self.first, self.second))
         return convex(align(first, second), self.weight, depth)
-
-    def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
-        """Yield what `search` returns for any number of texts, a batch at a time."""
-        for some in batched(texts, batch):
-            yield from self.search(some, depth)
 
 
 def _align(

@@ -21,10 +21,9 @@ from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
 from drkit.core.files import check_replaceable, replacing_folder
-from drkit.data.rows import batched
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
-from drkit.search.documents import document_rankings, score_documents, search_documents
+from drkit.search.documents import document_rankings, score_documents
 from drkit.search.flat import (
     FAISS,
     IDS,
@@ -156,9 +155,7 @@ def build_index(
     check_kind(kind, vectors.dimension, len(vectors))  # before all vectors are read
     matrix, ids = vectors.shards, vectors.doc_ids
     index = FaissIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
-    index.describe(
-        **{f"recall@{DEPTH}": round(recall(index, matrix, ids), 4), "recall_sample": min(SAMPLE, len(index))}
-    )
+    index.facts = {f"recall@{DEPTH}": round(recall(index, matrix, ids), 4), "recall_sample": min(SAMPLE, len(index))}
     index.save(folder)
     return open_index(folder)
 
@@ -180,14 +177,14 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     return FlatIndex.load(folder, memory=memory) if kind == "flat" else FaissIndex.load(folder)
 
 
-def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds, *, sample: int = SAMPLE, depth: int = DEPTH) -> float:
-    """Return the share of the exact `depth` nearest vectors that the index finds, for a sample of its vectors [N,D].
+def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds) -> float:
+    """Return the share of the exact 10 nearest vectors that the index finds, for 200 of its own vectors [N,D].
 
     A hit counts if it scores at least as high as the last exact one, since the order of ties is arbitrary.
     """
-    positions = np.linspace(0, len(vectors) - 1, min(sample, len(vectors))).astype(np.int64)
+    positions = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
     queries = np.ascontiguousarray(vectors[positions], dtype=np.float32)
-    count = min(depth, len(index))
+    count = min(DEPTH, len(index))
     exact, _ = Candidates(vectors).top(queries, count)
     found = [vectors[doc_ids.find(hits.doc_ids)] for hits in index.search(queries, count)]
     return float(np.mean([_share_found(*each) for each in zip(found, queries, exact, strict=True)]))
@@ -202,13 +199,15 @@ class FaissIndex:
     """An index of faiss, the ids of its vectors, and, if its hits are scored again, the vectors in their file.
 
     Create one with `build` or `load`. kind: as in `build_index`. encoder: the identity of the encoder that made the
-    vectors, or None if unknown.
+    vectors, or None if unknown. settings: those that it was built with. facts: what to report about it besides its
+    size: the recall measured when it was built.
     """
 
     def __init__(self, index: Any, doc_ids: DocIds, vectors: Any, about: Mapping[str, Any]) -> None:
         self._index, self.doc_ids, self._vectors, self._about = index, doc_ids, vectors, dict(about)
         self._lists = _lists(index)  # without vectors, faiss's scores are kept: to decode them takes a map of all lists
         self.kind, self.encoder, self.dimension = str(about["kind"]), about.get("encoder"), int(about["dimension"])
+        self.settings, self.facts = dict(about["settings"]), dict(about.get("facts", {}))
 
     @classmethod
     def build(
@@ -262,33 +261,15 @@ class FaissIndex:
     def __len__(self) -> int:
         return len(self.doc_ids)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that it was built with."""
-        return dict(self._about["settings"])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What to report about the index besides its size: the recall measured when it was built."""
-        return dict(self._about.get("facts", {}))
-
-    def describe(self, **facts: Any) -> None:
-        """Set the facts, such as the measured recall, that `save` writes into index.json."""
-        self._about["facts"] = facts
-
     def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
         """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
 
         Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
         """
-        return list(self.stream(queries, depth))
-
-    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time; ties are ordered by position."""
-        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+        return [Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth)]
 
     def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
-        """Yield the positions and scores of what `search` returns, one query at a time."""
+        """Yield the positions and scores of what `search` returns, one query at a time; ties are in their order."""
         check_search(queries, depth, self.dimension)
         count = min(len(self), depth * int(self.settings.get("candidates", 1)))
         for start in range(0, len(queries), _BATCH):
@@ -311,7 +292,7 @@ class FaissIndex:
             if self._vectors is not None:
                 write_vectors(temporary / VECTORS, self._vectors)
             self.doc_ids.write(temporary / IDS)
-            write_about(temporary, self._about)
+            write_about(temporary, {**self._about, "facts": self.facts})
         return Path(folder)
 
     def _best(
@@ -442,8 +423,7 @@ class Retriever:
 
         Raises DrkitError for an empty text.
         """
-        check_queries(texts)
-        return list(search_documents(self.index, self._encoded(texts), depth)) if texts else []
+        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
 
     def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
         """Return what `search` returns, as arrays."""
@@ -458,12 +438,6 @@ class Retriever:
         """
         check_queries(texts)
         return score_documents(self.index, self._encoded(texts), doc_ids)
-
-    def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
-        """Yield what `search` returns for any number of texts, a batch at a time."""
-        for some in batched(texts, batch):
-            check_queries(some)
-            yield from search_documents(self.index, self._encoded(some), depth)
 
     def _encoded(self, texts: Sequence[str]) -> NDArray[np.float32]:
         queries = self.encoder.encode_queries(texts)

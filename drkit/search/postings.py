@@ -89,6 +89,7 @@ class InvertedIndex:
     """
 
     kind: ClassVar[str] = "inverted"
+    settings: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self, postings: Postings, dense: NDArray[Any], doc_ids: DocIds, encoder: Mapping[str, Any] | None = None
@@ -111,11 +112,6 @@ class InvertedIndex:
         return len(self.postings.starts) - 1
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """No settings: the index is exact."""
-        return {}
-
-    @property
     def facts(self) -> dict[str, Any]:
         """The mean number of words of a passage."""
         return {"words": round(len(self.postings.passages) / max(len(self), 1), 1)}
@@ -125,11 +121,7 @@ class InvertedIndex:
 
         Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
         """
-        return list(self.stream(queries, depth))
-
-    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time."""
-        return (Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth))
+        return [Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth)]
 
     def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
         """Yield the positions and scores of what `search` returns, one query at a time."""

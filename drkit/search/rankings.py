@@ -1,20 +1,13 @@
-"""Rankings of many queries: arrays (`Rankings`), the hits of one query (`Hits`), and files of both.
+"""Rankings of many queries as arrays (`Rankings`), and the hits of one query (`Hits`).
 
-Files are TREC runs, safe for any id (see `drkit.data.qrels.encode_id`), or Arrow files of the same arrays. TREC scores
-are written as the shortest decimal that reads back as the same float32. Ranks follow trec_eval: by score, ties by
-document id in descending order.
+Ranks follow trec_eval: by score, ties by document id in descending order.
 """
 
 from __future__ import annotations
 
-import math
-import zlib
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,12 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve, frozen
 from numpy.typing import NDArray
-from pyarrow import csv
 
-from drkit.core.files import replacing
-from drkit.data.arrays import arrow_file, read_batches
-from drkit.data.qrels import decode_id, encode_id, encode_ids
-from drkit.data.rows import LONGEST_LINE, batched, open_bytes
+from drkit.data.qrels import encode_ids
+from drkit.data.rows import batched
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 
@@ -42,7 +32,7 @@ class Hits(NamedTuple):
     """The passages found for one query, best first; possibly fewer than requested.
 
     >>> doc_ids, scores = Hits(("d1", "d2"), (2.5, 1.0))
-    >>> Hits(doc_ids, scores).without({"d1"}).top(5)
+    >>> Hits(doc_ids, scores).without({"d1"})
     Hits(doc_ids=('d2',), scores=(1.0,))
     """
 
@@ -57,10 +47,6 @@ class Hits(NamedTuple):
     def pairs(self) -> Iterator[tuple[str, float]]:
         """Yield (doc_id, score), as `write_run` takes them."""
         return zip(self.doc_ids, self.scores, strict=True)
-
-    def top(self, depth: int, skip: int = 0) -> Hits:
-        """Return at most `depth` hits, starting at rank `skip` + 1."""
-        return Hits(self.doc_ids[skip : skip + depth], self.scores[skip : skip + depth])
 
     def without(self, doc_ids: Iterable[str]) -> Hits:
         """Return the hits without these documents, in the same order."""
@@ -86,12 +72,6 @@ def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, 
             f"{what} was built with the backend {backends[0]}, and {backends[1]} encodes the queries: search with "
             f"--backend {backends[0]}, or encode the passages again"
         )
-    unknown = [key for key in changed if key not in (made_by or {})]
-    if unknown:
-        raise DrkitError(
-            f"{what} does not record the {' and the '.join(unknown)} of its encoder, because an older version of drkit "
-            f"built it, so the encoder may be another one: encode the passages again"
-        )
     if changed:
         raise DrkitError(
             f"{what} was built with another encoder ({', '.join(changed)} differ): "
@@ -108,14 +88,7 @@ def check_one_list_per_query(lists: int, queries: int) -> None:
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 # Hits of a query: their positions i64[n] in an index, and their scores f32[n].
 Found: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.float32]]"
-# Columns of a run file by their number; the second form is MS MARCO's.
-_COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
-_EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in three columns (query document rank)"}
-# Bytes that are read at once, and queries that are written at once.
-_BLOCK, _QUERIES = 8 << 20, 256
-_ID = pa.large_string()
-# The files of arrays: their names, how they begin, and their columns.
-ARROW, _ARROW, _ARROW_COLUMNS = ".arrow", b"ARROW1", ("query_id", "doc_id", "score")
+ID = pa.large_string()
 
 
 @frozen(eq=False, slots=False)
@@ -147,8 +120,8 @@ class Rankings:
         names = [doc_id for _, hits in lists for doc_id, _ in hits]
         found = _encoded(names)
         starts = np.cumsum([0, *(len(hits) for _, hits in lists)])
-        scores = _float32([score for _, hits in lists for _, score in hits])
-        made = cls([query_id for query_id, _ in lists], starts, _codes(found), scores, found.dictionary)
+        scores = as_float32([score for _, hits in lists for _, score in hits])
+        made = cls([query_id for query_id, _ in lists], starts, codes(found), scores, found.dictionary)
         made._check()
         return made
 
@@ -205,7 +178,7 @@ class Rankings:
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id among `doc_ids`, or -1 if it is unknown."""
-        return np.asarray(pc.index_in(pa.array(doc_ids, _ID), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
+        return np.asarray(pc.index_in(pa.array(doc_ids, ID), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
 
     @cached_property
     def queries(self) -> NDArray[np.int64]:
@@ -257,7 +230,7 @@ class Rankings:
         tied = np.zeros(len(self.scores), np.bool_)  # with the hit above
         tied[1:] = (self.queries[1:] == self.queries[:-1]) & (self.scores[1:] == self.scores[:-1])
         hits = np.flatnonzero(tied | np.append(tied[1:], False))
-        used, documents = _used(self.documents[hits], len(self.doc_ids))
+        used, documents = used_documents(self.documents[hits], len(self.doc_ids))
         keys = np.cumsum(~tied[hits]) * len(used) + descending(self.doc_ids.take(pa.array(used)))[documents]
         if (keys[1:] > keys[:-1]).all():
             return self
@@ -303,13 +276,13 @@ def shared(first: Rankings, second: Rankings) -> tuple[Rankings, Rankings]:
 
 def descending(doc_ids: Any) -> NDArray[np.int64]:
     """Return the rank of each id of an Arrow array, i64[n], by its form in a run file, the last one first."""
-    order = pc.array_sort_indices(pa.array(encode_ids(doc_ids.to_pylist()), _ID), order="descending").to_numpy()
+    order = pc.array_sort_indices(pa.array(encode_ids(doc_ids.to_pylist()), ID), order="descending").to_numpy()
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
 
 
-def _used(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def used_documents(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return which of `count` documents occur, and the rows of the documents [n] among these, i64[n].
 
     They come in the order in which they occur, whatever order the parts of a ranking were joined in.
@@ -327,7 +300,7 @@ def _alike(parts: Sequence[Rankings]) -> list[Rankings]:
     arrays = [pa.DictionaryArray.from_arrays(one.documents, one.doc_ids) for one in parts]
     chunks = pa.chunked_array(arrays).unify_dictionaries().chunks
     return [
-        evolve(one, documents=_codes(found), doc_ids=chunks[0].dictionary)
+        evolve(one, documents=codes(found), doc_ids=chunks[0].dictionary)
         for one, found in zip(parts, chunks, strict=True)
     ]
 
@@ -335,263 +308,23 @@ def _alike(parts: Sequence[Rankings]) -> list[Rankings]:
 def _encoded(names: Sequence[str]) -> Any:
     """Return the names as a dictionary array. Raises DrkitError for one that is not valid Unicode."""
     try:
-        return pa.array(names, _ID).dictionary_encode()
+        return pa.array(names, ID).dictionary_encode()
     except UnicodeEncodeError:
         encode_ids(names)
         raise
 
 
-def _codes(array: Any) -> NDArray[np.int32]:
+def codes(array: Any) -> NDArray[np.int32]:
+    """Return the row of each value of a dictionary array among its different values, i32[n]."""
     return np.asarray(array.indices.to_numpy())
 
 
-def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
-    """Write rankings as a TREC run, or as arrays if the file's name ends with `.arrow`; returns the number of queries.
-
-    rows: `Rankings`, or rows (query_id, [(doc_id, score), ..]).
-
-    Raises DrkitError for an empty id, a duplicate query or document, or a score that is not finite.
-    """
-    return write_blocks(path, [rows] if isinstance(rows, Rankings) else map(Rankings.of, batched(rows, _QUERIES)), tag)
+def in_blocks(rows: Iterable[RunRow], size: int) -> Iterator[Rankings]:
+    """Yield the rankings of `size` queries at a time; rows: `Rankings`, or rows (query_id, [(doc_id, score), ..])."""
+    yield from rows.batches(size) if isinstance(rows, Rankings) else map(Rankings.of, batched(rows, size))
 
 
-def write_blocks(path: Path, blocks: Iterable[Rankings], tag: str) -> int:
-    """Write the rankings of some queries at a time, as `write_run` does; a TREC run is written as they come."""
-    path, label, seen = Path(path), encode_id(tag), set[str]()
-    noted = _noted(blocks, seen)
-    if path.suffix == ARROW:
-        write_rankings(path, Rankings.joined(list(noted)))
-        return len(seen)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        for block in noted:
-            file.writelines(_lines(some.ordered(), label) for some in block.batches(_QUERIES))
-    return len(seen)
-
-
-def _noted(blocks: Iterable[Rankings], seen: set[str]) -> Iterator[Rankings]:
-    """Yield the blocks and add their queries to `seen`. Raises DrkitError if one occurs twice."""
-    for block in blocks:
-        for query_id in block.query_ids:
-            if query_id in seen:
-                raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
-            seen.add(query_id)
-        yield block
-
-
-def write_rankings(path: Path, rankings: Rankings) -> None:
-    """Write rankings as an Arrow file, each query's best first: `query_id`, and lists of `doc_id` and `score`.
-
-    `read_run` reads it; other programs read it as a table with one row per query.
-    """
-    rankings = rankings.ordered()
-    used, documents = _used(rankings.documents, len(rankings.doc_ids))
-    doc_ids = pa.DictionaryArray.from_arrays(documents.astype(np.int32), rankings.doc_ids.take(pa.array(used)))
-    lists = [pa.LargeListArray.from_arrays(rankings.starts, one) for one in (doc_ids, pa.array(rankings.scores))]
-    columns = dict(zip(_ARROW_COLUMNS, [pa.array(rankings.query_ids, _ID), *lists], strict=True))
-    batch = pa.record_batch(columns)
-    with arrow_file(path, batch.schema) as writer:
-        writer.write_batch(batch)
-
-
-def read_run(path: Path) -> Rankings:
-    """Read rankings: an Arrow file of drkit, memory-mapped, or a TREC run, whose hits stay in the order of the file.
-
-    A run has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. It may be
-    compressed (.gz, .zst), or a pipe. Memory: 8 bytes for each hit, and the ids once.
-
-    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
-    """
-    path = Path(path)
-    blocks = _blocks(path)
-    head = next(blocks, None)
-    if head is None:
-        return Rankings.of(())
-    if head[1].startswith(_ARROW):
-        return _read_rankings(path)
-    top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
-    names = _COLUMNS[3 if len(top) == 3 else 6]
-    parts = [
-        _parse(names, block) or _parse_by_line(path, names, first, block) for first, block in chain([head], blocks)
-    ]
-    queries, documents, scores = zip(*parts, strict=True)
-    return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores))
-
-
-def _lines(rankings: Rankings, label: str) -> bytes:
-    """Return the lines of some queries, joined by Arrow.
-
-    It writes the shortest decimal that reads back as the same float32, many times faster than str.
-    """
-    used, documents = _used(rankings.documents, len(rankings.doc_ids))
-    doc_ids = encode_ids(rankings.doc_ids.take(pa.array(used)).to_pylist())
-    if "" in doc_ids:
-        encode_id("")
-    query_ids = pa.array([encode_id(query_id) for query_id in rankings.query_ids], _ID)
-    ranks = np.arange(1, len(documents) + 1) - rankings.starts[rankings.queries]
-    scores = pa.array(rankings.scores).cast(_ID)
-    if (rankings.scores == np.trunc(rankings.scores)).any():
-        whole = pc.invert(pc.match_substring_regex(scores, "[.e]"))
-        scores = pc.if_else(whole, pc.binary_join_element_wise(scores, *_texts("0", ".")), scores)
-    columns = (pa.array(doc_ids, _ID).take(pa.array(documents)), pa.array(ranks).cast(_ID), scores)
-    first, last, between = _texts("Q0", f"{label}\n", "\t")
-    lines = pc.binary_join_element_wise(query_ids.take(pa.array(rankings.queries)), first, *columns, last, between)
-    return bytes(lines.buffers()[2]) if len(lines) else b""
-
-
-def _texts(*texts: str) -> Iterator[Any]:
-    return (pa.scalar(text, _ID) for text in texts)
-
-
-def _float32(scores: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float32]:
+def as_float32(scores: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float32]:
     """Return scores as trec_eval stores them; a number too large for float32 is infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(scores, dtype=np.float64).astype(np.float32)
-
-
-# The lines of a block: queries and documents as written, in dictionary arrays in chunks, and scores f32[n].
-_Parsed: TypeAlias = "tuple[Any, Any, NDArray[np.float32]]"
-
-
-def _parse(names: Sequence[str], block: bytes) -> _Parsed | None:
-    """Read lines as drkit and most tools write them, many times as fast as `_parse_by_line`.
-
-    None: something is unusual, or wrong, and must be read line by line.
-    """
-    delimiter, number = "\t" if b"\t" in block else " ", "score" if "score" in names else "rank"
-    characters = np.frombuffer(block, np.uint8)
-    ends_cell = (characters == ord(delimiter)) | (characters == ord("\n"))
-    has_empty_cell = (ends_cell[1:] & ends_cell[:-1]).any() or ends_cell[:1].any()
-    is_spaced = delimiter == "\t" and b" " in block
-    # Arrow would remove a byte order mark.
-    if has_empty_cell or is_spaced or b"\x00" in block or b"\r" in block or block.startswith(BOM_UTF8):
-        return None
-    ids = pa.dictionary(pa.int32(), pa.string())
-    types = {"query": ids, "document": ids, number: pa.float64() if number == "score" else pa.int64()}
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(block),
-            csv.ReadOptions(column_names=names, block_size=1 << 20),
-            csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
-            csv.ConvertOptions(
-                column_types=types, include_columns=list(types), strings_can_be_null=False, null_values=[]
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-    scores = _scores(table[number].to_numpy(), names)
-    return (table["query"], table["document"], scores) if np.isfinite(scores).all() else None
-
-
-def _parse_by_line(path: Path, names: Sequence[str], first: int, block: bytes) -> _Parsed:
-    columns = list(zip(*(cells for _, cells in _columns(path, names, first, block)), strict=True))
-    written = columns[names.index("score" if "score" in names else "rank")]
-    scores = _scores(np.array([_number(text) for text in written]), names)
-    if not np.isfinite(scores).all():
-        wrong = int(np.isfinite(scores).argmin())
-        raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{first + wrong}")
-    queries, documents = (
-        pa.chunked_array([pa.array(columns[names.index(name)], pa.string()).dictionary_encode()])
-        for name in ("query", "document")
-    )
-    return queries, documents, scores
-
-
-def _scores(numbers: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Return the scores of lines, NaN for an invalid rank; numbers: their scores, or their ranks."""
-    if "score" in names:
-        return _float32(numbers)
-    ranks = np.asarray(numbers, np.float64)
-    return _float32(np.where((ranks >= 1) & (ranks == np.floor(ranks)), 1 / np.maximum(ranks, 1), np.nan))
-
-
-def _decoded(written: Iterable[Any]) -> Any:
-    """Return ids of a file, in dictionary arrays in chunks, as one array of what they stand for."""
-    joined = pa.chunked_array([chunk for column in written for chunk in column.chunks]).unify_dictionaries()
-    found = joined.combine_chunks()
-    names = found.dictionary.to_pylist()
-    if any("%" in name for name in names):
-        names = [decode_id(name) for name in names]
-    ids = pa.array(names, _ID).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
-
-
-def _checked(path: Path, queries: Any, documents: Any, scores: NDArray[np.float32]) -> Rankings:
-    """Return the rankings of a file's lines. Raises DrkitError for a duplicate, naming the line."""
-    rows = _codes(queries)
-    starts = np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(rows)]])
-    query_ids = queries.dictionary.take(pa.array(rows[starts[:-1]])).to_pylist()
-    if len(query_ids) > len(queries.dictionary):
-        seen = set[str]()
-        for query_id, start in zip(query_ids, starts[:-1], strict=True):
-            if query_id in seen:
-                raise DrkitError(
-                    f"query {query_id!r} occurs twice; all lines of a query must be consecutive",
-                    where=f"{path}:{start + 1}",
-                )
-            seen.add(query_id)
-    rankings = Rankings(query_ids, starts, _codes(documents), scores, documents.dictionary)
-    if (line := rankings.duplicate()) is not None:
-        query_id, name = rankings.ids_of(line)
-        raise DrkitError(
-            f"duplicate document {name!r} for query {query_id!r}; list each document once", where=f"{path}:{line + 1}"
-        )
-    return rankings
-
-
-def _read_rankings(path: Path) -> Rankings:
-    """Read a file of `write_rankings`. Raises DrkitError for any other Arrow file."""
-    batches = read_batches(path)
-    if len(batches) != 1 or tuple(batches[0].schema.names) != _ARROW_COLUMNS:
-        raise DrkitError("not a file of rankings; give one of a run, or a TREC run", where=path)
-    query_ids, documents, scores = batches[0].columns
-    return Rankings(
-        query_ids.to_pylist(),
-        scores.offsets.to_numpy(),
-        _codes(documents.values),
-        scores.values.to_numpy(),
-        documents.values.dictionary,
-    )
-
-
-def _number(text: str) -> float:
-    """Return a score, or NaN if it is not a number in ASCII digits."""
-    try:
-        return float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return math.nan
-
-
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield a file in blocks of whole lines, each with the number of its first line."""
-    number = 1
-    with open_bytes(path) as file:
-        try:
-            while block := file.read(_BLOCK):
-                block += file.readline(LONGEST_LINE)
-                yield number, block.removeprefix(BOM_UTF8) if number == 1 else block
-                number += block.count(b"\n")
-        except (OSError, EOFError, zlib.error) as error:
-            raise DrkitError(f"cannot be read after line {number - 1} ({error})", where=path) from None
-
-
-def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns)."""
-    for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=first):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise DrkitError(
-                f"not UTF-8 text ({error.reason} at byte {error.start})", where=f"{path}:{number}"
-            ) from None
-        columns = _split(text)
-        if len(columns) != len(names):
-            raise DrkitError(
-                f"expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}",
-                where=f"{path}:{number}",
-            )
-        yield number, columns
-
-
-def _split(line: str) -> list[str]:
-    """Return the columns of a line, split only at blanks and tabs: ids may contain other white space."""
-    return [cell for cell in line.strip(" \t\r").replace("\t", " ").split(" ") if cell]

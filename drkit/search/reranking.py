@@ -13,12 +13,10 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
-from drkit.data.qrels import encode_id
-from drkit.data.rows import batched
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.errors import DrkitError
-from drkit.search.rankings import RunRow
+from drkit.search.rankings import Rankings, RunRow, in_blocks
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 if TYPE_CHECKING:
@@ -157,62 +155,38 @@ def rerank(
     if depth < 1:
         raise DrkitError(f"depth must be at least 1, got {depth}")
     counts = Counter[str]() if missing is None else missing
-    for some in batched(rows, max(1, WINDOW // depth)):
-        rankings = [_Ranking.of(query, list(hits), depth) for query, hits in some]
-        with_query = [ranking for ranking in rankings if ranking.query_id in queries]
-        counts["queries"] += len(rankings) - len(with_query)
-        texts = [_texts(ranking, corpus) for ranking in with_query]
-        pairs = [(queries[r.query_id], text) for r, own in zip(with_query, texts, strict=True) for text in own.values()]
+    for block in in_blocks(rows, max(1, WINDOW // depth)):
+        ranked = block.ordered()
+        heads = {query_id: ranked.names(row, depth) for row, query_id in enumerate(ranked.query_ids)}
+        texts = {query_id: _texts(names, corpus) for query_id, names in heads.items() if query_id in queries}
+        pairs = [(queries[query_id], text) for query_id, own in texts.items() for text in own.values()]
         scores = iter(scorer.score(pairs).tolist() if pairs else [])
-        scored = {
-            r.query_id: {doc_id: next(scores) for doc_id in own} for r, own in zip(with_query, texts, strict=True)
-        }
-        counts["passages"] += sum(len(ranking.head) - len(scored[ranking.query_id]) for ranking in with_query)
-        yield from ((ranking.query_id, ranking.reranked(scored.get(ranking.query_id, {}))) for ranking in rankings)
+        scored = {query_id: {doc_id: next(scores) for doc_id in own} for query_id, own in texts.items()}
+        counts["queries"] += len(heads) - len(texts)
+        counts["passages"] += sum(len(heads[query_id]) - len(own) for query_id, own in texts.items())
+        yield from Rankings.of(
+            (query_id, _rescored(query_id, hits, scored.get(query_id, {}))) for query_id, hits in ranked
+        ).ordered()
 
 
-@attrs.frozen(eq=False)
-class _Ranking:
-    """A query's ranking in trec_eval's order, split into the passages to re-rank and the rest."""
-
-    query_id: str
-    head: list[tuple[str, float]]
-    rest: list[tuple[str, float]]
-
-    @classmethod
-    def of(cls, query_id: str, hits: list[tuple[str, float]], depth: int) -> _Ranking:
-        ordered = in_order(hits)
-        return cls(query_id, ordered[:depth], ordered[depth:])
-
-    def reranked(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
-        """Return the whole ranking: passages with a score first, then the others in their order."""
-        if not scores:
-            return [*self.head, *self.rest]
-        wrong = next((doc_id for doc_id, score in scores.items() if not np.isfinite(score)), None)
-        if wrong is not None:
-            raise DrkitError(
-                f"query {self.query_id!r}: the re-ranker's score of {wrong!r} is {scores[wrong]}, which is not finite; "
-                f"its training may have diverged"
-            )
-        first = in_order(scores.items())
-        below = [doc_id for doc_id, _ in (*self.head, *self.rest) if doc_id not in scores]
-        floor = first[-1][1]
-        step = max(1.0, 4 * float(np.spacing(np.float32(abs(floor) + len(below)))))
-        return [*first, *((doc_id, floor - number * step) for number, doc_id in enumerate(below, start=1))]
+def _rescored(query_id: str, hits: list[tuple[str, float]], scores: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """Return the hits of a query with their scores, and the others below them in their order."""
+    if not scores:
+        return hits
+    wrong = next((doc_id for doc_id, score in scores.items() if not np.isfinite(score)), None)
+    if wrong is not None:
+        raise DrkitError(
+            f"query {query_id!r}: the re-ranker's score of {wrong!r} is {scores[wrong]}, which is not finite; "
+            f"its training may have diverged"
+        )
+    below = [doc_id for doc_id, _ in hits if doc_id not in scores]
+    floor = min(scores.values())
+    step = max(1.0, 4 * float(np.spacing(np.float32(abs(floor) + len(below)))))
+    return [*scores.items(), *((doc_id, floor - number * step) for number, doc_id in enumerate(below, start=1))]
 
 
-def in_order(hits: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Sort hits as trec_eval does: by score, ties by document id in descending order.
-
-    >>> in_order([("a", 1.0), ("b", 1.0), ("c", 2.0)])
-    [('c', 2.0), ('b', 1.0), ('a', 1.0)]
-    """
-    return sorted(hits, key=lambda hit: (np.float32(hit[1]), encode_id(hit[0])), reverse=True)
-
-
-def _texts(ranking: _Ranking, corpus: StoredCorpus | Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each passage to re-rank that is in the corpus."""
-    doc_ids = [doc_id for doc_id, _ in ranking.head]
+def _texts(doc_ids: Sequence[str], corpus: StoredCorpus | Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of these passages, as far as the corpus has them."""
     if isinstance(corpus, Mapping):
         return {doc_id: corpus[doc_id] for doc_id in doc_ids if doc_id in corpus}
     positions = corpus.find(doc_ids)

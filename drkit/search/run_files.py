@@ -1,267 +1,280 @@
-"""Rankings of many queries in files: search an index or any retriever, and re-rank; in this process, or on an engine.
+"""Files of rankings: TREC runs, safe for any id (see `drkit.data.qrels.encode_id`), or Arrow files of arrays.
 
-Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
-same as with one process.
+TREC scores are written as the shortest decimal that reads back as the same float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from attrs import frozen
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv
 
-from drkit.core.engine import Engine, Loaded, Uses, loaded_value
-from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
-from drkit.core.files import path_state
-from drkit.core.types import Query
-from drkit.data.rows import batched
+from drkit.core.files import replacing
+from drkit.data.arrays import arrow_file, read_batches
+from drkit.data.qrels import decode_id, encode_id, encode_ids
+from drkit.data.rows import LONGEST_LINE, open_bytes
 from drkit.errors import DrkitError
-from drkit.search.documents import document_rankings
-from drkit.search.encode import same_everywhere
-from drkit.search.fusion import find_rankings
-from drkit.search.rankings import Rankings, check_same_encoder, read_run, write_blocks, write_rankings
-from drkit.search.reranking import WINDOW, rerank
-from drkit.search.vectors import Vectors
+from drkit.search.rankings import ID, Rankings, RunRow, as_float32, codes, in_blocks, used_documents
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.data.corpus import StoredCorpus
-    from drkit.search.fusion import Searcher
-    from drkit.search.index import AnyIndex
-    from drkit.search.reranking import Scorer
-    from drkit.search.text_encoder import Encoder
-
-# Texts that are encoded together decide the last bits of their vectors, so tasks have whole batches.
-QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
-_NO_ENCODER = "searching for texts needs the encoder that the index was built with: give it with --encoder"
-_NO_QUERIES = "no queries to search for: the file is empty; give a file with one query per line"
+# Columns of a run file by their number; the second form is MS MARCO's.
+_COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
+_EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in three columns (query document rank)"}
+# Bytes that are read at once, and queries that are written at once.
+_BLOCK, _QUERIES = 8 << 20, 256
+# The files of arrays: their names, how they begin, and their columns.
+ARROW, _ARROW, _ARROW_COLUMNS = ".arrow", b"ARROW1", ("query_id", "doc_id", "score")
 
 
-@frozen
-class RankedBlock:
-    """Queries whose rankings `rank(*arguments)` returns; content: plain data that the rankings depend on."""
+def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
+    """Write rankings as a TREC run, or as arrays if the file's name ends with `.arrow`; returns the number of queries.
 
-    queries: Sequence[str]
-    content: Any
-    rank: Callable[..., Rankings]
-    arguments: tuple[Any, ...]
+    rows: `Rankings`, or rows (query_id, [(doc_id, score), ..]).
 
-
-def rank_to_file(
-    blocks: Iterable[RankedBlock],
-    path: Path,
-    *,
-    tag: str = "drkit",
-    engine: Engine | None = None,
-    parts: FileChunks | None = None,
-    uses: Uses = "gpu",
-    on_progress: Callable[[int], None] | None = None,
-) -> int:
-    """Rank blocks of queries and write a file of rankings, as `write_run` does; returns the number of queries.
-
-    engine: where blocks are ranked; in this process if None. parts: where it keeps the finished ones until the file is
-    complete; without it, they are ranked in this process. uses: what ranking computes with (see `Task`). on_progress:
-    called with the number of queries done.
-
-    Raises DrkitError without queries, or if one occurs twice.
+    Raises DrkitError for an empty id, a duplicate query or document, or a score that is not finite.
     """
-    seen: set[str] = set()
-    ends = [0]
+    return write_blocks(path, in_blocks(rows, _QUERIES), tag)
 
-    def chunks() -> Iterator[FileChunk[Rankings]]:
-        for block in _noted(blocks, seen):
-            ends.append(ends[-1] + len(block.queries))
-            name, content = (
-                f"queries {ends[-2] + 1} to {ends[-1]} for {path.name}",
-                [list(block.queries), block.content],
-            )
-            yield FileChunk(name, 1, content, rank_block, (block.rank, block.arguments), uses)
 
-    progress = on_progress and (lambda done: on_progress(ends[done]))
-    write_blocks(path, items_of(chunks(), _BLOCKS, kept=parts, engine=engine, on_progress=progress), tag)
-    if parts:
-        parts.remove()
+def write_blocks(path: Path, blocks: Iterable[Rankings], tag: str) -> int:
+    """Write the rankings of some queries at a time, as `write_run` does; a TREC run is written as they come."""
+    path, label, seen = Path(path), encode_id(tag), set[str]()
+
+    def noted() -> Iterator[Rankings]:
+        for block in blocks:
+            for query_id in block.query_ids:
+                if query_id in seen:
+                    raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+                seen.add(query_id)
+            yield block
+
+    if path.suffix == ARROW:
+        write_rankings(path, Rankings.joined(list(noted())))
+        return len(seen)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        for block in noted():
+            file.writelines(_lines(some.ordered(), label) for some in block.batches(_QUERIES))
     return len(seen)
 
 
-def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBlock]:
-    """Yield the blocks and add their queries to `seen`. Raises DrkitError without queries, or if one occurs twice."""
-    for block in blocks:
-        for query_id in block.queries:
-            if query_id in seen:
-                raise DrkitError(f"duplicate query {query_id!r}; every query needs its own id")
-            seen.add(query_id)
-        yield block
-    if not seen:
-        raise DrkitError(_NO_QUERIES)
+def write_rankings(path: Path, rankings: Rankings) -> None:
+    """Write rankings as an Arrow file, each query's best first: `query_id`, and lists of `doc_id` and `score`.
 
-
-def rank_block(rank: Callable[..., Rankings], arguments: tuple[Any, ...]) -> Iterator[Rankings]:
-    """Yield the rankings of a block."""
-    yield rank(*arguments)
-
-
-def write_block(blocks: Iterable[Rankings], path: Path) -> None:
-    """Write the rankings of a block as a part of a file."""
-    write_rankings(path, Rankings.joined(list(blocks)))
-
-
-def read_block(path: Path) -> Iterator[Rankings]:
-    """Yield the rankings of a block."""
-    yield read_run(path)
-
-
-_BLOCKS = PartFormat(write_block, read_block)
-
-
-def search_to_run(
-    index: AnyIndex | Loaded[AnyIndex],
-    queries: Iterable[Query] | Vectors,
-    path: str | Path,
-    *,
-    encoder: Encoder | Loaded[Encoder] | None = None,
-    depth: int = 1000,
-    engine: Engine | None = None,
-) -> int:
-    """Search for all queries (texts, or vectors from `drkit encode --split`) and write a TREC run; returns the number.
-
-    encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
-    once it is complete. engine: where the passes are made, by tasks that load a `Loaded` index and encoder; in this
-    process if None. They write parts beside the file. A repeated call does only the missing ones, on any engine, and
-    parts of another index, encoder, depth or block are not used.
-
-    Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty or occurs
-    twice.
+    `read_run` reads it; other programs read it as a table with one row per query.
     """
-    identity = _identity(queries, loaded_value(encoder))
-    check_same_encoder(loaded_value(index).encoder, identity, "the index")
-    if isinstance(encoder, Loaded):
-        encoder = same_everywhere(encoder, identity)
-    files = [path_state(str(each)) for each in index.arguments] if isinstance(index, Loaded) else []
-    state = [files, dict(identity), depth]
-    ranked = (
-        RankedBlock(block.query_ids, [*state, block.state()], search_block, (index, encoder, block, depth))
-        for block in _query_blocks(queries)
+    rankings = rankings.ordered()
+    used, documents = used_documents(rankings.documents, len(rankings.doc_ids))
+    doc_ids = pa.DictionaryArray.from_arrays(documents.astype(np.int32), rankings.doc_ids.take(pa.array(used)))
+    lists = [pa.LargeListArray.from_arrays(rankings.starts, one) for one in (doc_ids, pa.array(rankings.scores))]
+    columns = dict(zip(_ARROW_COLUMNS, [pa.array(rankings.query_ids, ID), *lists], strict=True))
+    batch = pa.record_batch(columns)
+    with arrow_file(path, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def read_run(path: Path) -> Rankings:
+    """Read rankings: an Arrow file of drkit, memory-mapped, or a TREC run, whose hits stay in the order of the file.
+
+    A run has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. It may be
+    compressed (.gz, .zst), or a pipe. Memory: 8 bytes for each hit, and the ids once.
+
+    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
+    """
+    path = Path(path)
+    blocks = _blocks(path)
+    head = next(blocks, None)
+    if head is None:
+        return Rankings.of(())
+    if head[1].startswith(_ARROW):
+        return _read_rankings(path)
+    top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
+    names = _COLUMNS[3 if len(top) == 3 else 6]
+    parts = [
+        _parse(names, block) or _parse_by_line(path, names, first, block) for first, block in chain([head], blocks)
+    ]
+    queries, documents, scores = zip(*parts, strict=True)
+    return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores))
+
+
+def _lines(rankings: Rankings, label: str) -> bytes:
+    """Return the lines of some queries, joined by Arrow.
+
+    It writes the shortest decimal that reads back as the same float32, many times faster than str.
+    """
+    used, documents = used_documents(rankings.documents, len(rankings.doc_ids))
+    doc_ids = encode_ids(rankings.doc_ids.take(pa.array(used)).to_pylist())
+    if "" in doc_ids:
+        encode_id("")
+    query_ids = pa.array([encode_id(query_id) for query_id in rankings.query_ids], ID)
+    ranks = np.arange(1, len(documents) + 1) - rankings.starts[rankings.queries]
+    scores = pa.array(rankings.scores).cast(ID)
+    if (rankings.scores == np.trunc(rankings.scores)).any():
+        whole = pc.invert(pc.match_substring_regex(scores, "[.e]"))
+        scores = pc.if_else(whole, pc.binary_join_element_wise(scores, *_texts("0", ".")), scores)
+    columns = (pa.array(doc_ids, ID).take(pa.array(documents)), pa.array(ranks).cast(ID), scores)
+    first, last, between = _texts("Q0", f"{label}\n", "\t")
+    lines = pc.binary_join_element_wise(query_ids.take(pa.array(rankings.queries)), first, *columns, last, between)
+    return bytes(lines.buffers()[2]) if len(lines) else b""
+
+
+def _texts(*texts: str) -> Iterator[Any]:
+    return (pa.scalar(text, ID) for text in texts)
+
+
+# The lines of a block: queries and documents as written, in dictionary arrays in chunks, and scores f32[n].
+_Parsed: TypeAlias = "tuple[Any, Any, NDArray[np.float32]]"
+
+
+def _parse(names: Sequence[str], block: bytes) -> _Parsed | None:
+    """Read lines as drkit and most tools write them, many times as fast as `_parse_by_line`.
+
+    None: something is unusual, or wrong, and must be read line by line.
+    """
+    delimiter, number = "\t" if b"\t" in block else " ", "score" if "score" in names else "rank"
+    characters = np.frombuffer(block, np.uint8)
+    ends_cell = (characters == ord(delimiter)) | (characters == ord("\n"))
+    has_empty_cell = (ends_cell[1:] & ends_cell[:-1]).any() or ends_cell[:1].any()
+    is_spaced = delimiter == "\t" and b" " in block
+    # Arrow would remove a byte order mark.
+    if has_empty_cell or is_spaced or b"\x00" in block or b"\r" in block or block.startswith(BOM_UTF8):
+        return None
+    ids = pa.dictionary(pa.int32(), pa.string())
+    types = {"query": ids, "document": ids, number: pa.float64() if number == "score" else pa.int64()}
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(block),
+            csv.ReadOptions(column_names=names, block_size=1 << 20),
+            csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
+            csv.ConvertOptions(
+                column_types=types, include_columns=list(types), strings_can_be_null=False, null_values=[]
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    scores = _scores(table[number].to_numpy(), names)
+    return (table["query"], table["document"], scores) if np.isfinite(scores).all() else None
+
+
+def _parse_by_line(path: Path, names: Sequence[str], first: int, block: bytes) -> _Parsed:
+    columns = list(zip(*(cells for _, cells in _columns(path, names, first, block)), strict=True))
+    written = columns[names.index("score" if "score" in names else "rank")]
+    scores = _scores(np.array([_number(text) for text in written]), names)
+    if not np.isfinite(scores).all():
+        wrong = int(np.isfinite(scores).argmin())
+        raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{first + wrong}")
+    queries, documents = (
+        pa.chunked_array([pa.array(columns[names.index(name)], pa.string()).dictionary_encode()])
+        for name in ("query", "document")
     )
-    parts = FileChunks.beside(Path(path)) if isinstance(index, Loaded) else None
-    return rank_to_file(ranked, Path(path), engine=engine, parts=parts)
+    return queries, documents, scores
 
 
-def search_block(
-    index: AnyIndex | Loaded[AnyIndex], encoder: Encoder | Loaded[Encoder] | None, block: QueryBlock, depth: int
-) -> Rankings:
-    """Return the rankings of the queries of a block. Raises DrkitError as `search_to_run` does."""
-    vectors = block.encode(loaded_value(encoder))
-    return document_rankings(loaded_value(index), block.query_ids, vectors, depth)
+def _scores(numbers: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Return the scores of lines, NaN for an invalid rank; numbers: their scores, or their ranks."""
+    if "score" in names:
+        return as_float32(numbers)
+    ranks = np.asarray(numbers, np.float64)
+    return as_float32(np.where((ranks >= 1) & (ranks == np.floor(ranks)), 1 / np.maximum(ranks, 1), np.nan))
 
 
-@frozen
-class QueryBlock:
-    """Queries that are searched in one pass: their texts, or their vectors from `start` on in a folder."""
-
-    query_ids: Sequence[str]
-    texts: Sequence[str] = ()
-    folder: Path | None = None
-    start: int = 0
-
-    def state(self) -> Any:
-        """Return plain data that identifies this block."""
-        return self.texts if self.folder is None else [path_state(self.folder), self.start]
-
-    def encode(self, encoder: Encoder | None) -> NDArray[np.float32]:
-        """Return the vectors f32[n,D]. Raises DrkitError for an empty query, or texts without an encoder."""
-        if self.folder is not None:
-            return Vectors.open(self.folder).block(self.start, self.start + len(self.query_ids))
-        if encoder is None:
-            raise DrkitError(_NO_ENCODER)
-        for query_id, text in zip(self.query_ids, self.texts, strict=True):
-            if not text.strip():
-                raise DrkitError(f"query {query_id!r} is empty; it must contain at least one word, or be removed")
-        return encoder.encode_queries(self.texts)
+def _decoded(written: Iterable[Any]) -> Any:
+    """Return ids of a file, in dictionary arrays in chunks, as one array of what they stand for."""
+    joined = pa.chunked_array([chunk for column in written for chunk in column.chunks]).unify_dictionaries()
+    found = joined.combine_chunks()
+    names = found.dictionary.to_pylist()
+    if any("%" in name for name in names):
+        names = [decode_id(name) for name in names]
+    ids = pa.array(names, ID).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
 
 
-def _query_blocks(queries: Iterable[Query] | Vectors) -> Iterator[QueryBlock]:
-    if isinstance(queries, Vectors):
-        for start in range(0, len(queries), QUERIES_PER_PASS):
-            query_ids = queries.doc_ids.take(np.arange(start, min(start + QUERIES_PER_PASS, len(queries))))
-            yield QueryBlock(query_ids, folder=queries.folder, start=start)
-        return
-    for some in batched(queries, QUERIES_PER_PASS):
-        yield QueryBlock([query.query_id for query in some], [query.text for query in some])
+def _checked(path: Path, queries: Any, documents: Any, scores: NDArray[np.float32]) -> Rankings:
+    """Return the rankings of a file's lines. Raises DrkitError for a duplicate, naming the line."""
+    rows = codes(queries)
+    starts = np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(rows)]])
+    query_ids = queries.dictionary.take(pa.array(rows[starts[:-1]])).to_pylist()
+    if len(query_ids) > len(queries.dictionary):
+        seen = set[str]()
+        for query_id, start in zip(query_ids, starts[:-1], strict=True):
+            if query_id in seen:
+                raise DrkitError(
+                    f"query {query_id!r} occurs twice; all lines of a query must be consecutive",
+                    where=f"{path}:{start + 1}",
+                )
+            seen.add(query_id)
+    rankings = Rankings(query_ids, starts, codes(documents), scores, documents.dictionary)
+    if (line := rankings.duplicate()) is not None:
+        query_id, name = rankings.ids_of(line)
+        raise DrkitError(
+            f"duplicate document {name!r} for query {query_id!r}; list each document once", where=f"{path}:{line + 1}"
+        )
+    return rankings
 
 
-def _identity(queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Mapping[str, Any]:
-    """Return the identity of the encoder of the queries. Raises DrkitError for texts without an encoder."""
-    if isinstance(queries, Vectors):
-        return queries.encoder
-    if encoder is None:
-        raise DrkitError(_NO_ENCODER)
-    return encoder.identity()
+def _read_rankings(path: Path) -> Rankings:
+    """Read a file of `write_rankings`. Raises DrkitError for any other Arrow file."""
+    advice = "give a file of rankings of a run, or a TREC run"
+    batches = read_batches(path, advice)
+    if len(batches) != 1 or tuple(batches[0].schema.names) != _ARROW_COLUMNS:
+        raise DrkitError(f"not a file of rankings; {advice}", where=path)
+    query_ids, documents, scores = batches[0].columns
+    return Rankings(
+        query_ids.to_pylist(),
+        scores.offsets.to_numpy(),
+        codes(documents.values),
+        scores.values.to_numpy(),
+        documents.values.dictionary,
+    )
 
 
-def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
-    """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
-
-    Raises DrkitError without queries, or if one is empty or occurs twice.
-    """
-    return rank_to_file(retriever_blocks(retriever, queries, depth), Path(path))
-
-
-def retriever_blocks(
-    retriever: Searcher | Loaded[Searcher], queries: Iterable[Query], depth: int, *, exclude_self: bool = False
-) -> Iterator[RankedBlock]:
-    """Yield blocks of 256 queries, ranked by a retriever of any kind.
-
-    exclude_self: leave out the passage with the query's own id.
-    """
-    for some in batched(queries, QUERIES_PER_SEARCH):
-        query_ids, texts = [query.query_id for query in some], [query.text for query in some]
-        given = (retriever, query_ids, texts, depth, exclude_self)
-        yield RankedBlock(query_ids, [texts, depth, exclude_self], rank_texts, given)
+def _number(text: str) -> float:
+    """Return a score, or NaN if it is not a number in ASCII digits."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return math.nan
 
 
-def rank_texts(
-    retriever: Searcher | Loaded[Searcher],
-    query_ids: Sequence[str],
-    texts: Sequence[str],
-    depth: int,
-    exclude_self: bool,
-) -> Rankings:
-    """Search for some queries together, and return their rankings."""
-    # One more hit, because the passage with the query's own id is dropped afterwards.
-    found = find_rankings(loaded_value(retriever), query_ids, texts, depth + exclude_self)
-    return found.kept(~found.is_own).top(depth) if exclude_self else found
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield a file in blocks of whole lines, each with the number of its first line."""
+    number = 1
+    with open_bytes(path) as file:
+        try:
+            while block := file.read(_BLOCK):
+                block += file.readline(LONGEST_LINE)
+                yield number, block.removeprefix(BOM_UTF8) if number == 1 else block
+                number += block.count(b"\n")
+        except (OSError, EOFError, zlib.error) as error:
+            raise DrkitError(f"cannot be read after line {number - 1} ({error})", where=path) from None
 
 
-def reranked_blocks(
-    run: Path,
-    scorer: Scorer | Loaded[Scorer],
-    *,
-    queries: Mapping[str, str],
-    corpus: StoredCorpus | Loaded[StoredCorpus],
-    depth: int,
-) -> Iterator[RankedBlock]:
-    """Yield the queries of a file of rankings in blocks of 16,384 pairs, with the first `depth` passages re-ranked.
+def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, columns)."""
+    for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=first):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise DrkitError(
+                f"not UTF-8 text ({error.reason} at byte {error.start})", where=f"{path}:{number}"
+            ) from None
+        columns = _split(text)
+        if len(columns) != len(names):
+            raise DrkitError(
+                f"expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}",
+                where=f"{path}:{number}",
+            )
+        yield number, columns
 
-    queries, corpus: see `rerank`. Raises DrkitError if the run cannot be read.
-    """
-    for rows in batched(read_run(run), max(1, WINDOW // depth)):
-        query_ids = [query_id for query_id, _ in rows]
-        texts = {query_id: queries[query_id] for query_id in query_ids if query_id in queries}
-        given = (scorer, rows, texts, corpus, depth)
-        yield RankedBlock(query_ids, [rows, texts, depth], rerank_block, given)
 
-
-def rerank_block(
-    scorer: Scorer | Loaded[Scorer],
-    rows: Sequence[tuple[str, list[tuple[str, float]]]],
-    queries: Mapping[str, str],
-    corpus: StoredCorpus | Loaded[StoredCorpus],
-    depth: int,
-) -> Rankings:
-    """Re-rank some rows of a run."""
-    return Rankings.of(rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))
+def _split(line: str) -> list[str]:
+    """Return the columns of a line, split only at blanks and tabs: ids may contain other white space."""
+    return [cell for cell in line.strip(" \t\r").replace("\t", " ").split(" ") if cell]

@@ -40,7 +40,7 @@ from drkit.encoders.folder import (
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
-from drkit.encoders.masked_lm import load_masked_lm
+from drkit.encoders.masked_lm import MULTIPLE, load_masked_lm, padded
 from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -49,7 +49,6 @@ from drkit.search.backends import load_backend, load_torch
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 _LOGGER = logging.getLogger(__name__)
-MULTIPLE = 16
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
@@ -465,24 +464,6 @@ def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.devic
         sees = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
         raise DrkitError(f"device {str(name)!r} is not available: torch sees {sees}; use auto or cpu")
     return device
-
-
-def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:
-    """Pad rows of token ids on the right to a multiple of 16, at most `longest`: ids i64[B,L], attention i64[B,L].
-
-    >>> ids, attention = padded([[5, 6], [7]], pad_id=0)
-    >>> tuple(ids.shape), attention.sum(1).tolist()
-    ((2, 16), [2, 1])
-    """
-    length = max(len(row) for row in rows)
-    width = -(-length // MULTIPLE) * MULTIPLE
-    width = max(length, min(width, longest)) if longest else width
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    attention = np.zeros((len(rows), width), dtype=np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        attention[i, : len(row)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(attention)
 
 
 def length_sorted_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:

@@ -1,7 +1,7 @@
 """A folder of vectors: numbered shards of float32 or float16, their ids, and the identity of the encoder.
 
 vectors.json     the encoder's identity, dtype, and, once all shards are written, the number of vectors
-00000.npy        vectors of the first 16,384 texts (or 00000.safetensors, tensor `vectors`)
+00000.npy        vectors of the first 16,384 texts
                  or 00000.csr.safetensors: values, columns and row lengths of vectors that are mostly 0
 00000.arrow      their ids (`DocIds`), column `doc_id`; the metadata holds a hash of the texts
 
@@ -32,26 +32,22 @@ from drkit.data.corpus import equal_ids, find_ids, id_hash, take_values
 from drkit.errors import DrkitError
 
 ABOUT = "vectors.json"
-FORMATS = ("npy", "safetensors")
-# The format of the vectors of a sparse encoder.
-SPARSE = "csr.safetensors"
-TENSOR = "vectors"
+# The formats of vectors: of any encoder, and of a sparse one.
+FORMATS = (NPY, SPARSE) = ("npy", "csr.safetensors")
 BLOCK_BYTES = 2**26
-_SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+_DTYPES = ("<f4", "<f2")
 
 
 @frozen
 class Storage:
     """How vectors are stored.
 
-    role: `passages` or `queries`, which decides length and prompt. dtype: float32 or float16. format: npy or
-    safetensors; a sparse encoder has a format of its own. shard_size: texts per shard; an interrupted process loses
-    only its current shard.
+    role: `passages` or `queries`, which decides length and prompt. dtype: float32 or float16. shard_size: texts per
+    shard; an interrupted process loses only its current shard.
     """
 
     role: str = field(default="passages", validator=in_(("passages", "queries")))
     dtype: str = field(default="float32", validator=in_(("float32", "float16")))
-    format: str = field(default="npy", validator=in_((*FORMATS, SPARSE)))
     shard_size: int = field(default=16_384, validator=ge(1))
 
 
@@ -75,10 +71,8 @@ class Vectors:
         if about.get("count") is None:
             raise DrkitError(f"the vectors in {path} are incomplete; repeat the same `drkit encode` to finish them")
         counts = [about.get(name) for name in ("count", "dimension", "shards")]
-        if not all(type(count) is int and 0 <= count < 2**40 for count in counts) or about.get("format") not in (
-            *FORMATS,
-            SPARSE,
-        ):
+        are_counts = all(type(count) is int and 0 <= count < 2**40 for count in counts)
+        if not are_counts or about.get("format") not in FORMATS:
             raise DrkitError(f"{path / ABOUT} does not describe vectors; delete the folder and encode them again")
         found = cls(path, about)
         expected = (about["count"], about["dimension"])
@@ -182,20 +176,17 @@ class ShardFile:
 
     @classmethod
     def read(cls, path: Path) -> ShardFile:
-        """Read the header of a .npy or .safetensors file.
-
-        Raises DrkitError if it is neither, truncated, or of another dtype.
-        """
+        """Read the header of a .npy file. Raises DrkitError if it is none, truncated, or of another dtype."""
         try:
-            shape, dtype, offset = _safetensors_head(path) if path.suffix == ".safetensors" else _npy_head(path)
-            rows, dimension = shape
-            is_complete = path.stat().st_size >= offset + rows * dimension * dtype.itemsize
-        except (OSError, ValueError, KeyError) as error:
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            rows, dimension = mapped.shape
+        except (OSError, ValueError) as error:
             raise DrkitError(f"cannot read the vectors in {path}: {error}; encode them again") from error
-        if dtype not in _SAFETENSORS_DTYPES.values() or not is_complete:
-            why = f"of dtype {dtype}, not float32 or float16" if is_complete else "truncated"
-            raise DrkitError(f"the vectors in {path} are {why}; encode them again")
-        return cls(path, rows, dimension, dtype, offset)
+        if mapped.dtype not in _DTYPES:
+            raise DrkitError(
+                f"the vectors in {path} are of dtype {mapped.dtype}, not float32 or float16; encode them again"
+            )
+        return cls(path, rows, dimension, mapped.dtype, int(mapped.offset))
 
     def open(self) -> NDArray[Any]:
         """Return the vectors, memory-mapped; the map is released with the array."""
@@ -215,27 +206,11 @@ class ShardFile:
         return np.array(values.reshape(self.rows, self.dimension)[positions])
 
 
-def _npy_head(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    return mapped.shape, mapped.dtype, int(mapped.offset)
-
-
-def _safetensors_head(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            raise ValueError("not a safetensors file")
-        tensor = json.loads(file.read(length))[TENSOR]
-    return tuple(tensor["shape"]), _SAFETENSORS_DTYPES[tensor["dtype"]], 8 + length + int(tensor["data_offsets"][0])
-
-
 def write_shard(path: Path, vectors: NDArray[Any] | SparseRows) -> None:
-    """Write float32 or float16 vectors [n,D] as a .npy or .safetensors file, or sparse ones, atomically."""
+    """Write float32 or float16 vectors [n,D], or sparse ones, atomically."""
     with replacing(path) as temporary:
         if isinstance(vectors, SparseRows):
             save_file(asdict(vectors), temporary)
-        elif path.suffix == ".safetensors":
-            save_file({TENSOR: np.ascontiguousarray(vectors)}, temporary)
         else:
             with temporary.open("wb") as file:
                 np.save(file, vectors, allow_pickle=False)

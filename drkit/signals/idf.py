@@ -34,11 +34,16 @@ class IdfSignal:
 
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the texts that contain each entry; return counts: texts, words (entries that occur)."""
-        return write_frequencies(texts.store, folder, vocab_size=texts.vocab_size)
+        found = document_frequencies(texts.store, vocab_size=texts.vocab_size)
+        with ArrayWriter(folder / FILE, {"texts": np.int64}) as writer:
+            writer.metadata = {"texts": len(texts.store)}
+            writer.append(texts=found)
+        return {"texts": len(texts.store), "words": int((found > 0).sum())}
 
     def values(self, _texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
-        """Yield the weights f32[V], from the counts that `fit` wrote to `folder`."""
-        yield open_idf(folder).numpy()
+        """Yield the weights f32[V], from the counts that `fit` wrote to `folder`. Raises DrkitError without them."""
+        arrays = Arrays(folder / FILE)
+        yield idf(arrays["texts"], texts=int(arrays.metadata["texts"])).numpy()
 
 
 def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.int64]:
@@ -59,21 +64,6 @@ def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.in
         pairs = np.unique(texts * vocab_size + ids)
         found += np.bincount(pairs % vocab_size, minlength=vocab_size)
     return found
-
-
-def write_frequencies(store: TokenStore, folder: Path, *, vocab_size: int) -> dict[str, int]:
-    """Write the document frequencies of a store to `folder`; return counts: texts, words (tokens that occur)."""
-    found = document_frequencies(store, vocab_size=vocab_size)
-    with ArrayWriter(Path(folder) / FILE, {"texts": np.int64}) as writer:
-        writer.metadata = {"texts": len(store)}
-        writer.append(texts=found)
-    return {"texts": len(store), "words": int((found > 0).sum())}
-
-
-def open_idf(folder: Path) -> Tensor:
-    """Return the weights f32[V] of what `write_frequencies` wrote to `folder`. Raises DrkitError if it is missing."""
-    arrays = Arrays(Path(folder) / FILE)
-    return idf(arrays["texts"], texts=int(arrays.metadata["texts"]))
 
 
 def idf(frequencies: NDArray[np.int64], *, texts: int) -> Tensor:

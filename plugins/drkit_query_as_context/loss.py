@@ -35,4 +35,4 @@ class SpanContrastiveLoss:
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
         """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
         check_rows(bottleneck, partners, "span-contrastive")
-        return find_partner(products(bottleneck), partners)
+        return find_partner(products(bottleneck, bottleneck), partners)

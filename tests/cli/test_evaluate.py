@@ -34,14 +34,13 @@ def files(tmp_path_factory):
 
 
 def test_a_trec_file_is_measured_and_its_values_are_written(files, tmp_path):
-    values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
+    values, table = tmp_path / "v.tsv", tmp_path / "t.json"
     arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values, "--table", table]
     code, out, err = drkit("evaluate", files / "one.trec", *arguments)
     assert code == 0, err
     assert "6 queries" in out
     assert "0.667" in out
-    rows = [json.loads(line) for line in values.read_text(encoding="utf-8").splitlines()]
-    assert rows[0] == {"system": "one", "query_id": "q 0", "RR@10": 0.5, "P@1": 0.0}
+    assert values.read_text(encoding="utf-8").startswith("system\tquery_id\tRR@10\tP@1\none\tq 0\t0.5\t0.0\n")
     assert json.loads(table.read_text())["rows"][0]["values"]["RR@10"] == pytest.approx(4 / 6)
     _, same, _ = drkit("evaluate", files / "one.trec", "--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1")
     assert same == out
@@ -80,12 +79,12 @@ def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
 
 def test_bm25_on_a_collection_has_a_table_and_values(files, tmp_path):
     arguments = ["--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1", "-o", tmp_path / "out"]
-    values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
+    values, table = tmp_path / "v.tsv", tmp_path / "t.json"
     code, out, err = drkit("evaluate", "--bm25", *arguments, "--per-query", values, "--table", table)
     assert code == 0, err
     assert "6 queries" in out
     assert json.loads(table.read_text())["rows"][0]["values"].keys() == {"RR@10", "P@1"}
-    assert len(values.read_text().splitlines()) == 6
+    assert len(values.read_text().splitlines()) == 7
     code, again, err = drkit("evaluate", "--bm25", *arguments)
     assert (code, again) == (0, out)
     assert "kept" in err
@@ -125,7 +124,6 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
-        (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], ".jsonl or .tsv"),
         (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
         (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
         (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),

@@ -6,7 +6,6 @@ import pytest
 
 from drkit.core.types import Judgement
 from drkit.search import align, convex, read_run, reciprocal_ranks, write_qrels, write_run
-from drkit.search.fusion import SCALES
 from tests.warm import drkit
 
 
@@ -38,7 +37,6 @@ def runs(files):
     [
         ([], lambda a, b: convex(align(a, b))),
         (["--weight", 0.3, "-k", 2], lambda a, b: convex(align(a, b), 0.3, 2)),
-        (["--scale", "z-score"], lambda a, b: convex(align(a, b, SCALES["z-score"]))),
         (["--method", "rrf"], reciprocal_ranks),
         (["--method", "rrf", "--rrf-k", 5], lambda a, b: reciprocal_ranks(a, b, 5)),
     ],

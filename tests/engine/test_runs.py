@@ -9,7 +9,7 @@ from drkit.core import engine as module
 from drkit.core.engine import LocalEngine
 from drkit.data import store
 from drkit.miners import chain, sources
-from drkit.search import run_files
+from drkit.search import blocks
 from tests.engine.engines import Pickling
 from tests.faults.conftest import beir  # noqa: F401
 from tests.faults.test_faults import compose, contents
@@ -33,8 +33,8 @@ def with_engine(monkeypatch, run_drkit):
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of a query, 4 queries or 16 passages."""
-    monkeypatch.setattr(run_files, "QUERIES_PER_SEARCH", 1)
-    monkeypatch.setattr(run_files, "WINDOW", 1)
+    monkeypatch.setattr(blocks, "QUERIES_PER_SEARCH", 1)
+    monkeypatch.setattr(blocks, "WINDOW", 1)
     monkeypatch.setattr(chain, "QUERIES_PER_BLOCK", 4)
     monkeypatch.setattr(sources, "MAX_QUERIES", 4)
     monkeypatch.setattr(store, "TEXTS_PER_BLOCK", 16)

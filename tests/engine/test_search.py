@@ -12,7 +12,7 @@ from drkit.core.engine import Loaded, LocalEngine, open_engine
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, build_index, encode_corpus, open_index
-from drkit.search import run_files as module
+from drkit.search import blocks as module
 from tests.engine.engines import Pickling
 from tests.engine.test_encoding import PAIRS, wait_for, watched, workers
 from tests.search.test_encoding import encoder

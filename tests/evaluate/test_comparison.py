@@ -24,17 +24,15 @@ def test_the_t_test_is_the_formula_whatever_the_order_of_queries():
     assert paired_t_test(theirs, ours).t == pytest.approx(-t)
 
 
-def test_degenerate_cases_say_why():
+def test_degenerate_cases_have_no_p():
     same = {"a": 0.5, "b": 0.25}
     assert paired_t_test(same, dict(same)).p == 1.0
     one = paired_t_test({"a": 1.0}, {"a": 0.0})
     assert math.isnan(one.p)
-    assert "two queries" in one.reason
     assert math.isnan(paired_t_test({}, {}).p)
     shifted = paired_t_test({"a": 1.0, "b": 0.5}, {"a": 0.5, "b": 0.0})
     assert math.isnan(shifted.p)
     assert math.isnan(shifted.low)
-    assert "no variance" in shifted.reason
     with pytest.raises(DrkitError, match="different queries"):
         paired_t_test({"a": 1.0}, {"b": 1.0})
 
@@ -53,6 +51,6 @@ def test_rows_are_tested_against_the_row_above():
     assert text[0] == "| system | RR@10 | AP |"
     assert text[3] == r"| one\|two | 0.667 (p = 0.423) | 0.200 (p = 1.000) |"
     assert len(text) == 5
-    with pytest.raises(DrkitError, match="'BM25' has no P@5"):
-        comparison(systems, ["P@5"])
+    with pytest.raises(DrkitError, match="'odd' has no RR@10"):
+        comparison([systems[0], ("odd", Scores({"AP": {"a": 0.0, "b": 0.1, "c": 0.1}}))])
     assert comparison([]) == []

@@ -13,7 +13,7 @@ from drkit.core.types import Judgement
 from drkit.data.qrels import read_qrels, write_qrels
 from drkit.errors import DrkitError
 from drkit.evaluate import MEASURES, check_measures, evaluate
-from drkit.search.rankings import read_run, write_run
+from drkit.search.run_files import read_run, write_run
 
 NAMES = {
     "nDCG@10": "ndcg_cut_10",

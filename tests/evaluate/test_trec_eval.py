@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Judgement
 from drkit.data.qrels import encode_id, read_qrels, write_qrels
 from drkit.evaluate import evaluate
-from drkit.search.rankings import read_run, write_run
+from drkit.search.run_files import read_run, write_run
 
 # drkit's name -> trec_eval's
 NAMES = {

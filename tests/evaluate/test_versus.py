@@ -155,6 +155,4 @@ def test_values_are_written_for_every_query(tmp_path):
     lines = (tmp_path / "v.tsv").read_text().splitlines()
     assert lines[0] == "system\tquery_id\tRR@10"
     assert lines[6] == "b\tq0\t1.0"
-    with pytest.raises(DrkitError, match=r"\.jsonl or \.tsv"):
-        write_per_query(tmp_path / "v.csv", [("a", A)])
     assert json_text({"x": [math.inf, 1.0]}) == '{\n "x": [\n  null,\n  1.0\n ]\n}\n'

@@ -30,7 +30,8 @@ from drkit.miners import (
 )
 from drkit.miners.chain import source_names
 from drkit.search import Bm25Retriever, HybridRetriever
-from drkit.search.rankings import Hits, write_run
+from drkit.search.rankings import Hits
+from drkit.search.run_files import write_run
 from drkit.testing import check_miner
 from drkit.testing.toys import ToyCorpus, toy_requests
 from tests.refusals import refused

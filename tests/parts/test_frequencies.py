@@ -7,16 +7,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
 from drkit.core.registry import installed
 from drkit.data import train_wordpiece
-from drkit.data.store import TokenStore, tokenise
+from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.plan import plan
 from drkit.signals import idf as frequencies
-from drkit.signals.idf import document_frequencies, idf, open_idf, write_frequencies
+from drkit.signals.idf import IdfSignal, document_frequencies, idf
 
 TEXTS = ["the cat sat on the mat", "", "the dog sat", "cat and dog and cat", "a mat is a mat is a mat", "x y z"] * 7
 
@@ -41,11 +40,11 @@ def test_equals_a_count_with_sets(store, monkeypatch, tokens_at_once):
 
 
 def test_written_and_opened(store, tmp_path):
-    counts = write_frequencies(store, tmp_path, vocab_size=110)
+    counts = IdfSignal().fit(StoredTexts(store, None, vocab_size=110), tmp_path)
     found = document_frequencies(store, vocab_size=110)
     assert counts == {"texts": len(TEXTS), "words": int((found > 0).sum())}
-    weights = open_idf(tmp_path)
-    assert weights.dtype == torch.float32
+    (weights,) = IdfSignal().values(StoredTexts(store, None, vocab_size=110), tmp_path)
+    assert weights.dtype == np.float32
     assert len(weights) == 110
     for token, n in enumerate(found.tolist()):
         assert weights[token].item() == pytest.approx(math.log(len(TEXTS) / max(n, 1)), rel=1e-6)
@@ -60,7 +59,7 @@ def test_bad_input(store, tmp_path):
     with pytest.raises(DrkitError, match="but the vocabulary has only 5"):
         document_frequencies(store, vocab_size=5)
     with pytest.raises(DrkitError, match="run its stage again"):
-        open_idf(tmp_path)
+        next(IdfSignal().values(StoredTexts(store, None, vocab_size=110), tmp_path))
 
 
 def stages(paper: str) -> dict[str, tuple[str, ...]]:

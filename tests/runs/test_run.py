@@ -154,7 +154,6 @@ def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
     (best,) = hybrid.search(["remove a handler from the logger"], 3)
     shown = drkit("search", run, "remove a handler from the logger", "--hybrid", "-k", 3).stdout
     assert all(f"{score:.4f}  {doc_id}" in shown for doc_id, score in best.pairs())
-    assert list(hybrid.stream(["a logger"] * 3, 2, batch=2)) == hybrid.search(["a logger"] * 3, 2)
     assert len(hybrid) == len(open_collection(run / "collection").corpus)
     for arguments, message in (
         (("search", run / "index", "a", "--hybrid"), "has no hybrid system"),

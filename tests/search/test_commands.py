@@ -91,9 +91,9 @@ def test_from_a_folder_of_texts_to_a_trec_run(drkit, files, tmp_path):
     assert found[0].doc_ids[0] in said
 
 
-def test_half_precision_safetensors_and_a_graph(drkit, tmp_path):
+def test_half_precision_and_a_graph(drkit, tmp_path):
     vectors, index = tmp_path / "v", tmp_path / "i"
-    options = ("--dtype", "float16", "--format", "safetensors")
+    options = ("--dtype", "float16")
     assert drkit("encode", "--encoder", "encoder", "--collection", "beir:beir", *options, "-o", vectors)[0] == 0
     code, said = drkit("index", vectors, "--kind", "hnsw", "-o", index)
     assert code == 0, said

@@ -12,8 +12,8 @@ from drkit.encoders.export import export_encoder
 from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, Retriever, TextEncoder, build_index, encode_corpus, open_index, read_run
+from drkit.search.blocks import search_to_run
 from drkit.search.documents import cut_documents
-from drkit.search.run_files import search_to_run
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 LENGTH, MOST = 12, 3
@@ -51,7 +51,6 @@ def test_a_document_is_ranked_by_its_best_passage(made_by, tmp_path):
         for hits, scores in zip(retriever.search(queries, depth), expected, strict=True):
             assert hits.doc_ids == tuple(ids[i] for i in np.argsort(-scores, kind="stable")[:depth])
             np.testing.assert_allclose(hits.scores, np.sort(scores)[::-1][:depth], atol=1e-6)
-    assert list(retriever.stream(queries, 5)) == retriever.search(queries, 5)
     scored = retriever.score(queries, [[*ids, "unknown"]] * len(queries))
     np.testing.assert_allclose([row[:-1] for row in scored], expected, atol=1e-6)
     assert all(math.isnan(row[-1]) for row in scored)

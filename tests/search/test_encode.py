@@ -95,7 +95,6 @@ def test_a_retriever_of_a_run_folder_and_a_miner_on_it(tmp_path):
     ((doc_ids, scores),) = retriever.search(["remove suffix"], 3)
     assert doc_ids[0] == "d0"
     assert scores[0] == pytest.approx(1.0, abs=1e-5)
-    assert list(retriever.stream(iter(["a", "file b"]), 2, batch=1)) == retriever.search(["a", "file b"], 2)
     with pytest.raises(DrkitError, match="the query is empty"):
         retriever.search([" "], 3)
     miner = DenseMiner(DenseConfig(), BuildContext(retriever=retriever))

@@ -16,7 +16,7 @@ from drkit.data.formats import TrecCollection
 from drkit.data.qrels import decode_id, encode_id, read_qrels, write_qrels
 from drkit.data.specs import TrecConfig
 from drkit.errors import DrkitError
-from drkit.search.rankings import read_run, write_run
+from drkit.search.run_files import read_run, write_run
 from tests.refusals import refused
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)

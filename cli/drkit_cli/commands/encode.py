@@ -34,7 +34,6 @@ from drkit_cli.terminal import echo
 @click.option("--split", help="Encode the queries of this split instead of the passages.")
 @settings_option()
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
-@click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
 @precision_option
 @backend_option
@@ -49,7 +48,6 @@ def encode(
     split: str | None,
     settings: tuple[str, ...],
     dtype: str,
-    format_: str,
     shard_size: int,
     precision: str,
     backend: str,
@@ -58,7 +56,7 @@ def encode(
     output: Path,
     reading: Mapping[str, Any],
 ) -> None:
-    r"""Encode a collection into shards of vectors (.npy or .safetensors) with their ids (.arrow).
+    r"""Encode a collection into shards of vectors (.npy) with their ids (.arrow).
 
     An interrupted command resumes when repeated, and loses at most the current shard. Processes of torchrun, or
     machines of Ray, share the shards.
@@ -82,7 +80,7 @@ def encode(
             output,
             split=split,
             settings=settings,
-            storage=Storage(dtype=dtype, format=format_, shard_size=shard_size),
+            storage=Storage(dtype=dtype, shard_size=shard_size),
             on_progress=lambda count: progress.advance(count, None, "texts"),
             engine=opened,
         )

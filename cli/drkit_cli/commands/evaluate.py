@@ -31,7 +31,7 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
     type=_FILE,
     help="Judge the hits of a run by this file's answers, as DPR does: with -m Success@20.",
 )
-@click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
+@click.option("--per-query", type=_FILE, help="Also write every query's values, as TSV.")
 @click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option(
     "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
@@ -116,10 +116,6 @@ def evaluate(
         raise click.UsageError("--answers FILE judges the hits of a run or a TREC run file, without --qrels or --split")
     if not (source or encoder or bm25):
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
-    if per_query:
-        from drkit.evaluate.measures import check_values_file
-
-        check_values_file(per_query)
     if source:
         judged: dict[str, Any] = {"collection": collection, "settings": settings}
         judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
@@ -154,9 +150,11 @@ def _print(
 ) -> None:
     import attrs
 
+    from drkit.core.files import write_text
     from drkit.evaluate import comparison
-    from drkit.evaluate.measures import write_json, write_per_query
+    from drkit.evaluate.measures import write_per_query
     from drkit.evaluate.systems import table_caption
+    from drkit.recipe.toml import json_text
     from drkit_cli.render import console, score_table
 
     rows = comparison(scores)
@@ -172,13 +170,14 @@ def _print(
     if per_query:
         write_per_query(per_query, scores)
     if table_file:
-        write_json(table_file, found)
+        write_text(table_file, json_text(found))
 
 
 def _beir(folder: Path, systems: Mapping[str, Any], searches: int, table_file: Path | None) -> None:
     from drkit.commands import EncoderEvaluation
     from drkit.commands.encoder_evaluation import data_sets
-    from drkit.evaluate.measures import write_json
+    from drkit.core.files import write_text
+    from drkit.recipe.toml import json_text
     from drkit_cli.render import console, table
 
     with show_progress(searches * sum(map(len, data_sets(folder).values()))) as progress:
@@ -190,4 +189,4 @@ def _beir(folder: Path, systems: Mapping[str, Any], searches: int, table_file: P
 
     print_result(found.as_json(), draw)
     if table_file:
-        write_json(table_file, found.as_json())
+        write_text(table_file, json_text(found.as_json()))

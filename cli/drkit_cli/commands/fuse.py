@@ -16,10 +16,9 @@ from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.evaluate import TunedWeight
-    from drkit.search.fusion import Scale
 
 _FILE, _INPUT = LocalPath(dir_okay=False), InputPath(dir_okay=False)
-_OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",)}
+_OF_METHOD = {"convex": ("weight", "tune", "measure"), "rrf": ("rrf_k",)}
 
 
 @click.command(short_help="Fuse two rankings of the same queries.")
@@ -32,13 +31,6 @@ _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",
     show_default=True,
     help="A weighted sum of scaled scores, or of reciprocal ranks (rrf).",
 )
-@click.option(
-    "--scale",
-    type=click.Choice(["min-max", "z-score"]),
-    default="min-max",
-    show_default=True,
-    help="How the scores of each query are made comparable.",
-)
 @click.option("--weight", type=Between(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
 @click.option("--tune", metavar="QRELS", type=_INPUT, help="Choose the weight by these judgements of dev queries.")
 @click.option("--measure", default="RR@10", show_default=True, help="The measure to tune for.")
@@ -50,7 +42,6 @@ def fuse(
     first: Path,
     second: Path,
     method: str,
-    scale: str,
     weight: float | None,
     tune: Path | None,
     measure: str,
@@ -67,7 +58,7 @@ def fuse(
     drkit fuse bm25.test.trec dense.test.trec --weight 0.45 -o fused.test.trec
     """
     from drkit.commands import fuse_files
-    from drkit.search.fusion import DEFAULT_WEIGHT, SCALES, align, convex, reciprocal_ranks
+    from drkit.search.fusion import DEFAULT_WEIGHT, align, convex, reciprocal_ranks
 
     _check_method(method)
     if weight is not None and tune:
@@ -76,10 +67,10 @@ def fuse(
     tuned: TunedWeight | None = None
     if method == "convex":
         if tune:
-            tuned = _tuned(first, second, tune, measure, SCALES[scale])
+            tuned = _tuned(first, second, tune, measure)
             weight = tuned.weight
         chosen = weight = DEFAULT_WEIGHT if weight is None else weight
-        combine = lambda a, b: convex(align(a, b, SCALES[scale]), chosen, depth)  # noqa: E731
+        combine = lambda a, b: convex(align(a, b), chosen, depth)  # noqa: E731
     queries, shared = fuse_files(first, second, output, combine)
 
     def draw() -> None:
@@ -95,7 +86,7 @@ def fuse(
         print_note(f"only one of the two files has hits for {queries - shared:,} of the queries")
 
 
-def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> TunedWeight:
+def _tuned(first: Path, second: Path, qrels: Path, measure: str) -> TunedWeight:
     from drkit.core.files import require_no_pipe
     from drkit.evaluate import tune_weight
     from drkit.search import read_qrels, read_run
@@ -103,7 +94,7 @@ def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -
     for run in (first, second):
         require_no_pipe(run)
     judgements = tuple(read_qrels(qrels))
-    return tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
+    return tune_weight(read_run(first), read_run(second), judgements, measure)
 
 
 def _ends(tuned: TunedWeight) -> dict[str, Any]:

@@ -33,9 +33,9 @@ from drkit.runs.stages.evaluation import (
 from drkit.runs.steps.reranker import loaded_teacher
 from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
+from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 from drkit.search.fusion import WEIGHT
-from drkit.search.rankings import ARROW, write_rankings
-from drkit.search.run_files import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
+from drkit.search.run_files import ARROW, write_rankings
 
 
 def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:

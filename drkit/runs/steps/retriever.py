@@ -23,7 +23,7 @@ from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import MODULES, PASSAGES
 from drkit.evaluate import evaluate
 from drkit.evaluate.systems import describe_bm25
-from drkit.evaluate.tuning import choose_bm25
+from drkit.evaluate.tuning import tune_bm25
 from drkit.recipe.toml import json_text
 from drkit.runs.manifest import read_manifest, versions
 from drkit.runs.stage import StageRun, TextReading
@@ -50,7 +50,7 @@ from drkit.search import (
 )
 from drkit.search.encode import check_identity, identity_text, stored_texts
 from drkit.search.index import LOW_RECALL
-from drkit.search.rankings import ARROW
+from drkit.search.run_files import ARROW
 from drkit.search.text_encoder import read_encoder
 from drkit.train.biencoder import BiEncoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
@@ -143,7 +143,7 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
     dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
-    retriever, facts = choose_bm25(
+    retriever, facts = tune_bm25(
         passages,
         tried,
         (dev.queries("dev"), dev.judgements("dev")) if dev else None,
@@ -155,8 +155,6 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     )
     if dev:
         stage.progress.note(describe_bm25(facts))
-    for note in retriever.notes():
-        stage.progress.note(note)
     retriever.save(stage.folder)
     return {"passages": len(retriever), **facts}
 
