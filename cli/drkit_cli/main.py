@@ -6,9 +6,7 @@ No module that is imported from here imports torch at module level, so that `drk
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from typing import Any
 
 import click
 
@@ -43,18 +41,8 @@ from drkit_cli.output import verbosity_options
 from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.terminal import echo, escape_streams
 
-# Columns below which click wraps help as if it had as many.
-_CLICKS_LEAST_WIDTH = 52
 
-
-def _help_settings() -> dict[str, Any]:
-    """Return how wide help is: as the terminal, also where it is narrower than click's least width."""
-    columns = shutil.get_terminal_size().columns
-    narrow = {"terminal_width": columns} if columns < _CLICKS_LEAST_WIDTH else {}
-    return {"help_option_names": ["-h", "--help"], "max_content_width": 110, **narrow}
-
-
-@click.group(cls=Commands, context_settings=_help_settings())
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
 @verbosity_options
 def cli() -> None:

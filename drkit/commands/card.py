@@ -206,7 +206,7 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
     Raises DrkitError if the folder is not a run with an exported encoder, the name is invalid, or the hub refuses.
     """
     with TemporaryDirectory(prefix="drkit-push-") as folder:
-        encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
+        encoder = export_checkpoint(run, Path(folder) / "encoder")
         write_model_card(run, encoder, parts, repository)
         hub = HfApi()
         try:

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import field, frozen
+from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.registry import Installed, installed
+from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.corpus import StoredCollection, open_collection
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class NamedCollection:
     """A collection by its name on the command line: a run's folder, or a name as `drkit compose --collection` takes it.
 
-    settings: of a name such as `beir:FOLDER`, for instance `collection.limit=100`. parts: where names are looked up;
-    everything that is installed if None.
+    settings: of a name such as `beir:FOLDER`, for instance `collection.limit=100`.
 
     Raises DrkitError for a setting of anything but the collection, and, when it is used, if the run has no finished
     collection, or as `drkit compose` does.
@@ -37,7 +36,6 @@ class NamedCollection:
 
     name: str
     settings: tuple[str, ...] = ()
-    parts: Installed | None = field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         names = [text.partition("=")[0].strip() for text in self.settings]
@@ -66,7 +64,7 @@ class NamedCollection:
                     f"--set {self.settings[0]}: the run {self.name} has stored its collection; leave it out"
                 )
             return open_collection(folder)
-        parts = self.parts or installed()
+        parts = installed()
         choice = compose(ComposeRequest(collection=self.name, settings=self.settings), parts).collection
         built: Collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
         return built

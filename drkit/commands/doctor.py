@@ -23,7 +23,7 @@ from drkit.core.registry import DRKIT, Installed, package_of
 from drkit.errors import EXTRAS
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
+NEWEST_PYTHON = (3, 13)
 # Bytes below which runs get into trouble: a small run keeps some hundred megabytes, one of BERT-base some gigabytes.
 _LITTLE_SPACE, _LITTLE_MEMORY = 5 << 30, 4 << 30
 # Extras beside faiss that `drkit[all]` installs.
@@ -71,8 +71,6 @@ def can_work(checks: Sequence[Check]) -> bool:
 
 def _python() -> Check:
     found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        return Check("Python", ERROR, found, "drkit needs Python 3.10 or later: make an environment with a newer one")
     if sys.version_info[:2] > NEWEST_PYTHON:
         return Check("Python", WARNING, found, "drkit is tested with Python 3.10 to 3.13: prefer one of these")
     return Check("Python", OK, found)

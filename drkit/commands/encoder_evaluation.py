@@ -17,7 +17,6 @@ from drkit.commands.evaluation import OwnHits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, read_json, remove_folder, write_text
 from drkit.core.progress import Progress, Silent
-from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
@@ -113,8 +112,8 @@ class EncoderEvaluation:
     are kept. bm25: pairs of k1 and b; of several, the best on dev queries by the first measure is taken, or the first
     without such queries; none for no BM25. bm25_language: see `Bm25Retriever`. The weight of the fusion is tuned in the
     same way; without dev queries besides those evaluated it is that of the run that exported the encoder, otherwise
-    0.5. Progress notes say which. how: arguments of `open_encoder`, such as `pooling` and `backend`; registry: see
-    there. exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
+    0.5. Progress notes say which. how: arguments of `open_encoder`, such as `pooling` and `backend`. exclude_self: a
+    passage with the query's own id is not a hit (as in BEIR's own evaluation).
 
     Raises DrkitError for an unknown measure, and without an encoder and BM25.
     """
@@ -127,7 +126,6 @@ class EncoderEvaluation:
     how: Mapping[str, Any] = field(factory=dict)
     exclude_self: bool = False
     progress: Progress = field(factory=Silent)
-    registry: Registry | None = None
 
     def __attrs_post_init__(self) -> None:
         check_measures(self.measures)
@@ -194,7 +192,7 @@ class EncoderEvaluation:
 
     @cached_property
     def _opened(self) -> OpenedEncoder:
-        return open_encoder(str(self.encoder), registry=self.registry, **self.how)
+        return open_encoder(str(self.encoder), **self.how)
 
     def _rank(
         self, name: str, collection: StoredCollection, contents: Mapping[str, Any], ranker: Ranker

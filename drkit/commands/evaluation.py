@@ -10,7 +10,6 @@ from attrs import define, evolve, field, frozen
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, local_path
-from drkit.core.registry import Installed
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
@@ -166,16 +165,15 @@ def find_judgements(
     collection: str | None = None,
     split: str | None = None,
     settings: Sequence[str] = (),
-    parts: Installed | None = None,
 ) -> JudgedQueries:
     """Return the judgements of a file (TREC's or BEIR's format), of a collection's split, or of the systems' runs.
 
-    collection, settings, parts: see `NamedCollection`. split: test if None (for systems of a run: the split that the
+    collection, settings: see `NamedCollection`. split: test if None (for systems of a run: the split that the
     run was evaluated on).
 
     Raises DrkitError if nothing is given and no system belongs to a run, or two runs have different judgements.
     """
-    named = NamedCollection(collection, tuple(settings), parts) if collection is not None else None
+    named = NamedCollection(collection, tuple(settings)) if collection is not None else None
     if qrels is not None:
         return JudgedQueries(tuple(read_qrels(qrels)), _texts(named, split or "test") if named else {})
     if named is not None:
@@ -196,11 +194,10 @@ def judge_by_answers(
     *,
     collection: str | None = None,
     settings: Sequence[str] = (),
-    parts: Installed | None = None,
 ) -> JudgedQueries:
     """Judge all hits of some systems: relevant is a passage that contains an answer of its query, as in DPR.
 
-    answers: see `read_answers`. collection, settings, parts: of the passages; those of the first system's run if None.
+    answers: see `read_answers`. collection, settings: of the passages; those of the first system's run if None.
     Only hits are judged, so Success@k is what DPR reports as top-k accuracy, and recall is not meaningful.
 
     Raises DrkitError if a query has no answers in the file, or there are no passages to read.
@@ -217,7 +214,7 @@ def judge_by_answers(
     if name is None:
         raise DrkitError(f"no passages to look for answers in; give --collection NAME beside {systems[0].files[0]}")
     judged = []
-    for passage in NamedCollection(name, tuple(settings), parts).passages():
+    for passage in NamedCollection(name, tuple(settings)).passages():
         queries = asked.pop(passage.doc_id, {})
         tokens = spaced_tokens(passage.content) if queries else ""
         judged += [

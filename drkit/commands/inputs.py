@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from huggingface_hub import snapshot_download
 
@@ -15,7 +15,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, list_written, local_path, read_json
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
-from drkit.core.registry import Registry, installed
+from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.topics import read_topic_file
 from drkit.encoders.folder import (
@@ -43,9 +43,6 @@ from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
-
-if TYPE_CHECKING:
-    pass
 
 
 def find_index(folder: str | Path) -> Path:
@@ -96,7 +93,6 @@ def open_encoder(
     device: str = "auto",
     precision: str = "float32",
     backend: str = TORCH,
-    registry: Registry | None = None,
 ) -> OpenedEncoder:
     """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
 
@@ -106,8 +102,7 @@ def open_encoder(
     declares. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
     only. backend: what runs the transformer (`drkit list backend`); other than torch, for an encoder
     folder that `export_checkpoint` wrote with that backend. A folder with modules that drkit does not compute itself is
-    opened by sentence-transformers, if that is installed. registry: where the parts of a run's recipe are looked up;
-    None: all installed parts.
+    opened by sentence-transformers, if that is installed.
 
     Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
     """
@@ -121,7 +116,7 @@ def open_encoder(
         raise DrkitError(f"unsupported precision {precision!r}; use {' or '.join(PRECISIONS)}")
     folder = _local_folder(path_or_id)
     try:
-        encoder = _open(folder, pooling, target, registry)
+        encoder = _open(folder, pooling, target)
     except UnsupportedEncoderError as reason:
         return _sentence_transformer(folder, pooling, target, reason).evolve(precision=precision, **prompts)
     if not prompts:
@@ -207,7 +202,6 @@ def export_checkpoint(
     dimension: int | None = None,
     backends: Sequence[str] = (),
     calibrate: NamedCollection | None = None,
-    registry: Registry | None = None,
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
@@ -229,7 +223,7 @@ def export_checkpoint(
     texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if backends and calibrate else []
     for backend in backends:
         check_conversion(backend, texts)
-    encoder = _open(source, pooling, "cpu", registry)
+    encoder = _open(source, pooling, "cpu")
     if backends and encoder.is_sparse:
         raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
     if backends and any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, Path(folder))):
@@ -253,7 +247,7 @@ def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]
     return [(encoder, folder)]
 
 
-def _open(folder: Path, pooling: str | None, device: str, registry: Registry | None) -> AnyEncoder:
+def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
     if (folder / RECIPE).is_file():
         if read_manifest(folder / "encoder") is None:
             raise DrkitError(
@@ -275,7 +269,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
             f"(cross-encoders are used by drkit rerank and drkit distill)"
         )
     if is_of_run and (folder / CONFIG).is_file():
-        recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
+        recipe = read_recipe(folder.parent / RECIPE, installed().registry)
         return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
 

@@ -12,7 +12,6 @@ import attrs
 from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.files import require_no_pipe
-from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
 
@@ -30,18 +29,17 @@ def encode_collection(
     settings: Sequence[str] = (),
     storage: Storage | None = None,
     on_progress: Callable[[int], None] | None = None,
-    parts: Installed | None = None,
     engine: Engine | None = None,
 ) -> Vectors | None:
     """Encode the passages of a collection, or the queries of a split, into a folder of vectors.
 
-    encoder, engine: see `encode_corpus`. collection, settings, parts: see `NamedCollection`. storage: how vectors are
+    encoder, engine: see `encode_corpus`. collection, settings: see `NamedCollection`. storage: how vectors are
     stored; its role is set here. on_progress: called with the number of texts done. Returns None while other
     processes of a torchrun still write their shards. Repeated calls resume.
 
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
-    source = NamedCollection(collection, tuple(settings), parts)
+    source = NamedCollection(collection, tuple(settings))
     loaded_value(encoder)  # which may be missing, before the collection is read
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     role = "queries" if split else "passages"

@@ -70,9 +70,9 @@ class CollectionFacts:
         return self.splits["train"].answered if "train" in self.splits else 0
 
 
-def look_at(name: str, parts: Installed) -> CollectionFacts:
+def look_at(name: str) -> CollectionFacts:
     """Read a whole collection once, and return what it contains. Raises DrkitError as its reader does."""
-    collection = NamedCollection(name, parts=parts)
+    collection = NamedCollection(name)
     source = collection.source
     own_texts: dict[str, bytes] = {}
     splits = {split: _split(source, split, own_texts) for split in source.splits()}

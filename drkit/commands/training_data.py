@@ -103,26 +103,25 @@ def mine_to_file(
     settings: Sequence[str] = (),
     depth: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    parts: Installed | None = None,
     engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Mine negatives for a split's judged queries into a file; returns counts, hashes of the models, and the lines.
 
-    collection, settings, parts: see `NamedCollection`. depth: negatives per query; None: as deep as the source's
+    collection, settings: see `NamedCollection`. depth: negatives per query; None: as deep as the source's
     ranking is read. on_progress: called with (queries done, total). Passages are encoded into a temporary folder,
     unless the mined run has an index of the encoder. engine: where queries are mined; in this process if None. Another
     engine keeps what is done beside the file, until that is complete; a repeated call with any engine goes on from it.
 
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
     """
-    registry = (parts or installed()).registry
+    registry = installed().registry
     choices = _checked(miners, output, registry)
-    named = NamedCollection(collection, tuple(settings), parts)
+    named = NamedCollection(collection, tuple(settings))
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
     models = ChainModels(None, None, tuple(miners.reading.items()), miners.reranker, miners.device, miners.seed)
     encoder, identity = None, list[dict[str, Any]]()
     if "retriever" in requirements_of(choices, registry):
-        models, encoder = _searching(models, collection, miners, parts)
+        models, encoder = _searching(models, collection, miners)
         identity = [dict(encoder.value.identity())]
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
     kept = FileChunks.beside(output.path)
@@ -230,17 +229,14 @@ def open_models(models: ChainModels, folder: Path, split: str) -> tuple[BuildCon
     return models.context(collection, split), collection.corpus
 
 
-def _searching(
-    models: ChainModels, collection: str, miners: Miners, parts: Installed | None
-) -> tuple[ChainModels, Loaded[OpenedEncoder]]:
+def _searching(models: ChainModels, collection: str, miners: Miners) -> tuple[ChainModels, Loaded[OpenedEncoder]]:
     """Return the models with the encoder, and with the index of the mined run if it is of that encoder."""
     run = Path(collection)
     is_of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
     if miners.encoder is None and not is_of_run:
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
     name = miners.encoder or collection
-    registry = parts.registry if parts else None  # other processes look names up in everything that is installed
-    encoder = Loaded(open_encoder, name, device=miners.device, registry=registry, **miners.reading)
+    encoder = Loaded(open_encoder, name, device=miners.device, **miners.reading)
     return evolve(models, encoder=name, index=find_index(run) if is_of_run else None), encoder
 
 

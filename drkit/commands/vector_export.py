@@ -16,7 +16,6 @@ from attrs import frozen
 from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import find_index
 from drkit.core.files import local_path, replacing
-from drkit.core.registry import Installed
 from drkit.core.types import Passage
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError
@@ -38,7 +37,6 @@ def export_vectors(
     *,
     collection: NamedCollection | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    parts: Installed | None = None,
 ) -> tuple[int, int]:
     """Write the vectors of a run, an index or a folder of vectors to a Parquet file; returns their shape (N, D).
 
@@ -52,7 +50,7 @@ def export_vectors(
     path, target = local_path(source), local_path(file)
     _check_replaceable(target)
     if collection is None and (path / RECIPE).is_file():
-        collection = NamedCollection(str(path), parts=parts)
+        collection = NamedCollection(str(path))
     vectors = _open(path)
     count, dimension = vectors.rows.shape
     fields = {

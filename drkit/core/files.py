@@ -168,7 +168,11 @@ def check_replaceable(path: Path) -> None:
         raise DrkitError(f"{path} belongs to a run and must not be replaced; choose another folder")
     found = _files_in(path)
     written = read_written(path) if found else {}
-    foreign = [name for name, file in found.items() if name not in written or not written[name].matches(file)]
+    foreign = [
+        name
+        for name, file in found.items()
+        if name not in written or file.is_symlink() or written[name] != _written_entry(file)
+    ]
     if foreign:
         named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else "")
         raise DrkitError(
@@ -222,15 +226,15 @@ def filling_folder(folder: Path) -> Iterator[Path]:
 
 def list_written(folder: Path) -> None:
     """Write the list of all files in a folder that drkit has just written."""
-    files = {name: asdict(WrittenFile.of(file)) for name, file in _files_in(folder).items()}
+    files = {name: asdict(_written_entry(file)) for name, file in _files_in(folder).items()}
     write_text(folder / WRITTEN, json.dumps(files, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_written(folder: Path) -> dict[str, WrittenFile]:
+def read_written(folder: Path) -> dict[str, FileEntry]:
     """Return the files that drkit wrote into a folder; empty if it has no list of them, or a damaged one."""
     try:
         table = read_json(folder / WRITTEN, "")
-        return {name: WrittenFile(**entry) for name, entry in table.items()}
+        return {name: FileEntry(**entry) for name, entry in table.items()}
     except (DrkitError, AttributeError, TypeError, ValueError):
         return {}
 
@@ -279,20 +283,7 @@ def _allow(file: Path, mode: int) -> None:
 
 @frozen
 class FileEntry:
-    """A file as it was written: its size in bytes, and the hash of its content."""
-
-    bytes: int
-    blake2b: str
-
-    @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        """Describe a file."""
-        return cls(path.stat().st_size, file_hash(path))
-
-
-@frozen
-class WrittenFile:
-    """A file that drkit wrote into a folder that may be replaced; blake2b: empty for a large one.
+    """A file as it was written: its size in bytes, and the hash of its content, empty if only the size is compared.
 
     Raises TypeError for other types, as of a damaged list.
     """
@@ -301,14 +292,15 @@ class WrittenFile:
     blake2b: str = field(default="", validator=instance_of(str))
 
     @classmethod
-    def of(cls, path: Path) -> WrittenFile:
+    def of(cls, path: Path) -> FileEntry:
         """Describe a file."""
-        size = path.stat().st_size
-        return cls(size, file_hash(path) if size <= _LARGEST_HASHED else "")
+        return cls(path.stat().st_size, file_hash(path))
 
-    def matches(self, path: Path) -> bool:
-        """Return whether a file is as it was written."""
-        return not path.is_symlink() and self == WrittenFile.of(path)
+
+def _written_entry(path: Path) -> FileEntry:
+    """Describe a file of a folder that may be replaced."""
+    size = path.stat().st_size
+    return FileEntry(size, file_hash(path) if size <= _LARGEST_HASHED else "")
 
 
 def file_hash(path: Path) -> str:

@@ -11,12 +11,10 @@ prints the reports.
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -363,37 +361,17 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
     had_torch, started = "torch" in sys.modules, time.perf_counter()
     try:
         # What a plugin prints when it is imported is not a result of the command.
-        with redirect_stdout(sys.stderr), _noticing_ctrl_c() as pressed:
+        with redirect_stdout(sys.stderr):
             report = _call_hooks(entry.load(), entry.name, provider)
+    except KeyboardInterrupt:
+        raise
     except BaseException as failure:  # third-party code may fail in any way
-        if pressed:
-            raise
         report = PluginReport(entry.name, provider, error=f"{type(failure).__name__}: {failure}")
     return attrs.evolve(
         report,
         seconds=time.perf_counter() - started,
         imported_torch="torch" in sys.modules and not had_torch,
     )
-
-
-@contextmanager
-def _noticing_ctrl_c() -> Iterator[list[int]]:
-    """Yield a list that is not empty once the user has pressed Ctrl-C, which also raises KeyboardInterrupt."""
-    pressed: list[int] = []
-
-    def interrupt(number: int, _frame: Any) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield pressed
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:

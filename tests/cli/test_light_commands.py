@@ -1,7 +1,6 @@
 """The commands that only look: quick, without torch, and with clear errors."""
 
 import io
-import os
 import re
 import subprocess
 import sys
@@ -70,12 +69,6 @@ def test_rankings_are_evaluated_and_fused_without_torch(tmp_path):
     ]
     for line in probed(commands, tmp_path):
         assert line.startswith("HEAVY ['pyarrow'] STATUS 0 OF "), line
-
-
-def test_help_fits_a_narrow_terminal():
-    command, environment = [sys.executable, "-m", "drkit_cli.main", "doctor", "--help"], {**os.environ, "COLUMNS": "40"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert max(map(len, done.stdout.splitlines())) <= 40
 
 
 def test_show_gives_settings_paper_and_line():

@@ -47,7 +47,7 @@ def init(collection: str, encoder: str | None, scale: str | None, output: Path) 
     if output.exists():
         raise DrkitError(f"{output} exists and is not overwritten; remove it, or choose another file with -o")
     parts = installed()
-    facts = look_at(find_collection(collection, parts), parts)
+    facts = look_at(find_collection(collection, parts))
     found = suggest_recipe(facts, parts, encoder=encoder, scale=scale, has_gpu=local_device() != "cpu")
     write_starter(found, facts, output, parts.registry)
     lines = [*describe_facts(facts), f"scale: {found.scale}, {found.why}", *(f"note: {one}" for one in found.advice)]
