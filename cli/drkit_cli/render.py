@@ -154,7 +154,7 @@ def score_table(rows: Sequence[Row]) -> FittingTable:
     from drkit.evaluate.systems import cell
 
     measures = list(rows[0].values)
-    cells = [[system_name(row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    cells = [[system_name(row["system"]), *(cell(row, measure) for measure in measures)] for row in map(asdict, rows)]
     return evolve(table(f"{rows[0].queries:,} queries", ("system", *measures), cells), justify="right")
 
 
@@ -406,12 +406,10 @@ def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
 
 
 def _scores(metrics: Mapping[str, Any]) -> FittingTable:
-    from drkit.evaluate.systems import stored_cell
+    from drkit.evaluate.systems import cell
 
     measures = list(metrics["measures"])
-    rows = [
-        [Text(system_name(row["system"])), *(Text(stored_cell(row, m)) for m in measures)] for row in metrics["rows"]
-    ]
+    rows = [[Text(system_name(row["system"])), *(Text(cell(row, m)) for m in measures)] for row in metrics["rows"]]
     title = f"{metrics['queries']:,} {metrics['split']} queries"
     return FittingTable(title, ("system", *measures), rows, justify="right")
 

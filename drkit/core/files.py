@@ -148,6 +148,11 @@ def read_log(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:

@@ -13,7 +13,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_, optional
 
 from drkit.core.escaping import escape_markdown
-from drkit.core.files import replacing_folder, write_text
+from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.encoders.architectures import STATIC, TIED
 from drkit.encoders.folder import (
@@ -135,7 +135,7 @@ def export_encoder(
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
         write(given, tokenizer, temporary, declared, weights)
-        _write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
+        write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
 
@@ -169,10 +169,10 @@ def export_dual(
             how = {**settings, "token_weights": weights, "learned_pooling": learned, "provenance": provenance}
             export_encoder(model, tokenizer, temporary / name, **how)
         declared = _Declarations(**settings)
-        _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
+        write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
         modules = _static_modules_of if is_static(getattr(queries[0], "base_model", queries[0])) else _modules_of
-        _write_json(temporary / ROUTER, _router_config(modules(declared)))
-        _write_json(temporary / SETTINGS, _model_settings(declared))
+        write_json(temporary / ROUTER, _router_config(modules(declared)))
+        write_json(temporary / SETTINGS, _model_settings(declared))
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
 
@@ -228,14 +228,14 @@ def _write_transformer(
     learned = weights if isinstance(weights, LearnedPooling) else None
     if declared.lexical:
         splade = {"pooling_strategy": declared.lexical.over_positions, "activation_function": "relu"}
-        _write_json(folder / modules[SPLADE_POOLING] / "config.json", splade)
+        write_json(folder / modules[SPLADE_POOLING] / "config.json", splade)
     elif learned is not None:
         learned.save(folder / modules[PART_POOLING])
     else:
         flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
         pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
-        _write_json(folder / modules["Pooling"] / "config.json", pooling)
-    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
+        write_json(folder / modules["Pooling"] / "config.json", pooling)
+    write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
     if declared.truncate_dim is not None:
         _write_truncation(folder / modules[TRUNCATION], _dimension(backbone, learned), declared.truncate_dim)
     if isinstance(weights, TokenWeights):
@@ -325,8 +325,8 @@ def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[st
         {"idx": idx, "name": str(idx), "path": path, "type": _class_of(name)}
         for idx, (name, path) in enumerate(named.items())
     ]
-    _write_json(folder / MODULES, modules)
-    _write_json(folder / SETTINGS, _model_settings(declared))
+    write_json(folder / MODULES, modules)
+    write_json(folder / SETTINGS, _model_settings(declared))
 
 
 def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeights) -> None:
@@ -337,7 +337,7 @@ def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeight
     words = {number: word for word, number in tokenizer.get_vocab().items()}
     vocab = [words.get(number, f"[id {number}]") for number in range(len(values))]
     weights = dict(zip(vocab, values.tolist(), strict=True))
-    _write_json(folder / "config.json", {"vocab": vocab, "word_weights": weights, "unknown_word_weight": 1})
+    write_json(folder / "config.json", {"vocab": vocab, "word_weights": weights, "unknown_word_weight": 1})
     save_file({"emb_layer.weight": values[:, None].contiguous()}, str(folder / "model.safetensors"))
 
 
@@ -347,7 +347,7 @@ def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
     from safetensors.torch import save_file
 
     config = {"in_features": dimension, "out_features": kept, "bias": False}
-    _write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
+    write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
     save_file({"linear.weight": torch.eye(kept, dimension)}, str(folder / "model.safetensors"))
 
 
@@ -424,7 +424,3 @@ _NO_VECTOR = "A text has a vector, too, which only drkit computes: `drkit.search
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return escape_markdown(text)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
 from drkit.errors import DrkitError
 
@@ -44,6 +43,8 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
     >>> paired_t_test({"a": 1.0, "b": 0.5, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.0}).p.__round__(4)
     0.1835
     """
+    from scipy.stats import ttest_rel
+
     if values.keys() != against.keys():
         unmatched = sorted(values.keys() ^ against.keys())
         raise DrkitError(
@@ -51,8 +52,17 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
             f"as {unmatched[0]!r}); evaluate both against the same judgements"
         )
     ids = sorted(values)
-    ours = np.array([values[i] for i in ids], dtype=np.float64)
-    return _test(ours, np.array([against[i] for i in ids], dtype=np.float64))
+    ours, theirs = (np.array([one[i] for i in ids], dtype=np.float64) for one in (values, against))
+    differences, count = ours - theirs, len(ours)
+    difference = float(differences.mean()) if count else math.nan
+    if count > 1 and not differences.any():
+        return TTest(0.0, 0.0, 1.0, count, 0.0, 0.0)
+    if count < 2 or np.ptp(differences) == 0:
+        return TTest(difference, math.nan, math.nan, count)
+    found = ttest_rel(ours, theirs)
+    interval = found.confidence_interval(0.95)
+    ends = float(interval.low), float(interval.high)
+    return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)
 
 
 RESAMPLES = 2000
@@ -108,18 +118,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     for rank, i in enumerate(order):
         corrected[i] = largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
     return corrected
-
-
-def _test(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> TTest:
-    from scipy.stats import ttest_rel
-
-    differences, count = ours - theirs, len(ours)
-    difference = float(differences.mean()) if count else math.nan
-    if count > 1 and not differences.any():
-        return TTest(0.0, 0.0, 1.0, count, 0.0, 0.0)
-    if count < 2 or np.ptp(differences) == 0:
-        return TTest(difference, math.nan, math.nan, count)
-    found = ttest_rel(ours, theirs)
-    interval = found.confidence_interval(0.95)
-    ends = float(interval.low), float(interval.high)
-    return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)

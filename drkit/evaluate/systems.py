@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
@@ -80,16 +80,10 @@ def to_markdown(rows: Sequence[Row]) -> str:
     | retriever-1 | 0.833 (p = 0.184) |
     """
     measures = list(rows[0].values) if rows else []
-    lines = [["system", *measures], *([system_name(row.system), *(cell(row, m) for m in measures)] for row in rows)]
+    cells = ([system_name(row["system"]), *(cell(row, m) for m in measures)] for row in map(asdict, rows))
+    lines = [["system", *measures], *cells]
     text = [f"| {' | '.join(map(escape_markdown, line))} |" for line in lines]
     return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
-
-
-def cell(row: Row, measure: str) -> str:
-    """Format one value, with the p of its test if there is one."""
-    test = row.tests.get(measure)
-    tested = None if test is None else test.p
-    return cell_text(row.values[measure], tested, row.corrected.get(measure, math.nan))
 
 
 def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str:
@@ -102,10 +96,10 @@ def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str
     return f"{value:.3f}" if p is None else f"{value:.3f} ({p_text(p)}{star})"
 
 
-def stored_cell(row: Mapping[str, Any], measure: str) -> str:
-    """Format one value of a row stored in a manifest, where a NaN is null; see `cell`.
+def cell(row: Mapping[str, Any], measure: str) -> str:
+    """Format one value, with the p of its test if there is one; row: a `Row` as plain data, where a NaN may be null.
 
-    >>> stored_cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
+    >>> cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
     '0.500 (not tested)'
     """
     test, corrected = row["tests"].get(measure), row.get("corrected", {}).get(measure)

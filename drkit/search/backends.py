@@ -9,7 +9,6 @@ those that were converted. A backend turns token ids into hidden states; everyth
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -24,7 +23,7 @@ from attrs.validators import matches_re
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_text
+from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.registry import DRKIT, full_name, installed, package_of
 from drkit.core.spec import Extension
@@ -174,7 +173,7 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
         "files": {file: file_hash(folder / file) for file in files},
         "made_with": {package: version(package) for package in ("torch", *extension.packages)},
     }
-    write_text(folder / RECORD, json.dumps({**_read_record(folder), _name_of(extension): entry}, indent=2) + "\n")
+    write_json(folder / RECORD, {**_read_record(folder), _name_of(extension): entry})
 
 
 def check_conversion(name: str, texts: Sequence[str]) -> Extension:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
-from drkit.core.files import digest, make_folder, remove_temporaries
+from drkit.core.files import digest, make_folder, remove_temporaries, write_json
 from drkit.core.processes import Shard
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
@@ -46,7 +46,6 @@ from drkit.search.vectors import (
     read_about,
     read_id_table,
     vectors_file,
-    write_about,
     write_id_table,
     write_shard,
 )
@@ -252,7 +251,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
     with FileLock(folder / LOCK):
         theirs = read_about(folder)
         if theirs is None:
-            write_about(folder, {**ours, "count": None, "shards": None})
+            write_json(folder / ABOUT, {**ours, "count": None, "shards": None})
             return identity
     changed = [key for key in {**theirs["encoder"], **identity} if theirs["encoder"].get(key) != identity.get(key)]
     changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
@@ -277,7 +276,7 @@ def _finish(folder: Path, shards: int) -> Vectors | None:
             )
         if about["count"] is None:
             count = sum(read_id_table(ids_file(folder, number)).num_rows for number in range(shards))
-            write_about(folder, {**about, "count": count, "shards": shards})
+            write_json(folder / ABOUT, {**about, "count": count, "shards": shards})
             remove_temporaries(folder)
     return Vectors.open(folder)
 

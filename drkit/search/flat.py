@@ -7,7 +7,6 @@ Vectors that exceed the memory budget stay in their files and are read block by 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 from torch import Tensor
 
-from drkit.core.files import read_json, replacing_folder, write_text
+from drkit.core.files import read_json, replacing_folder, write_json
 from drkit.errors import DrkitError, import_extra
 from drkit.search.rankings import Found, Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
@@ -243,8 +242,7 @@ def write_vectors(path: Path, vectors: Any) -> None:
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
     """Write index.json: kind, count, dimension, encoder identity; settings and recall of an approximate index."""
-    content = {"format": 1, "metric": "inner_product", **about}
-    write_text(folder / ABOUT, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / ABOUT, {"format": 1, "metric": "inner_product", **about})
 
 
 def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (IDS,)) -> dict[str, Any]:

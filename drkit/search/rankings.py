@@ -174,7 +174,7 @@ class Rankings:
 
     def hits(self) -> list[Hits]:
         """Return the hits of each query, with their ids."""
-        return [Hits(*(tuple(zip(*hits, strict=True)) or ((), ()))) for _, hits in self]
+        return [Hits(tuple(self.names(row)), tuple(self.row(row)[1].tolist())) for row in range(len(self))]
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id among `doc_ids`, or -1 if it is unknown."""

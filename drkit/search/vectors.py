@@ -10,7 +10,6 @@ Shards are memory-mapped while they are read and released afterwards, so a corpu
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,7 +25,7 @@ from pyarrow import ArrowException
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from drkit.core.files import read_json, replacing, write_text
+from drkit.core.files import read_json, replacing
 from drkit.data.arrays import arrow_file
 from drkit.data.corpus import equal_ids, find_ids, id_hash, take_values
 from drkit.errors import DrkitError
@@ -157,11 +156,6 @@ def read_about(folder: Path) -> dict[str, Any] | None:
         return {**about, "encoder": dict(about["encoder"])}
     except (ValueError, TypeError, KeyError) as error:
         raise DrkitError(f"cannot read {path}: {error}; delete the folder and encode again") from error
-
-
-def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write vectors.json atomically."""
-    write_text(folder / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
 
 @frozen
