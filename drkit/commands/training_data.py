@@ -20,7 +20,7 @@ from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks, items_of, write_chunks
 from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe
 from drkit.core.processes import Shard
-from drkit.core.registry import Installed, Registry, installed
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
@@ -40,7 +40,6 @@ from drkit.miners.chain import (
     text_rows,
 )
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.stage import files_state
 from drkit.runs.steps.reranker import check_teacher
@@ -272,16 +271,15 @@ def _as_ids(batch: Sequence[MinedQuery], count: int) -> Iterator[dict[str, Any]]
 
 
 def generate_queries(
-    request: ComposeRequest,
+    collection: NamedCollection,
     model: str,
     path: Path,
     *,
     sampling: Sampling,
-    parts: Installed,
     progress: Progress,
     engine: Engine | None = None,
 ) -> Path | None:
-    """Generate queries for every passage of the requested collection; None while other processes still write theirs.
+    """Generate queries for every passage of a collection; None while other processes still write theirs.
 
     RANK and WORLD_SIZE, set by torchrun, decide this process's share. engine: see `generate_file`. Repeated calls
     resume.
@@ -292,12 +290,10 @@ def generate_queries(
         raise DrkitError(
             f"queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}", where=path
         )
-    choice = compose(request, parts).collection
-    collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
     shard, started = Shard.from_environment(), time.perf_counter()
     progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(
-        ((passage.doc_id, passage.content) for passage in collection.passages()),
+        collection.contents(),
         Loaded(QueryModel.open, model, sampling),
         path,
         shard=shard,

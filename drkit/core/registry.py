@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import attrs
 import pluggy
@@ -108,18 +108,8 @@ class Registry:
         return spec.load()(settings, context)
 
 
-class Named(Protocol):
-    """Something with a name that a package provides: a part, a recipe, a pipeline or an extension."""
-
-    @property
-    def name(self) -> str:
-        """The bare name, without the package."""
-
-    @property
-    def provider(self) -> str:
-        """The package and its version: `PACKAGE VERSION`."""
-
-
+# What a package provides under a name.
+Named: TypeAlias = "ComponentSpec | Extension | NamedFile"
 Item = TypeVar("Item", bound=Named)
 
 

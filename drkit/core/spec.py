@@ -134,11 +134,6 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 
 
-def relating_rows() -> frozenset[str]:
-    """Return the names that relate rows of a batch to each other."""
-    return frozenset(p.name for p in PROVIDED if p.whole_batch)
-
-
 def engine_names() -> frozenset[str]:
     """Return every built-in name."""
     return frozenset(p.name for p in PROVIDED)
@@ -431,7 +426,7 @@ def scope_problems(kind: Kind, scope: str, receives: Iterable[str]) -> list[str]
             f"scope {scope!r} is unknown{did_you_mean(scope, allowed)} allowed: "
             f"{', '.join(allowed) or f'none, a {kind} has no scope'}"
         ]
-    across = sorted(relating_rows() & set(receives))
+    across = sorted({p.name for p in PROVIDED if p.whole_batch} & set(receives))
     if kind is Kind.LOSS and across and scope != "batch":
         return [f"receives {' and '.join(across)}, which relates rows of the batch to each other: set scope='batch'"]
     return []

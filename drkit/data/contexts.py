@@ -54,7 +54,7 @@ class PretrainingTexts:
         return cls(
             store=open_texts(inputs),
             spans=Spans.open(inputs["spans"]) if "spans" in inputs else None,
-            queries=Queries.open(inputs["queries"]) if "queries" in inputs else None,
+            queries=Queries(inputs["queries"]) if "queries" in inputs else None,
             signals=batch_signals(open_signals(inputs)),
             query_signals=batch_signals(open_signals(inputs, "query-signals")),
         )

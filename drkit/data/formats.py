@@ -175,7 +175,8 @@ def _by_split(
 ) -> dict[str, Path]:
     """Topic or qrels files; one whose name has no split holds the topics of all splits, or the judgements of test."""
     role = names[0]
-    found = {split: _trec_file(getattr(config, f"{split}_{role}"), formats) for split in SPLITS}
+    given = {split: getattr(config, f"{split}_{role}") for split in SPLITS}
+    found = {split: require_file(path, "collection trec", formats) if path else None for split, path in given.items()}
     if folder:
         common = find_file(folder, names, formats=formats)
         for split in SPLITS:
@@ -183,10 +184,6 @@ def _by_split(
             if role == "topics" or split == "test":
                 found[split] = found[split] or common
     return {split: path for split, path in found.items() if path}
-
-
-def _trec_file(path: str, formats: tuple[str, ...]) -> Path | None:
-    return require_file(path, "collection trec", formats) if path else None
 
 
 _TEVATRON_FORMATS = (".jsonl",)

@@ -20,9 +20,9 @@ from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import ID_COLUMNS, SPLIT_NAMES, PassageColumns, Splits, judged_queries, words_of
 from drkit.data.columns import PairColumns
-from drkit.data.pairs import PairTables, Rows, TableCollection
+from drkit.data.pairs import PairTables, Rows, TableCollection, read_files
 from drkit.data.qrels import parse_relevance
-from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind, read_rows
+from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind
 from drkit.data.specs import HfConfig
 from drkit.data.topics import query_of
 from drkit.errors import DrkitError, import_extra
@@ -196,12 +196,7 @@ def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str,
         words = words_of(path.name)
         split = next((split for split, names in SPLIT_NAMES.items() if words & {*names}), "train")
         found.setdefault(split, []).append(path)
-    return {split: partial(_read_files, paths, columns) for split, paths in found.items()}
-
-
-def _read_files(paths: list[Path], columns: PairColumns | None) -> Iterator[Row]:
-    for path in paths:
-        yield from read_rows(path, columns or _HEADER)
+    return {split: partial(read_files, paths, columns or _HEADER) for split, paths in found.items()}
 
 
 def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:

@@ -18,7 +18,7 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
 from drkit.data.columns import Pair, PairColumns, is_table
-from drkit.data.rows import FORMATS, FileRange, Row, file_kind, read_rows, require_file
+from drkit.data.rows import FORMATS, Columns, FileRange, Row, file_kind, read_rows, require_file
 from drkit.data.specs import PairsConfig
 from drkit.errors import DrkitError
 
@@ -152,7 +152,7 @@ class PairsCollection(TableCollection):
         self._files = _split_files(config)
         columns = PairColumns(config)
         split_rules = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
-        sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
+        sources = {split: partial(read_files, paths, columns) for split, paths in self._files.items()}
         self.tables = PairTables(sources, columns, split_rules)
 
     def files(self) -> Iterable[Path]:
@@ -160,7 +160,8 @@ class PairsCollection(TableCollection):
         return (path for paths in self._files.values() for path in paths)
 
 
-def _read_files(paths: list[Path], columns: PairColumns) -> Iterator[Row]:
+def read_files(paths: list[Path], columns: Columns) -> Iterator[Row]:
+    """Stream the rows of files, one after the other; see `read_rows`."""
     for path in paths:
         yield from read_rows(path, columns)
 

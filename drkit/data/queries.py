@@ -220,10 +220,12 @@ def _slices(given: GivenQueries | None, indices: NDArray[np.int64]) -> list[Slic
 
 
 class Queries:
-    """Candidate queries of every text; memory-mapped, picklable.
+    """Candidate queries of every text, as `write_candidates` wrote them to a folder; memory-mapped, picklable.
 
     `store`: all of them, tokenised. `offsets` i64[texts + 1]: those of text i are at offsets[i] .. offsets[i + 1], at
     least one.
+
+    Raises DrkitError if they are missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -231,11 +233,6 @@ class Queries:
         self.store = TokenStore.open(self.folder)
         counts = Arrays(self.folder / FILE)["counts"]
         self.offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-
-    @classmethod
-    def open(cls, folder: Path) -> Queries:
-        """Open what `write_candidates` wrote to `folder`. Raises DrkitError if it is missing."""
-        return cls(folder)
 
     def __reduce__(self) -> tuple[type[Queries], tuple[Path]]:
         return Queries, (self.folder,)

@@ -64,7 +64,7 @@ def toy_pretraining_texts(store: TokenStore, signals: Mapping[str, SignalValues]
         spans.append(documents=zeros, begins=zeros, ends=zeros)
     with ArrayWriter(folder / QUERIES, {"counts": np.int32}) as queries:
         queries.append(counts=ones)
-    return PretrainingTexts(store, Spans.open(folder), Queries.open(folder), signals, signals)
+    return PretrainingTexts(store, Spans.open(folder), Queries(folder), signals, signals)
 
 
 def require_contexts(found: Any, tokens: TokenBatch, name: str) -> TokenBatch:

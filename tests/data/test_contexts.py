@@ -35,7 +35,7 @@ def inputs(real_texts, tokenizer, tmp_path_factory):
     grams = count(store, run / "counts", workers=1)
     weighed = importance(store, grams, run / "importance")
     write_candidates(store, weighed, tokenizer, run / "queries", count=4, max_length=16)
-    importance(Queries.open(run / "queries").store, grams, run / "of-queries")
+    importance(Queries(run / "queries").store, grams, run / "of-queries")
     return found
 
 
@@ -111,7 +111,7 @@ def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
 
 
 def test_a_text_gets_each_of_its_candidates(inputs):
-    contexts, queries = Opened(inputs, "query"), Queries.open(inputs["queries"])
+    contexts, queries = Opened(inputs, "query"), Queries(inputs["queries"])
     index = int(np.diff(queries.offsets).argmax())
     candidates = [content(queries.store, q) for q in range(queries.offsets[index], queries.offsets[index + 1])]
     assert len(candidates) >= 3

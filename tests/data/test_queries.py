@@ -165,7 +165,7 @@ def test_texts_get_their_given_queries_and_the_others_their_own(store, weighed, 
     given, counts = tokenise_given(pairs, NamedTexts(corpus), tokenizer, tmp_path / "given", max_length=16)
     assert counts == {"given": 9, "unknown": 1}
     counts = write_candidates(store, weighed, tokenizer, tmp_path, count=3, max_length=16, given=given)
-    queries = Queries.open(tmp_path)
+    queries = Queries(tmp_path)
     assert counts == {"texts": len(store), "queries": len(queries.store), "extractive": len(store) - 2, "surplus": 2}
     assert len(queries) == len(store)
     ids = [content(queries.store, index) for index in range(len(queries.store))]
@@ -370,6 +370,6 @@ def test_given_queries_keep_their_order_in_a_text(store, weighed, tokenizer, tmp
     tokenise(((w, w) for w in words), tokenizer, tmp_path / "given", max_length=16)
     given = GivenQueries(TokenStore.open(tmp_path / "given"), np.array([2, 0, 2, 2]))
     write_candidates(store, weighed, tokenizer, tmp_path, count=5, max_length=16, given=given)
-    queries = Queries.open(tmp_path)
+    queries = Queries(tmp_path)
     mine = [content(queries.store, index) for index in range(queries.offsets[2], queries.offsets[3])]
     assert mine == [tokenizer(w, add_special_tokens=False)["input_ids"] for w in ("one", "three", "four")]

@@ -109,7 +109,7 @@ def test_contexts_carry_their_own(real_texts, tokenizer, tmp_path):
     store, spans = TokenStore.open(tmp_path / "spans"), Spans.open(tmp_path / "spans")
     signals = every_kind(store, tmp_path / "signals")
     write_candidates(store, signals["ids"], tokenizer, tmp_path / "queries", count=3, max_length=16)
-    queries = Queries.open(tmp_path / "queries")
+    queries = Queries(tmp_path / "queries")
     of_queries = every_kind(queries.store, tmp_path / "of-queries")
     texts = PretrainingTexts(store, spans, queries, signals, of_queries)
     tokens = texts.batch(np.arange(len(store))[:24])

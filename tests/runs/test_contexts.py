@@ -195,7 +195,7 @@ def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
     # What was generated is a file like any other.
     path = tmp_path / "whole/queries/queries.jsonl"
     read, _ = run(texts, tmp_path / "read", f"queries=file:{path}", "candidates=2", context="mixed")
-    ours, theirs = (Queries.open(tmp_path / name / "queries") for name in ("whole", "read"))
+    ours, theirs = (Queries(tmp_path / name / "queries") for name in ("whole", "read"))
     assert np.array_equal(ours.store.flat_ids, theirs.store.flat_ids)
     assert np.array_equal(ours.offsets, theirs.offsets)
     assert read["queries"].metrics == done["queries"].metrics

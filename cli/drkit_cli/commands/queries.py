@@ -52,16 +52,14 @@ def queries(
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q.jsonl
     """
-    from drkit.commands import generate_queries
+    from drkit.commands import NamedCollection, generate_queries
     from drkit.core.engine import open_engine
-    from drkit.core.registry import installed
     from drkit.data.generation import Sampling
-    from drkit.recipe.compose import ComposeRequest
 
-    request = ComposeRequest(collection=collection, settings=settings)
+    passages = NamedCollection(collection or "pydocs", settings)
     with open_engine(engine) as opened, show_progress(1) as progress:
         done = generate_queries(
-            request, model, output, sampling=Sampling(**sampling), parts=installed(), progress=progress, engine=opened
+            passages, model, output, sampling=Sampling(**sampling), progress=progress, engine=opened
         )
     if done:
         print_result({"file": done}, lambda: echo(f"queries  {done}"))
