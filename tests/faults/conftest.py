@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_faults import compose
 from tests.warm import ROOT, WarmProcess
 
 
@@ -62,3 +63,19 @@ def beir(tmp_path_factory):
         rows = [f"q{t}\td{t + 10 * n}\t1" for t in topics for n in range(2)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
     return folder
+
+
+@pytest.fixture(scope="package")
+def finished(server, beir, tmp_path_factory):
+    """An uninterrupted run of each recipe: (folder, number of its operations), made when asked for."""
+    made = {}
+
+    def finish(name):
+        if name not in made:
+            run = tmp_path_factory.mktemp("whole") / name
+            result = server.drkit(*compose(name, beir, run), root=run)
+            assert result["code"] == 0, result["output"]
+            made[name] = run, result["operations"]
+        return made[name]
+
+    return finish

@@ -11,12 +11,10 @@ DAYS = 2 * 24 * 3600
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6])
-def test_a_run_resumed_two_days_earlier_ends_as_one_without(server, beir, tmp_path, part):
+def test_a_run_resumed_two_days_earlier_ends_as_one_without(server, beir, finished, tmp_path, part):
     """What the killed run left is from the future: newer checkpoints are not deleted, nor older ones preferred."""
-    whole, run = tmp_path / "whole", tmp_path / "killed"
-    result = server.drkit(*compose("ance", beir, whole), root=whole)
-    assert result["code"] == 0, result["output"]
-    at = int(part * result["operations"]) + random.Random(SEED).randint(0, 20)
+    (whole, operations), run = finished("ance"), tmp_path / "killed"
+    at = int(part * operations) + random.Random(SEED).randint(0, 20)
     assert_ends_well(server.drkit(*compose("ance", beir, run), root=run, at=at, error=KILL), KILL, at)
     assert not (run / "report").exists()
     for path in (run, *run.rglob("*")):

@@ -92,22 +92,6 @@ def assert_ends_well(result, error, where):
     assert sum(line.startswith("error") for line in output.splitlines()) == 1, (where, output)
 
 
-@pytest.fixture(scope="module")
-def finished(server, beir, tmp_path_factory):
-    """An uninterrupted run of each recipe: (folder, number of its operations), made when asked for."""
-    made = {}
-
-    def finish(name):
-        if name not in made:
-            run = tmp_path_factory.mktemp("whole") / name
-            result = server.drkit(*compose(name, beir, run), root=run)
-            assert result["code"] == 0, result["output"]
-            made[name] = run, result["operations"]
-        return made[name]
-
-    return finish
-
-
 def interrupt(server, arguments, run, operations, rng, faults):
     """Run with up to `faults` faults in a row; returns how many there were."""
     for done in range(faults):

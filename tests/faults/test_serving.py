@@ -15,18 +15,15 @@ from http.client import HTTPException
 import pytest
 
 from drkit.core.files import is_temporary
-from tests.faults.test_faults import ERRORS, FAULTS, KILL, SEED, assert_ends_well, compose, contents
+from tests.faults.test_faults import ERRORS, FAULTS, KILL, SEED, assert_ends_well, contents
 
 QUERY = "my own words of topic3"
 JUDGED = "<b>relevant, grade 1</b>"
 
 
-@pytest.fixture(scope="module")
-def run(server, beir, tmp_path_factory):
-    made = tmp_path_factory.mktemp("whole") / "run"
-    result = server.drkit(*compose("ance", beir, made), root=made)
-    assert result["code"] == 0, result["output"]
-    return made
+@pytest.fixture
+def run(finished):
+    return finished("ance")[0]
 
 
 class Page:

@@ -20,16 +20,19 @@ from drkit.core.spec import Kind
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
 from drkit.errors import DrkitError
+from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.schema import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 from drkit.train.acceleration import attending, compile_layers, compile_options, transformer_layers
 from drkit.train.arguments import problems
 from drkit.train.batches import Schedule
+from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import AutoEncoder, Term
 from drkit.train.trainer import train, training_arguments
 from tests.encoders.toys import NAMES, tiny
 from tests.runs.every_loss import batch_of, module_of
-from tests.runs.test_gradients import auto_encoder, masked, paired_batch, taken
+from tests.runs.test_gradients import close, masked, pairs_batch, taken
+from tests.runs.test_loss_gradients import one_graph
 
 SPLIT, TRACED = {"torch_compile_backend": "eager"}, {"torch_compile_backend": "aot_eager"}
 COMPILED = {"torch_compile": True}
@@ -150,27 +153,21 @@ def test_traced_fine_tuning_has_the_weights_of_an_eager_one(tmp_path, name, chun
 
 @pytest.mark.parametrize("options", [SPLIT, pytest.param(COMPILED, marks=pytest.mark.slow)])
 def test_chunks_are_computed_again_with_the_same_dropout(options):
-    """Row by row: the gradients are those of a forward pass with these random numbers, whatever draws them."""
-    module, batch = auto_encoder(dropout=0.2).train(), paired_batch()
+    """The gradients are those of one graph with these random numbers, whatever draws them."""
+    contrast = ContrastiveLoss(ContrastiveConfig(temperature=0.2))
+    module, batch = BiEncoder(toy_encoder(layers=1, dropout=0.2), contrast).train(), pairs_batch()
     compile_layers(module, compile_options(options))
-    found = []
-    for _ in range(2):
-        torch.manual_seed(11)
-        loss, _, gradients = taken(module, batch, 8)
-        found.append((loss, gradients))
     torch.manual_seed(12)
-    other, _, _ = taken(module, batch, 8)
-    assert torch.equal(found[0][0], found[1][0])
-    assert float(other) != float(found[0][0]), "dropout is on"
+    other, *_ = taken(module, batch, 2)
+    torch.manual_seed(11)
+    loss, _, found = taken(module, batch, 2)
+    assert float(other) != float(loss), "dropout is on"
     torch.manual_seed(11)
     module.zero_grad()
-    outs = [module(**part) for part in module.chunks(batch, 8)]
-    rows = {n: torch.cat([out[f"rows.{n}"] for out in outs]) for n in ("encoder.bottleneck", "encoder.partners")}
-    expected = module.compare(rows)[0]
-    for name, weight in module.weights.items():
-        count = sum(int(out[f"items.{name}"]) for out in outs)
-        expected = expected + weight * sum(out[f"loss.{name}"] * int(out[f"items.{name}"]) / count for out in outs)
-    assert float(found[0][0]) == pytest.approx(float(expected.detach()), rel=1e-4)
+    expected = one_graph(module, module.chunks(batch, 2))
+    expected.backward()
+    assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-4)
+    close(found, {n: p.grad for n, p in module.named_parameters() if p.grad is not None})
 
 
 def test_a_traced_training_resumes_to_the_weights_of_an_uninterrupted_one(tmp_path):
@@ -187,10 +184,10 @@ def test_a_traced_training_resumes_to_the_weights_of_an_uninterrupted_one(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles C++")
-@pytest.mark.parametrize("bf16", [False, True])
-def test_a_compiled_pre_training_has_the_weights_of_an_eager_one(tmp_path, bf16):
+@pytest.mark.parametrize(("options", "bf16"), [(COMPILED, False), (TRACED, True)], ids=["compiled", "traced bf16"])
+def test_a_compiled_pre_training_has_the_weights_of_an_eager_one(tmp_path, options, bf16):
     eager, compiled = rebuilding(), rebuilding()
-    for module, arguments in ((eager, {}), (compiled, COMPILED)):
+    for module, arguments in ((eager, {}), (compiled, options)):
         settings = {"bf16": bf16, "learning_rate": 0.1, "arguments": {"optim": "sgd", **arguments}}
         go(module, tmp_path / str(len(arguments)), **settings)
     assert changed(rebuilding(), compiled)

@@ -255,7 +255,7 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     run = tmp_path / "killed"
     arguments = ["compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run]
     rng = random.Random(3)
-    assert _kill_at_random(arguments, [rng.uniform(0.5, 2.5) for _ in range(10)]) > 1
+    assert _kill_at_random(arguments, [rng.uniform(0.5, 2.5) for _ in range(6)]) > 1
     drkit(*arguments)
     for stage in STAGES:
         assert read_manifest(run / stage) is not None
