@@ -1,9 +1,9 @@
 """Which words are hidden: stop-words or important ones, by masker; CDMAE's figures 2 and 3a on a collection.
 
-    python benchmarks/masked_words.py [--collection NAME[:VALUE] ..] [--plot docs/img/masked-words.png] [--json FILE]
+    python benchmarks/masked_words.py --work FOLDER [--collection NAME[:VALUE] ..] [--plot FILE.png] [--json FILE]
 
 Prints a table a collection (pydocs where none is named) and plots the first. Vocabulary and n-gram counts are made
-once, in the cache of `drkit inspect`; then it takes about half a minute a collection.
+once, in the work folder; then it takes about half a minute a collection.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from attrs import frozen
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
-from drkit.recipe.compose import ComposeRequest
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
 from drkit_report.inspect.hidden import TENTHS, HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
-from drkit_report.inspect.source import collection_source
+from drkit_report.inspect.source import COUNTS_STAGE, TextSource
 
 TEXTS, DRAWS = 4000, 400
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -38,10 +40,14 @@ class Texts:
     sample: TextSample
 
 
-def opened(collection: str) -> Texts:
-    parts = installed()
-    source = collection_source(ComposeRequest(masker="pmi", collection=collection), parts).finish(parts, Silent())
-    return Texts(collection.rpartition("/")[2], TextSample.of(source, TEXTS))
+def opened(collection: str, work: Path) -> Texts:
+    """Open a collection's texts, after the stages of a run up to its n-gram counts."""
+    parts, name = installed(), collection.rpartition("/")[2]
+    recipe = compose(ComposeRequest(masker="pmi", collection=collection), parts)
+    stages = plan(recipe, parts.registry).stages
+    last = [stage.name for stage in stages].index(COUNTS_STAGE)
+    execute(stages[: last + 1], work / name, recipe, registry=parts.registry, progress=Silent())
+    return Texts(name, TextSample.of(TextSource(work / name, recipe), TEXTS))
 
 
 def maskers(texts: Texts) -> dict[str, Any]:
@@ -155,13 +161,14 @@ def color(label: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--collection", action="append", help="pydocs, beir:FOLDER ..; several are allowed")
+    parser.add_argument("--work", type=Path, required=True, help="folder for vocabularies and counts")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     kept = {}
     for place, collection in enumerate(options.collection or ["pydocs"]):
-        texts = opened(collection)
+        texts = opened(collection, options.work)
         found, own = look(texts), texts.sample.common_share
         print_table(texts, found, own)
         if options.plot and place == 0:

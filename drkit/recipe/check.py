@@ -195,13 +195,18 @@ def _architecture_problems(recipe: Recipe) -> Iterator[str]:
 _DECIDED = ("model_type", "vocab_size", "pad_token_id", "max_position_embeddings", "attn_implementation")
 
 
-def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what cannot copy layers that are not built like BERT's."""
-    what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
+def _start_problems(recipe: Recipe, what: str) -> Iterator[str]:
+    """Yield the decoders that start from the encoder's layers; what: why they cannot."""
     for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
         if getattr(task.decoder.config, "init", "") == "encoder-tail":
             path = f"pretrain.decoders.{name}.decoder"
             yield f"{what}, so a decoder cannot start from them: --set {path}.init=random @ {path}"
+
+
+def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what cannot copy layers that are not built like BERT's."""
+    what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
+    yield from _start_problems(recipe, what)
     if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
         yield f"{what}, so a re-ranker cannot repeat them: --set reranker.layers=0 @ reranker.layers"
 
@@ -214,13 +219,7 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
-    for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
-        if getattr(task.decoder.config, "init", "") == "encoder-tail":
-            path = f"pretrain.decoders.{name}.decoder"
-            yield (
-                "a static encoder (encoder.layers = 0) has no layers that a decoder could start from: "
-                f"--set {path}.init=random @ {path}"
-            )
+    yield from _start_problems(recipe, "a static encoder (encoder.layers = 0) has no layers")
     if recipe.reranker and recipe.reranker.pretrained is None:
         yield (
             "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "

@@ -38,14 +38,6 @@ _LOGGER = logging.getLogger(__name__)
 _LONGEST_TEXT = 8192
 # Tables and lists in one another; recipes have at most five.
 _DEEPEST = 50
-# What a file cannot have, because a recipe is complete; and what to write instead.
-_LAYERS = {
-    "like": "a recipe is complete. Start from a copy (`drkit show recipe {0} > my.toml`), or write what differs on the "
-    "command line: `drkit compose --paper {0} --set PATH=VALUE`",
-    "pipeline": "a recipe is complete. Copy the pipeline's tables (`drkit show pipeline {0}`), or choose it on the "
-    "command line: `drkit compose --pipeline {0}`",
-    "small": "the small scale is a file of its own, NAME-small.toml beside NAME.toml",
-}
 
 
 def read_recipe(path: Path, registry: Registry) -> Recipe:
@@ -81,10 +73,6 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: str = "recipe") -> Recipe:
     """Build a recipe from plain data. Raises ProblemsError that lists every problem with its path."""
-    if layers := [key for key in _LAYERS if key in table]:
-        raise ProblemsError(
-            subject, [f"{key!r} is not supported: {_LAYERS[key].format(table[key])} @ {key}" for key in layers]
-        )
     try:
         return recipe_converter(registry).structure(table, Recipe)
     except (BaseValidationError, DrkitError, ValueError, TypeError) as error:

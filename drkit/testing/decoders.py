@@ -15,7 +15,6 @@ from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
 from drkit.testing.collections import toy_signals
-from drkit.testing.gradients import check_gradients
 from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
@@ -251,3 +250,34 @@ def check_decoder_gradients(
     require(pieces, f"{title}: none of its outputs carries a gradient; do not detach what the decoder computes")
     total = torch.stack(pieces).sum()
     check_gradients(title, total, [inputs.encoded.bottleneck], decoder, what="the bottleneck", also=also)
+
+
+def check_gradients(
+    title: str,
+    value: Tensor,
+    inputs: Sequence[Tensor],
+    module: Any,
+    *,
+    what: str = "its inputs",
+    also: Sequence[Tensor] = (),
+) -> None:
+    """Check the gradient of a scalar: it is finite, and reaches one of `inputs` and every weight of `module`.
+
+    It may be zero at the start for some of them, as behind a weight that starts from zero, but not for all. what: the
+    inputs, in words. also: tensors that it need not reach. There is only one backward pass, because torch's fused
+    cross-entropy allows no second one. Raises ContractError, with `title` first.
+    """
+    named = module.named_parameters() if isinstance(module, nn.Module) else ()
+    weights = {name: weight for name, weight in named if weight.requires_grad}
+    found = torch.autograd.grad(value, [*inputs, *weights.values(), *also], allow_unused=True)
+    reached, own = found[: len(inputs)], found[len(inputs) : len(inputs) + len(weights)]
+    is_reached = any(gradient is not None for gradient in reached)
+    is_zero = not any(gradient is not None and bool(gradient.any()) for gradient in (*reached, *own))
+    require(is_reached and not is_zero, f"{title}: no gradient reaches {what}")
+    finite = all(gradient is None or bool(gradient.isfinite().all()) for gradient in found)
+    require(finite, f"{title}: a gradient of the loss is nan or infinite, expected finite numbers")
+    idle = [name for name, gradient in zip(weights, own, strict=True) if gradient is None]
+    require(
+        not idle,
+        f"{title}: no gradient reaches its own weights {', '.join(idle)}; use them, or set requires_grad to False",
+    )

@@ -19,8 +19,7 @@ from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
 from drkit.data.values import PAIR, PASSAGE
 from drkit.recipe.parts import columns_of
 from drkit.testing.collections import toy_signals
-from drkit.testing.decoders import toy_outputs
-from drkit.testing.gradients import check_gradients
+from drkit.testing.decoders import check_gradients, toy_outputs
 from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
 from drkit.recipe.schema import Choice, Training
 from drkit.train.batches import Example
+from drkit.train.columns import StoredColumn
 from drkit.train.gradients import ROWS, Rows, padding_of
 
 if TYPE_CHECKING:
@@ -200,20 +201,6 @@ def schedule_lengths(pairs: TrainingPairs) -> NDArray[np.int32]:
     return np.zeros(len(pairs), dtype=np.int32)
 
 
-class ColumnValues(Protocol):
-    """The values of a column, by index in the stores."""
-
-    @property
-    def per(self) -> str:
-        """What has a value: a `query`, a `passage`, or a `pair` of both."""
-
-    def lookup(self, query_index: int, passages: Indices) -> NDArray[Any]:
-        """Return the values [n] of passages i64[n] for a query."""
-
-    def lacks(self, query_index: int, passages: Indices) -> NDArray[np.bool_]:
-        """Return which passages i64[n] have no value for a query, bool[n]."""
-
-
 @frozen(eq=False)
 class PairCollator:
     """Turns (epoch, query) pairs into token batches: each query with one positive and up to `negatives` hard negatives.
@@ -229,7 +216,7 @@ class PairCollator:
     passages: TokenStore
     negatives: int
     seed: int
-    columns: Mapping[str, ColumnValues] = field(factory=dict)
+    columns: Mapping[str, StoredColumn] = field(factory=dict)
     refreshed: Callable[[int], Sequence[Indices]] | None = None
     self_passages: Indices | None = None
 
@@ -266,7 +253,7 @@ class PairCollator:
         return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
 
 
-def column_tensor(column: ColumnValues, queries: Indices, passages: Indices, groups: Indices) -> Tensor:
+def column_tensor(column: StoredColumn, queries: Indices, passages: Indices, groups: Indices) -> Tensor:
     """Return the values of a batch: [Q] of queries i64[Q], [P] of passages i64[P], or [Q,G] of groups i64[Q,G].
 
     groups: the rows of each query's own passages, padded with -1; padding is NaN, -1 or False.

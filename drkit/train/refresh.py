@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,16 +75,6 @@ class ChainMiner:
             remove_folder(old)
 
 
-class CurrentMiner(Protocol):
-    """Mines with the model in training."""
-
-    def mine(self) -> Iterable[Mined]:
-        """Mine negatives for every query with the current model."""
-
-    def models(self) -> dict[str, str]:
-        """Return hashes of the models that are used for mining."""
-
-
 class Refresher(TrainerCallback):  # type: ignore[misc]
     """Mines negatives before the first step of every `every`-th epoch, and keeps them in `folder`.
 
@@ -96,7 +86,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
 
     def __init__(
         self,
-        miner: CurrentMiner,
+        miner: ChainMiner,
         corpus: StoredCorpus,
         *,
         folder: Path,

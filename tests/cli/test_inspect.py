@@ -1,9 +1,8 @@
-"""`drkit inspect`: what it shows, as text, as a page and as data; and what it says where it cannot."""
+"""`drkit inspect`: what it shows, as text and as data; and what it says where it cannot."""
 
 import io
 import re
 import shutil
-from html.parser import HTMLParser
 
 import attrs
 import pytest
@@ -17,8 +16,8 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit_report.inspect.masks import Draw, inspect_mask
-from drkit_report.inspect.source import collection_source, run_source
-from drkit_report.inspect.words import inspect_words, recipes_with_words
+from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
+from drkit_report.inspect.words import inspect_words
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
 SMALL = (PACKAGES, "encoder.vocab_size=600")
@@ -38,16 +37,18 @@ def drkit(run_drkit, monkeypatch):
     return call
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+def counted_texts(request, run):
+    """The source of a run that has got as far as its n-gram counts."""
+    recipe = compose(request, installed())
+    stages = plan(recipe, installed().registry).stages
+    last = [stage.name for stage in stages].index(COUNTS_STAGE)
+    execute(stages[: last + 1], run, recipe, registry=installed().registry, progress=Silent())
+    return TextSource(run, recipe)
 
 
 @pytest.fixture(scope="module")
-def source(cache):
-    return collection_source(ComposeRequest(masker="pmi", settings=SMALL), installed(), cache=cache).finish(
-        installed(), Silent()
-    )
+def source(tmp_path_factory):
+    return counted_texts(ComposeRequest(masker="pmi", settings=SMALL), tmp_path_factory.mktemp("runs") / "pmi")
 
 
 @pytest.fixture(scope="module")
@@ -77,30 +78,6 @@ def bag_of_words(tmp_path_factory):
     last = [stage.name for stage in stages].index("pretrained")
     execute(stages[: last + 1], run, recipe, registry=installed().registry, progress=Silent())
     return run
-
-
-class Page(HTMLParser):
-    """The texts of a page by the class of their element, and whether it fetches anything."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.fetched, self._open = {}, [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        named = dict(attributes)
-        self.fetched += [named[key] for key in ("src", "href") if key in named]
-        self.fetched += [tag] if tag in ("script", "link", "iframe") else []
-        if tag != "meta":
-            self._open.append(named.get("class", tag))
-
-    def handle_endtag(self, tag):
-        self._open.pop()
-
-    def handle_data(self, data):
-        if self._open:
-            self.found.setdefault(self._open[-1], []).append(data)
 
 
 # ------------------------------------------------------------------ inspect mask, as data
@@ -241,46 +218,17 @@ def test_a_terminal_gets_colours(counted, source):
     assert "\x1b[7m" in screen.export_text(styles=True), "hidden tokens are reversed"
 
 
-def test_the_page_shows_the_same_escaped_and_fetches_nothing(drkit, counted, tmp_path):
-    text = TEXT + ' <script>alert("x")</script>'
-    code, out, _ = drkit("inspect", "mask", text, "--run", counted, "--html", tmp_path / "deep" / "mask.html")
-    assert code == 0
-    raw = (tmp_path / "deep" / "mask.html").read_text(encoding="utf-8")
-    page = Page(raw)
-    assert not page.fetched
-    assert "<script" not in raw
-    assert "color-scheme: light dark" in raw
-    assert "name" in page.found["heat"]
-    assert out.count("[_]") == page.found["masked"].count("[_]") + 1, "once more in the legend"
-
-
-def test_a_collection_is_counted_once(drkit, cache, monkeypatch, counted):
-    monkeypatch.setenv("DRKIT_CACHE", str(cache))
-    settings = [f"--set={setting}" for setting in SMALL]
-    before = sorted(cache.rglob("manifest.json"))
-    times = [path.stat().st_mtime_ns for path in before]
-    code, out, err = drkit("inspect", "mask", TEXT, "--masker", "pmi", *settings)
-    assert (code, err) == (0, "")
-    assert "importance" in out
-    code, _, _ = drkit("inspect", "mask", TEXT, "--masker", "uniform", "--collection", "pydocs", *settings)
-    assert code == 0
-    assert sorted(cache.rglob("manifest.json")) == before
-    assert [path.stat().st_mtime_ns for path in before] == times
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["", "--masker", "pmi"], "an argument is empty"),
+        (["", "--run", "RUN"], "an argument is empty"),
         (["   ", "--run", "RUN"], "the text is empty"),
-        (["text", "--masker", "pmii"], "did you mean 'pmi'"),
+        (["text", "--run", "RUN", "--masker", "pmii"], "did you mean 'pmi'"),
         (["text", "--run", "/no/run"], "run not found: /no/run"),
-        (["text", "--run", "RUN", "--collection", "pydocs"], "not both"),
         (["text", "--run", "RUN", "--set", "masker.sigm=1"], "did you mean 'sigma'"),
         (["text", "--run", "RUN", "--set", "masker.sigma=-1"], "sigma"),
         (["text", "--run", "RUN", "--set", "masker.window=3"], "were made with window 4"),
-        (["text", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
-        (["text", "--run", "UNCOUNTED", "--masker", "pmi"], "--collection pydocs"),
+        (["text", "--run", "UNCOUNTED", "--masker", "pmi"], "composed with --masker pmi"),
         (["\u4f60\u597d", "--run", "RUN"], "no words"),
         (["text", "--run", "RUN", "--set", "pretrain.decoders.main.context=span"], "--context TEXT"),
     ],
@@ -337,30 +285,19 @@ def inputs_of(vector, encoding):
     return DecoderInput(encoded=Encoded(bottleneck=vector, hidden=vector[:, None]), tokens=tokens, view=None)
 
 
-def test_words_are_printed_and_written_as_a_page(drkit, bag_of_words, tmp_path):
-    page = tmp_path / "words.html"
-    code, out, _ = drkit("inspect", "words", TEXT, "--run", bag_of_words, "--top", 7, "--html", page)
+def test_words_are_printed(drkit, bag_of_words):
+    code, out, _ = drkit("inspect", "words", TEXT, "--run", bag_of_words, "--top", 7)
     assert code == 0
     assert "7 most probable words of" in out
     assert "per cent" in out
     assert "\x1b" not in out
-    shown = Page(page.read_text(encoding="utf-8"))
-    assert not shown.fetched
-    assert "logger" in shown.found["heat"]
-    assert page.read_text(encoding="utf-8").count("<tr>") == 7
 
 
 def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
     code, _, err = drkit("inspect", "words", TEXT, "--run", counted)
     assert code == 2
     assert "predicts words (decoders: 'enhanced')" in err
-    assert "cpdae" in err
+    assert "--decoder bow" in err
     code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
     assert code == 2
     assert "the text is empty" in err
-
-
-def test_recipes_with_words_are_those_with_such_a_decoder():
-    found = recipes_with_words(installed())
-    assert "cpdae" in found
-    assert "retromae" not in found

@@ -17,8 +17,6 @@ from drkit.core.escaping import (
     page_templates,
 )
 from drkit.report import Heading, Table, Text, markdown
-from drkit_report.inspect.html import words_page
-from drkit_report.inspect.words import InspectedWords, Word
 
 HOSTILE = (
     "\x1b]0;t\x07\x1b[2J\x9b1m\u202e\r<script>x</script><img src=x onerror=y> [l](javascript:z) ![i](http://t/) |`c`"
@@ -85,14 +83,6 @@ def test_numbers_that_are_not_finite_are_null_for_a_browser():
         "y": [None, None, None, 0.5, 2],
         "n": {"mean": None},
     }
-
-
-@given(anything)
-def test_the_page_of_inspect_has_only_its_own_tags(text):
-    word = Word(text, 0.5)
-    pages = [words_page(InspectedWords((each,), (each,), 1.0, 1)) for each in (word, Word("a", 0.5))]
-    assert Tags(pages[0]).tags == Tags(pages[1]).tags
-    assert not ACTS.search(pages[0])
 
 
 @given(anything)

@@ -341,22 +341,6 @@ def installed_with(folder, **texts):
     return evolve(PARTS, recipes=NameTable("recipe", [*PARTS.recipes.items(), *mine]))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('like = "retromae"', r"drkit show recipe retromae > my\.toml"),
-        ('pipeline = "two-stage"', "--pipeline two-stage"),
-        ("[small.pretrain]\nmax_steps = 3", r"NAME-small\.toml"),
-    ],
-)
-def test_a_recipe_that_leaves_settings_to_another_file_is_refused(text, said, tmp_path):
-    parts = installed_with(tmp_path, mine=text)
-    with pytest.raises(ProblemsError, match=said):
-        compose(ComposeRequest(paper="mine"), parts)
-    with pytest.raises(ProblemsError, match=said):
-        read_recipe(tmp_path / "mine.toml", REGISTRY)
-
-
 def test_a_copy_of_a_recipe_is_a_recipe(tmp_path):
     shown = PARTS.recipe("retromae").text(small=True).replace("ratio = 0.3", "ratio = 0.2")
     own, retromae = (

@@ -177,7 +177,7 @@ def test_every_recipe_goes_with_it(paper):
         (("encoder.pooling=max",), {}, "no 'max' pooling; use mean or weighted"),
         (("encoder.pooling=weighted", "finetune.loss.similarity=dot"), {}, "needs vectors of length 1"),
         (("encoder.lm_head=transform",), {}, "only the LM head 'tied'"),
-        ((), {"paper": "simlm"}, "no layers that a decoder could start from"),
+        ((), {"paper": "simlm"}, "no layers, so a decoder cannot start from them"),
         ((), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
     ],
 )

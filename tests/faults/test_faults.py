@@ -121,12 +121,12 @@ def test_a_run_with_faults_ends_as_one_without(server, beir, finished, tmp_path,
         assert [path for path in found if found[path] != expected[path]] == [], chain
 
 
-def commands(run, texts, beir, scorer, generator, out):
+def commands(run, beir, scorer, generator, out):
     """Arguments of every command that writes files, in an order in which each finds what it reads.
 
-    run, texts: runs with and without fine-tuning; scorer, generator: folders of models.
+    run: a run with fine-tuning; scorer, generator: folders of models.
     """
-    collection, text = ("--collection", f"beir:{beir}"), "what is topic1 about"
+    collection = ("--collection", f"beir:{beir}")
     return {
         "compose": ["compose", *collection, "--dry-run", "-o", out / "recipe.toml"],
         "encode": ["encode", "--encoder", run, *collection, "--shard-size", 16, "-o", out / "vectors"],
@@ -152,8 +152,6 @@ def commands(run, texts, beir, scorer, generator, out):
         "init": ["init", f"beir:{beir}", "-o", out / "new.toml"],
         "report": ["report", run, "-o", out / "report.html"],
         "new-plugin": ["new-plugin", "mine", "--kind", "masker", "-o", out / "plugin"],
-        "inspect-mask": ["inspect", "mask", text, "--masker", "pmi", *collection, "--html", out / "mask.html"],
-        "inspect-words": ["inspect", "words", text, "--run", texts, "--html", out / "words.html"],
     }
 
 
@@ -166,6 +164,7 @@ def readers(run):
         "show": ["show", "masker", "pmi"],
         "plugins": ["plugins"],
         "doctor": ["doctor"],
+        "inspect": ["inspect", "mask", "what is topic1 about", "--run", run, "--masker", "uniform"],
     }
 
 
@@ -195,11 +194,11 @@ def is_there(name, result):
 
 
 def test_a_command_with_faults_ends_as_one_without(server, beir, finished, scorer, generator, tmp_path):
-    sources = finished("three-stage")[0], finished("texts")[0], beir, scorer, generator
+    sources = finished("three-stage")[0], beir, scorer, generator
     whole, out = tmp_path / "all", tmp_path / "out"  # as long as each other: a recipe's comments are wrapped
     operations = {}
     for name, arguments in commands(*sources, whole).items():
-        result = server.drkit(*arguments, root=whole, DRKIT_CACHE=whole / "cache")
+        result = server.drkit(*arguments, root=whole)
         assert result["code"] == 0, (name, result["output"])
         operations[name] = result["operations"]
     expected, rng = contents(whole), random.Random(f"commands {SEED}")
@@ -208,11 +207,11 @@ def test_a_command_with_faults_ends_as_one_without(server, beir, finished, score
     for name, arguments in commands(*sources, out).items():
         for _ in range(drawn.count(name)):
             at, error = rng.randint(1, operations[name]), rng.choice(ERRORS)
-            result = server.drkit(*arguments, root=out, at=at, error=error, DRKIT_CACHE=out / "cache")
+            result = server.drkit(*arguments, root=out, at=at, error=error)
             if is_there(name, result):
                 break
             assert_ends_well(result, error, f"{name}, operation {at}, {errno.errorcode.get(error, 'kill')}")
-        result = server.drkit(*arguments, root=out, DRKIT_CACHE=out / "cache")
+        result = server.drkit(*arguments, root=out)
         assert result["code"] == 0 or is_there(name, result), (name, result["output"])
     # Nobody resumes a killed command, so what it left half written stays beside its output, under a temporary name.
     found = {path: held for path, held in contents(out).items() if not any(map(is_temporary, folders(out / path)))}
@@ -241,7 +240,7 @@ def test_pruning_with_faults_ends_as_without(server, finished, tmp_path):
 
 
 def test_every_command_is_in_one_of_these_tests(beir, tmp_path):
-    writers = commands(*[tmp_path] * 6).values()
+    writers = commands(*[tmp_path] * 5).values()
     names = {arguments[0] for arguments in (*writers, *readers(tmp_path).values(), compose("ance", beir, tmp_path))}
     # `run` is what `compose` does after it has written the recipe, and `sweep` does both several times; `push` exports
     # and uploads; `serve` runs until it is stopped, and writes judgements through the same functions as the others.

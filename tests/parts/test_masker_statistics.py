@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from drkit.core.draws import Draws
-from drkit.core.progress import Silent
-from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest
 from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
-from drkit_report.inspect.source import TextSource, collection_source
+from drkit_report.inspect.source import TextSource
 from drkit_simlm import GeneratorConfig
 from drkit_simlm.masker import GeneratorMasker
+from tests.cli.test_inspect import counted_texts
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")
@@ -85,8 +84,7 @@ def corpus(request, tmp_path_factory):
     if request.param != "pydocs" and not (SHARED / request.param).is_dir():
         pytest.skip(f"no sample collection: {SHARED / request.param} is not there")
     wanted = ComposeRequest(masker="pmi", collection=name, settings=(setting, "encoder.vocab_size=4000"))
-    made = collection_source(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
-    source = made.finish(installed(), Silent())
+    source = counted_texts(wanted, tmp_path_factory.mktemp("counted"))
     statistics = source.folder / "signal-importance" / "values"
     return Texts(source, TokenStore.open(source.folder / "tokens"), SignalValues.open(statistics))
 

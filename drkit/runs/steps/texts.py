@@ -134,15 +134,10 @@ def tokenise_pseudo_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]
 
 
 def _tokenise_queries(stage: StageRun[QuerySettings], what: str) -> Mapping[str, Any]:
-    queries = read_queries(stage.inputs["queries"])
-    return _tokenise(stage, ((query.query_id, query.text) for query in queries), what, "encoder.query_length")
-
-
-def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
-    settings = stage.settings
-    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    texts = ((query.query_id, query.text) for query in read_queries(stage.inputs["queries"]))
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
-    _record_truncated(stage, counts, what, setting)
+    _record_truncated(stage, counts, what, "encoder.query_length")
     return counts
 
 

@@ -26,7 +26,7 @@ from drkit.core.types import MaskedView, TokenBatch
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
-from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource
+from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource, full_path
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
 
@@ -194,8 +194,7 @@ def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] 
         if wanted is not None:
             raise DrkitError(
                 f"masker {chosen.use!r} needs n-gram counts, but {source.folder} has none, because its recipe's masker "
-                f"does not need them; inspect a collection instead (--collection pydocs, beir:FOLDER), or compose a "
-                f"run with --masker pmi"
+                f"does not need them; inspect a run composed with --masker pmi"
             )
         return
     for name in ("window", "min_count"):
@@ -203,7 +202,7 @@ def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] 
         if expected not in (None, actual):
             raise DrkitError(
                 f"the n-gram counts of {source.folder} were made with {name} {actual}, not masker.{name}={expected}; "
-                f"inspect a collection instead: --collection pydocs --set masker.{name}={expected}"
+                f"inspect a run composed with --set {full_path(f'masker.{name}={expected}')}"
             )
 
 

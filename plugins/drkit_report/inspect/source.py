@@ -1,12 +1,7 @@
-"""The tokenizer and n-gram counts that inspection needs, from a run or a collection.
-
-A finished run has both. For a collection, the first stages of a run (vocabulary, tokens, n-gram counts) are executed in
-a cache folder, which takes seconds for a few thousand texts, and reused the next time.
-"""
+"""The tokenizer and n-gram counts that inspection needs, from the folder of a run."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,13 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import attrs
 from attrs import frozen
 
-from drkit.core.files import digest
-from drkit.core.progress import Progress
 from drkit.core.registry import Installed
-from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.counts import NgramCounts
@@ -28,13 +19,10 @@ from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
-from drkit.recipe.schema import MAIN, Choice, DecoderTask, Pretrain, Recipe
+from drkit.recipe.schema import MAIN, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
-from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
-from drkit.runs.plan import plan
-from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.stages.texts import FITTED
 from drkit.signals.importance import COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
@@ -155,9 +143,7 @@ def run_source(run: Path, parts: Installed, *, masker: str | None = None, settin
     Raises DrkitError if the run does not exist or has no tokenizer, or a setting is invalid.
     """
     if not (run / RECIPE).is_file():
-        raise DrkitError(
-            f"run not found: {run}; create one with `drkit compose`, or inspect a collection: --collection pydocs"
-        )
+        raise DrkitError(f"run not found: {run}; create one with `drkit compose`")
     if read_manifest(run / "vocabulary") is None:
         raise DrkitError(f"{run} has no tokenizer; resume it with `drkit run {run}`")
     table = recipe_table(read_recipe(run / RECIPE, parts.registry))
@@ -172,53 +158,6 @@ def run_source(run: Path, parts: Installed, *, masker: str | None = None, settin
     return TextSource(run, recipe_from_table(table, parts.registry))
 
 
-@frozen
-class CollectionSource:
-    """The vocabulary and n-gram counts of a collection: the recipe and stages that make them, and their folder."""
-
-    recipe: Recipe
-    stages: tuple[Stage[Any], ...]
-    folder: Path
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all stages are finished."""
-        return all(read_manifest(self.folder / stage.name) is not None for stage in self.stages)
-
-    def finish(self, parts: Installed, progress: Progress) -> TextSource:
-        """Execute the stages that are not finished, and open the result."""
-        execute(self.stages, self.folder, self.recipe, registry=parts.registry, progress=progress, redo=True)
-        return TextSource(self.folder, self.recipe)
-
-
-def collection_source(request: ComposeRequest, parts: Installed, *, cache: Path | None = None) -> CollectionSource:
-    """Plan the vocabulary and n-gram counts of a collection, kept in `cache` (`cache_folder()` if None).
-
-    request: as for `drkit compose`. Raises DrkitError if it cannot be composed, or the collection does not exist.
-    """
-    request = attrs.evolve(request, settings=tuple(map(full_path, request.settings)), name="inspected")
-    recipe = compose(request, parts)
-    stages = statistics_stages(recipe, parts)
-    key = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
-    return CollectionSource(recipe, tuple(stages), (cache or cache_folder()) / key[:16])
-
-
-def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
-    """Return the stages of a run up to its n-gram counts, even if the recipe's masker does not need them."""
-    config = parts.registry.get(Kind.MASKER, "pmi").config
-    pretrain = recipe.pretrain
-    if pretrain is not None and COUNTS_STAGE not in {stage.name for stage in plan(recipe, parts.registry).stages}:
-        encoder = attrs.evolve(pretrain.encoder, masker=Choice("pmi", config()))
-        pretrain = attrs.evolve(pretrain, encoder=encoder)
-    planned = {stage.name: stage for stage in plan(attrs.evolve(recipe, pretrain=pretrain), parts.registry).stages}
-    pending, kept = [COUNTS_STAGE], set()
-    while pending:
-        name = pending.pop()
-        kept.add(name)
-        pending += [need for need in planned[name].needs if need not in kept]
-    return [stage for name, stage in planned.items() if name in kept]
-
-
 def full_path(assignment: str) -> str:
     """Expand `masker.sigma=1` to the setting of the decoder's masker; return anything else unchanged.
 
@@ -226,10 +165,3 @@ def full_path(assignment: str) -> str:
     'pretrain.decoders.main.masker.sigma=0.5'
     """
     return f"pretrain.decoders.{MAIN}.{assignment}" if assignment.startswith(("masker.", "masker=")) else assignment
-
-
-def cache_folder() -> Path:
-    """Return the folder for vocabularies and counts of collections: `$DRKIT_CACHE`, or `drkit` in the user's cache."""
-    given = os.environ.get("DRKIT_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else base / "drkit"

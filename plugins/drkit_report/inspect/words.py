@@ -19,12 +19,12 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, TokenBatch
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Pretrain
-from drkit.recipe.toml import parse_toml
 from drkit.runs.manifest import read_manifest
 from drkit.train.checkpoints import DECODER, load_encoder, load_part, part_file
 from drkit_report.inspect.source import Piece, TextSource, run_source
 
 PRETRAINED = "pretrained"
+_ADVICE = "`drkit compose --decoder bow` makes a run with such a decoder"
 
 
 @frozen
@@ -78,11 +78,11 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
     """Return the word distribution f32[V] of a batch of one text."""
     folder, recipe = source.folder / PRETRAINED, source.recipe
     if recipe.pretrain is None:
-        raise DrkitError(f"the run {source.folder} has no pre-training; {_advice(parts)}")
+        raise DrkitError(f"the run {source.folder} has no pre-training; {_ADVICE}")
     name = decoder_of_words(recipe.pretrain, parts)
     if name is None:
         used = ", ".join(repr(task.decoder.use) for task in recipe.pretrain.decoders.values()) or "none"
-        raise DrkitError(f"no decoder of {source.folder} predicts words (decoders: {used}); {_advice(parts)}")
+        raise DrkitError(f"no decoder of {source.folder} predicts words (decoders: {used}); {_ADVICE}")
     chosen = recipe.pretrain.decoders[name].decoder
     if read_manifest(folder) is None:
         raise DrkitError(f"{source.folder} has not finished pre-training; resume it with `drkit run {source.folder}`")
@@ -120,26 +120,3 @@ def _own_words(tokens: TokenBatch, pieces: tuple[Piece, ...], shares: Tensor) ->
         if number >= 0:
             words.append(Word("".join(p.text for _, p, _ in members), sum(value for _, _, value in members)))
     return tuple(words)
-
-
-def _advice(parts: Installed) -> str:
-    recipes = recipes_with_words(parts)
-    if not recipes:
-        return "no installed recipe has a decoder that predicts words"
-    return f"recipes with such a decoder: {', '.join(recipes)} (drkit compose --paper {recipes[0]})"
-
-
-def recipes_with_words(parts: Installed) -> list[str]:
-    """Return the recipes whose decoder predicts words from the vector alone."""
-    registry = parts.registry
-    decoders = {registry.name_of(s) for s in registry.specs(Kind.DECODER) if "vocab_logits" in s.provides}
-    names = []
-    for recipe in parts.recipes.items():
-        if recipe.problem:
-            continue
-        name = parts.recipes.name_of(recipe)
-        table: dict[str, Any] = parse_toml(recipe.text(), f"recipe {name}")
-        chosen = [task["decoder"] for task in table.get("pretrain", {}).get("decoders", {}).values()]
-        if decoders & {one if isinstance(one, str) else one["use"] for one in chosen}:
-            names.append(name)
-    return names
