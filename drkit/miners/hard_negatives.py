@@ -1,6 +1,6 @@
 """Hard negatives for training with sentence-transformers: pairs of texts in, a Dataset for its trainer out.
 
-Texts have no ids there: `TextPairs` and `TextCorpus` give them the form that miners read.
+Texts have no ids there: a `TextCorpus` gives them the form that miners read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from drkit.core.files import SCRATCH
 from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
-from drkit.core.registry import Registry, installed
+from drkit.core.registry import installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, import_extra
@@ -54,7 +54,7 @@ class HardNegatives:
     (`ranks:10-100`, `margin`, `cross-encoder-filter`), or objects with `keep`. settings: of the named miners, as in
     `margin.absolute=0.1`, or `dense.depth=100` for an encoder. teacher: scores pairs, for `scored` and
     `cross-encoder-filter`: a re-ranker's folder or hub id, a `CrossEncoder` of sentence-transformers, or any object
-    with `score(pairs)`. registry: the parts that names refer to; None: all installed parts.
+    with `score(pairs)`.
 
     Every method takes data, the (anchor, positive) pairs: a Dataset with these columns, or else its first two, or any
     iterable of tuples or mappings; and corpus: texts, {id: text}, or a Dataset with a column `text`; None: the
@@ -84,11 +84,10 @@ class HardNegatives:
         settings: Sequence[str] = (),
         teacher: Any = None,
         seed: int = 42,
-        registry: Registry | None = None,
     ) -> None:
         self.source, self.filters, self.settings, self.seed = source, tuple(filters), tuple(settings), seed
-        self.teacher = _teacher(teacher)
-        self.registry = registry or installed().registry
+        self.teacher: Scorer | None = None if teacher is None else as_scorer(teacher)
+        self.registry = installed().registry
         self.counts: dict[str, Any] = {}
 
     def tuples(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
@@ -136,13 +135,17 @@ class HardNegatives:
         texts = TextCorpus()
         for given_id, text in read_corpus(corpus if corpus is not None else ()):
             texts.add(text, given_id=given_id)
-        pairs, counts = TextPairs(data, texts), MiningCounts()
+        positives, counts = read_positives(data, texts), MiningCounts()
+        requests = (
+            MiningRequest(str(number), anchor, frozenset(doc_ids))
+            for number, (anchor, doc_ids) in enumerate(positives.items())
+        )
         with ExitStack() as stack:
-            mined = counts.count(self._chain(texts, stack).mine(pairs.requests(), count))
-            answers = zip(pairs.positives.items(), mined, strict=True)
+            mined = counts.count(self._chain(texts, stack).mine(requests, count))
+            answers = zip(positives.items(), mined, strict=True)
             rows = text_rows(((anchor, ids, found) for (anchor, ids), found in answers), texts, count)
             table = _table(to_columns(rows))
-        n_pairs = sum(map(len, pairs.positives.values()))
+        n_pairs = sum(map(len, positives.values()))
         self.counts = {**counts.summary(), "pairs": n_pairs, "rows": len(table) if table is not None else 0}
         if table is None:
             raise DrkitError(
@@ -188,10 +191,6 @@ class HardNegatives:
         return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
 
 
-def _teacher(given: Any) -> Scorer | None:
-    return None if given is None else as_scorer(given)
-
-
 def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[dict[str, Any]]:
     """Yield the rows with a column label, f32[1 + negatives]: the teacher's scores of the anchor with each text."""
     pairs = [(row["anchor"], text) for row in rows for column, text in row.items() if column != "anchor"]
@@ -214,22 +213,19 @@ def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
 _ID_COLUMNS = ("doc_id", "_id", "id")
 
 
-class TextPairs:
-    """The distinct anchors of pairs, in their order, with the ids of all their positives in a `TextCorpus`."""
+def read_positives(data: Iterable[Any], corpus: TextCorpus) -> dict[str, list[str]]:
+    """Return the ids of all positives of each anchor, in the order of the pairs; adds them to the corpus.
 
-    def __init__(self, data: Iterable[Any], corpus: TextCorpus) -> None:
-        self.positives: dict[str, list[str]] = {}
-        for anchor, positive in read_pairs(data):
-            doc_ids, doc_id = self.positives.setdefault(anchor, []), corpus.add(positive)
-            if doc_id not in doc_ids:
-                doc_ids.append(doc_id)
-        if not self.positives:
-            raise DrkitError("the data is empty; give at least one pair (anchor, positive) of texts")
-
-    def requests(self) -> Iterator[MiningRequest]:
-        """Yield a mining request for each anchor."""
-        for number, (anchor, doc_ids) in enumerate(self.positives.items()):
-            yield MiningRequest(str(number), anchor, frozenset(doc_ids))
+    Raises DrkitError if there are no pairs, or as `read_pairs` does.
+    """
+    positives: dict[str, list[str]] = {}
+    for anchor, positive in read_pairs(data):
+        doc_ids, doc_id = positives.setdefault(anchor, []), corpus.add(positive)
+        if doc_id not in doc_ids:
+            doc_ids.append(doc_id)
+    if not positives:
+        raise DrkitError("the data is empty; give at least one pair (anchor, positive) of texts")
+    return positives
 
 
 def read_pairs(data: Iterable[Any]) -> Iterator[tuple[str, str]]:

@@ -54,14 +54,11 @@ def mask(
     import attrs
 
     from drkit.core.registry import installed
-    from drkit.errors import DrkitError
     from drkit_cli.render import console
     from drkit_report.inspect.masks import Draw, inspect_mask
     from drkit_report.inspect.source import run_source
     from drkit_report.inspect.terminal import print_masks
 
-    if not text.strip():
-        raise DrkitError("the text is empty; give one or two sentences")
     parts = installed()
     source = run_source(run, parts, masker=masker, settings=settings)
     draw = Draw(seed=source.recipe.seed if seed is None else seed, epoch=epoch, rows=rows)
@@ -83,12 +80,9 @@ def words(text: str, run: Path, top: int) -> None:
     import attrs
 
     from drkit.core.registry import installed
-    from drkit.errors import DrkitError
     from drkit_cli.render import console
     from drkit_report.inspect.terminal import print_words
     from drkit_report.inspect.words import inspect_words
 
-    if not text.strip():
-        raise DrkitError("the text is empty; give one or two sentences")
     found = inspect_words(text, run, installed(), top=top)
     print_result(attrs.asdict(found), lambda: print_words(found, console()))

@@ -132,13 +132,13 @@ def hiding_rates(
     return [sample.source.tokenizer.decode(tokens.ids[0, group]) for group in groups], rates
 
 
-def typical_text(sample: TextSample, tokens: int = 20, among: int = 50) -> int | None:
-    """Return the index of a short text to show: of those nearest to a length, the middle one by spread of importance.
+def typical_text(sample: TextSample) -> int | None:
+    """Return the index of a text to show: of 50 with about 20 tokens, the middle one by spread of importance.
 
-    among: the number of texts to choose from. None if all texts are empty.
+    None if all texts are empty.
     """
     lengths = np.diff(sample.store.offsets)
-    nearest = np.argsort(np.abs(lengths - tokens), kind="stable")[:among].tolist()
+    nearest = np.argsort(np.abs(lengths - 20), kind="stable")[:50].tolist()
     fitting = [index for index in nearest if lengths[index]]
     if sample.importance is not None:
         values, offsets = sample.importance.values, sample.store.offsets
