@@ -10,7 +10,7 @@ from tests.warm import warm_process
 
 TINY = [
     "--pipeline=two-stage",
-    "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib']",
+    "--set=collection.packages=['asyncio', 'logging', 'multiprocessing', 'unittest']",
     "--set=encoder.vocab_size=800",
     "--set=encoder.layers=2",
     "--set=encoder.hidden=32",

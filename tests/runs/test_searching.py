@@ -47,7 +47,7 @@ def test_every_checkpoint_of_a_run_opens_and_exports(last, tmp_path):
 
 def test_the_commands_rank_as_the_run_did(last, tmp_path):
     run, name = last
-    drkit("encode", "--encoder", run, "--collection", run, "--shard-size", 200, "-o", tmp_path / "v")
+    drkit("encode", "--encoder", run, "--collection", run, "--shard-size", 100, "-o", tmp_path / "v")
     drkit("index", tmp_path / "v", "-o", tmp_path / "i")
     common = ("--collection", run, "--split", "test", "-k", "100")
     drkit("search", tmp_path / "i", "--encoder", run / name, *common, "-o", tmp_path / "files.trec")
