@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeVar
 from attrs import frozen
 
 from drkit.core.engine import Engine, LocalEngine, Task, Uses, is_local
-from drkit.core.files import digest, remove_folder, replacing
+from drkit.core.files import digest, read_chunks, remove_folder, replacing
 
 T = TypeVar("T")
-_CHUNK = 2**20
 
 
 @frozen
@@ -125,13 +124,6 @@ def write_chunks(chunks: Iterable[bytes], path: Path) -> None:
     """Write bytes to a file, atomically."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.writelines(chunks)
-
-
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file."""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
 
 
 CHUNKS = PartFormat(write_chunks, read_chunks)

@@ -311,10 +311,16 @@ def _written_entry(path: Path) -> FileEntry:
 def file_hash(path: Path) -> str:
     """Return the hash of a file's content."""
     state = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            state.update(block)
+    for chunk in read_chunks(path):
+        state.update(chunk)
     return state.hexdigest()
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, in chunks of at most 1 MiB."""
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            yield chunk
 
 
 def digest(value: Any) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,8 +31,6 @@ from drkit.data.store import TokenStore
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
 _BYTES_PER_TOKEN = 192
-# Tables with smaller keys (single tokens) are looked up in an array of this length at most.
-_LARGEST_LOOKUP = 1 << 21
 _SMALLEST_CHUNK = 1 << 16
 _TABLE = {"keys": np.int64, "counts": np.int64}
 
@@ -322,19 +320,10 @@ class NgramTable:
         """Return the index i64[n] of each key in the table, or -1 if it is missing (or is -1)."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
-        if self.keys[-1] < _LARGEST_LOOKUP:
-            return self._lookup[np.where(keys <= self.keys[-1], keys, -1)]
         # Sorted keys read the memory-mapped table from front to back.
         distinct, inverse = np.unique(keys, return_inverse=True)
         indices = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
         return np.where(self.keys[indices] == distinct, indices, -1)[inverse]
-
-    @cached_property
-    def _lookup(self) -> NDArray[np.int64]:
-        """The index of each key, and -1 for missing ones; its last entry, which key -1 finds, is -1, too."""
-        indices = np.full(int(self.keys[-1]) + 2, -1, dtype=np.int64)
-        indices[self.keys] = np.arange(len(self.keys))
-        return indices
 
     def log_shares(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return log(count / total) f64[n] of counts [n]; NaN for 0."""

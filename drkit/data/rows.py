@@ -23,7 +23,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from attrs import frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import local_path, read_chunks
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -385,9 +385,8 @@ def file_summary(path: Path) -> dict[str, Any]:
     """Return the size in bytes and SHA-256 of a file."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        for chunk in read_chunks(path):
+            digest.update(chunk)
         return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
     except OSError as error:
         raise DrkitError(f"cannot be read ({error.strerror or error})", where=path) from None
