@@ -348,7 +348,7 @@ def test_any_function_of_texts_is_evaluated_as_an_encoder_is(folder, encoder, tm
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "a.md").write_text("")
     empty = DocumentsCollection(DocumentsConfig(path=str(tmp_path / "documents")))
-    with pytest.raises(DrkitError, match="has no passages to evaluate on"):
+    with pytest.raises(DrkitError, match="has only texts, no 'test' queries"):
         module.evaluate_encoder(opened.encode_passages, empty)
     one_less = {"encode_queries": lambda texts: opened.encode_queries(texts)[1:]}
     with pytest.raises(DrkitError, match="every query needs one"):
