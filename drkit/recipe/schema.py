@@ -307,6 +307,12 @@ class Pretrain(Training):
     encoder: EncoderTask = field(kw_only=True)
     decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER))
     probe: Probe = field(kw_only=True, factory=Probe)
+    masked_lm_learning_rate: float | None = setting(
+        None,
+        optional(more_than(0, 100)),
+        "learning rate of the masked LM that decoders are compared with (finetune.baselines), if it has its own",
+        observes=True,
+    )
     keep_steps: tuple[int, ...] | None = setting(
         None,
         optional(_rising),
@@ -344,13 +350,22 @@ class Pretrain(Training):
         return not self.decoders and all(loss.use == MLM for loss in self.encoder.losses.values())
 
     def without_decoders(self) -> Pretrain:
-        """Return the same schedule with the encoder's masked LM as the only task: what decoders are compared with."""
-        mlm = {name: evolve(loss, weight=1.0) for name, loss in self.encoder.losses.items() if loss.use == MLM}
+        """Return masked LM of the encoder alone, for as many steps: what decoders are compared with.
+
+        It scores every hidden token, even where pre-training with decoders saves time by a share of them.
+        """
+        mlm = {
+            name: evolve(loss, weight=1.0, config=evolve(loss.config, targets=1.0))
+            for name, loss in self.encoder.losses.items()
+            if loss.use == MLM
+        }
         encoder = evolve(self.encoder, losses=mlm)
         return evolve(
             self,
             encoder=encoder,
             decoders={},
+            learning_rate=self.masked_lm_learning_rate or self.learning_rate,
+            masked_lm_learning_rate=None,
             keep_steps=None,
             probe=evolve(self.probe, every=0, patience=0, keep_best=False),
         )
