@@ -396,12 +396,12 @@ def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     from drkit.evaluate.systems import VERDICT_CAPTION, verdict
-    from drkit.runs.stages.retriever import chosen_on_dev
+    from drkit.runs.stages.retriever import choices_made
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics) if metrics else []
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
-    chosen = chosen_on_dev({name: manifest.metrics for name, manifest in done.items()})
+    chosen = choices_made(done)
     return [*verdicts, *chosen, *truncations(run, done)]
 
 

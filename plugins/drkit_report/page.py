@@ -28,7 +28,7 @@ from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.report import PROBES, VALIDATION
-from drkit.runs.stages.retriever import chosen_on_dev
+from drkit.runs.stages.retriever import choices_made
 from drkit_report.charts import Chart
 from drkit_report.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit_report.masking import Masking, masking_or_note
@@ -217,8 +217,8 @@ def _rows(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _chosen(run: RunRecord) -> list[str]:
-    """Return in words which retriever the run exports, and what else it has chosen on its dev queries."""
-    lines = chosen_on_dev({stage: manifest.metrics for stage, manifest in run.manifests.items()})
+    """Return in words what stands behind the table: the exported retriever, BM25's k1 and b, and the labels."""
+    lines = choices_made(run.manifests)
     if "choice" not in run.manifests and "report" in run.manifests:
         lines = [run.manifests["report"].settings.get("exported", ""), *lines]
     return [line[:1].upper() + line[1:] for line in lines if line]

@@ -13,7 +13,9 @@ from attrs import frozen
 
 from drkit.evaluate.names import AS_IT_IS, system_in_words
 from drkit.evaluate.systems import describe_bm25
+from drkit.runs.manifest import Manifest
 from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.work import FORWARD, Sizes, Work, reading_work
 
 CHOICE, CHOSEN = "choice.json", "chosen.txt"
@@ -89,13 +91,19 @@ class Bm25Settings:
     language: str = from_recipe("evaluation.bm25_language")
 
 
-def chosen_on_dev(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what a run has chosen on its dev queries, a line each: the exported retriever, and BM25's k1 and b.
+def choices_made(done: Mapping[str, Manifest]) -> list[str]:
+    """Return what stands behind a run's table, a line each: the exported retriever, BM25's k1 and b, and the labels.
 
-    facts: what each finished stage has recorded.
+    done: the finished stages. The labels have a line if all retrievers learn from as many of them, and not from all.
     """
-    lines = [describe_choice(facts["choice"])] if "choice" in facts else []
-    return [*lines, *([describe_bm25(facts["bm25"])] if "means" in facts.get("bm25", {}) else [])]
+    lines = [describe_choice(done["choice"].metrics)] if "choice" in done else []
+    lines += [describe_bm25(done["bm25"].metrics)] if "bm25" in done and "means" in done["bm25"].metrics else []
+    limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
+    given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
+    if len(limits) == 1 and 0 < (limit := min(limits)) < given:
+        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+    return lines
+
 
 
 @frozen
