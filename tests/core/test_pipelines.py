@@ -480,7 +480,12 @@ def test_parts_are_compared_with_masked_lm_of_as_many_steps():
     alone, own = made["pretrained-masked-lm"], made["pretrained"]
     assert made["masked-lm"].inputs == {**made["retriever-1"].inputs, "start": StageOutput("pretrained-masked-lm")}
     assert made["masked-lm"].settings == made["retriever-1"].settings
-    assert alone.settings.pretrain.training_only() == own.settings.pretrain.training_only()
+    rate = recipe.pretrain.masked_lm_learning_rate
+    assert rate != own.settings.pretrain.learning_rate
+    assert alone.settings.pretrain.training_only() == evolve(own.settings.pretrain.training_only(), learning_rate=rate)
+    assert alone.settings.pretrain.encoder.losses["mlm"].config.targets == 1.0, "every hidden word, as masked LM has it"
+    same = evolve(recipe.pretrain, masked_lm_learning_rate=None).without_decoders()
+    assert same.learning_rate == recipe.pretrain.learning_rate
     assert [*alone.settings.pretrain.losses()] == ["encoder_mlm"]
     assert alone.settings.pretrain.encoder.masker == own.settings.pretrain.encoder.masker
     assert not [name for name in alone.inputs if name.startswith("signals")], "PMI is the decoder's"
