@@ -384,7 +384,7 @@ def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:
     if path.exists() and value:
         name = path.name if path.is_dir() else path.name.partition(".")[0]
     else:
-        name = "" if spec and spec.shorthand in spec.files else re.sub(r"[^\w.-]+", "-", value).strip("-.")
+        name = re.sub(r"[^\w.-]+", "-", value).strip("-.")
     return name[:_LONGEST] or _use(collection)
 
 
