@@ -105,7 +105,6 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
     return lines
 
 
-
 @frozen
 class ChosenIndexSettings:
     """No settings: the index is copied unchanged."""
