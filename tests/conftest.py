@@ -55,6 +55,7 @@ def run_drkit(monkeypatch, capsys):
 LONGEST = (
     *("tests/runs/test_acceleration.py", "tests/cli/test_new_plugin.py", "tests/cli/test_example_pages.py"),
     *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/runs/test_run.py"),
+    *("tests/cli/test_examples.py", "tests/parts/test_benchmarks.py"),
 )
 
 
