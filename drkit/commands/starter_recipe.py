@@ -30,6 +30,8 @@ _SAMPLE = 5000
 _SHOWN, _LEAST_SHARE = 4, 0.001
 # Passages below which training from scratch has too little text to learn from.
 _FEW_PASSAGES = 300
+# As many labels as the default recipe reads, to show what pre-training is worth where they are few.
+_FEW_LABELS = 2000
 _COMMENT_COLUMN, _WIDTH = 48, 100
 
 
@@ -176,6 +178,9 @@ def suggest_recipe(
     chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, has_gpu)
     queries = max((split.lengths for split in facts.splits.values()), key=lambda lengths: lengths.most, default=None)
     settings = {} if encoder else suggest_lengths(facts.lengths, queries)
+    if chosen == SMALL and facts.training_queries > _FEW_LABELS:
+        settings["finetune.rounds.0.queries"] = ("0", f"all labels, not {_FEW_LABELS:,} of them as the default run")
+        settings["finetune.max_steps"] = ("-1", "three passes over all labels")
     if facts.copies:
         note = f"{facts.copies:,} queries are passages themselves, under the same id: they must not find themselves"
         settings["evaluation.exclude_self"] = ("true", note)

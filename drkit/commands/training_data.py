@@ -290,6 +290,7 @@ def generate_queries(
         raise DrkitError(
             f"queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}", where=path
         )
+    _ = collection.source  # its name may be wrong; only what opens, and a model that loads, let it be read
     shard, started = Shard.from_environment(), time.perf_counter()
     progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from attrs import evolve
 
 from drkit.commands import look_at, suggest_recipe, write_starter
 from drkit.commands.collections import NamedCollection
@@ -182,6 +183,15 @@ def test_lengths_follow_the_texts(beir):
     assert {"encoder.passage_length", "encoder.query_length", "evaluation.exclude_self"} == {*found.reasons}
 
 
+def test_a_collection_with_many_labels_is_trained_on_all_of_them(beir):
+    facts = look_at(f"beir:{beir}")
+    train = facts.splits["train"]
+    few, many = (evolve(facts, splits={**facts.splits, "train": evolve(train, answered=n)}) for n in (2000, 2001))
+    made = [suggest_recipe(one, PARTS, has_gpu=False).recipe.finetune for one in (few, many)]
+    assert [one.max_steps for one in made] == [150, -1]
+    assert [one.rounds[0].queries for one in made] == [2000, 0]
+
+
 def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
     facts = look_at(f"beir:{beir}")
     found = suggest_recipe(facts, PARTS, has_gpu=False)
@@ -191,7 +201,7 @@ def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
     complete = re.sub(r"^# (\w+ = |\[[\w.]+\]$)", r"\1", text, flags=re.MULTILINE)
     assert parse_toml(complete, "r") == parse_toml(recipe_toml(found.recipe), "r")
     assert read_recipe(path, PARTS.registry) == found.recipe
-    assert len(re.findall(r"^\w+ = ", text, flags=re.MULTILINE)) <= 33
+    assert len(re.findall(r"^\w+ = ", text, flags=re.MULTILINE)) <= 34
     assert "\n# [pretrain.probe]\n# every = 500" in text
     assert "# passages: 403;" in text
     assert "# Scale small: from scratch" in text
