@@ -179,7 +179,7 @@ def test_any_retriever_and_what_it_gets_wrong():
         (("bm25",), [], "the data is empty"),
         (("bm25",), ["ab"], "row 1 of the data must be a pair of texts, got 'ab'"),
         (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data must be a pair"),
-        (("bm25",), [("a", "b")], "none of the 1 pairs has 5 negatives"),
+        (("bm25",), [("one two", "three four")], "none of the 1 pairs has 5 negatives"),
         ((Broken(),), [("a", "b")], "give it as {id: text}"),
     ],
 )

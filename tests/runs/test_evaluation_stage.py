@@ -88,7 +88,7 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
         (metrics["against"], "no difference shown between low and BM25: RR@10 0.375 against 0.500 (p = 0.500)"),
         ({"bm25": {"RR@10": 1e-9}}, "BM25 beats low: RR@10 0.500 against 0.375 (p < 0.001)"),
     ):
-        done = SimpleNamespace(metrics={**metrics, "against": against})
+        done = SimpleNamespace(stage="evaluation", settings={}, metrics={**metrics, "against": against})
         results(tmp_path, {"evaluation": done}, SPACE)
         printed = " ".join(capsys.readouterr().out.split())
         assert f"{VERDICT_CAPTION} {said}" in printed
@@ -113,7 +113,7 @@ def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated
     write_run(stage.inputs["runs"] / "reranker.arrow", [("q1", hits)], tag="reranker")
     settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
-    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)}, SPACE)
+    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert said in " ".join(capsys.readouterr().out.split())
 
 
@@ -125,7 +125,7 @@ def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evalua
     inputs = {**stage.inputs, "choice": tmp_path / "chosen.txt"}
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", inputs, settings, Notes()))
     assert (metrics["compared"], {*metrics["against"]}) == ("low", {"bm25", "worse"})
-    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)}, SPACE)
+    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     printed = " ".join(capsys.readouterr().out.split())
     assert "between low and BM25: RR@10 0.375 against 0.500" in printed
     assert "worse and" not in printed
@@ -144,7 +144,7 @@ def test_numbers_that_mean_little_say_so_beside_the_table_and_in_the_results(
     metrics = evaluate_systems(again)
     assert f"Warning: {said}" in metrics["warning"]
     assert (again.folder / "table.md").read_text().count(metrics["warning"]) == 1
-    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)}, SPACE)
+    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert " ".join(capsys.readouterr().out.split()).count(metrics["warning"]) == 1
     assert results_warning(50, is_smoke=False) == ""
 
@@ -156,14 +156,14 @@ def test_a_quick_recipe_is_a_smoke_run_and_the_default_is_not(chosen, is_smoke):
 
 def test_the_end_of_a_run_says_how_large_it_is_and_what_pruning_leaves(evaluated, tmp_path, capsys):
     _, metrics = evaluated
-    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)}, SPACE)
+    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert f"run      {tmp_path}, 3.0 MB; drkit prune {tmp_path} leaves 2.0 MB" in capsys.readouterr().out
 
 
 def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):
     stage, metrics = evaluated
     assert "Means of several draws: low (2)." in (stage.folder / "table.md").read_text()
-    done = SimpleNamespace(metrics=metrics)
+    done = SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)
     results(tmp_path, {"evaluation": done}, SPACE)
     assert "Means of several draws: low (2)." in " ".join(capsys.readouterr().out.split())
 

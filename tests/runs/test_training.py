@@ -220,7 +220,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_older_one_used(whol
     assert same(whole[0], resumed)
     assert collate.calls == STEPS - 6
     (note,) = heard.notes
-    assert note.startswith("checkpoint-9 is damaged and will not be used: " + file)
+    named = FILES if file == COMPLETE else [file]  # a byte of a recorded hash makes its file look changed
+    assert note.startswith(tuple(f"checkpoint-9 is damaged and will not be used: {name}" for name in named))
 
 
 def test_a_training_without_a_whole_checkpoint_starts_again(whole, cut_at_11, tmp_path):
