@@ -112,6 +112,5 @@ class NamedCollection:
         return iter(source.corpus if isinstance(source, StoredCollection) else source.passages())
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Stream (id, title and text) of all passages; see `passages`, except that nothing is read before the first."""
-        for passage in self.passages():
-            yield passage.doc_id, passage.content
+        """Stream (id, title and text) of all passages; see `passages`."""
+        return ((passage.doc_id, passage.content) for passage in self.passages())

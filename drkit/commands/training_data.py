@@ -290,11 +290,15 @@ def generate_queries(
         raise DrkitError(
             f"queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}", where=path
         )
-    _ = collection.source  # its name may be wrong; only what opens, and a model that loads, let it be read
+    _ = collection.source  # its name may be wrong
+
+    def passages() -> Iterator[tuple[str, str]]:
+        yield from collection.contents()  # read once the model is known to open
+
     shard, started = Shard.from_environment(), time.perf_counter()
     progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(
-        collection.contents(),
+        passages(),
         Loaded(QueryModel.open, model, sampling),
         path,
         shard=shard,
