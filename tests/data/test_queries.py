@@ -261,10 +261,10 @@ def test_a_passages_queries_depend_on_seed_and_place_alone(model, generated, rea
     assert loaded([texts[11], texts[3]], [11, 3]) == [generated[11][:2], generated[3][:2]]
     assert loaded([texts[3]], [4]) != [generated[3][:2]]
     assert loaded(["", " "], [0, 1]) == [[], []]
-    loaded.sampling = evolve(loaded.sampling, seed=6)
-    assert loaded([texts[3]], [3]) != [generated[3][:2]]
-    loaded.sampling = evolve(loaded.sampling, seed=5, prefix="text2query: ")
-    assert loaded([texts[3]], [3]) != [generated[3][:2]]
+    # All texts: the small model writes the same two queries for one of them now and then.
+    for changed in ({"seed": 6}, {"seed": 5, "prefix": "text2query: "}):
+        loaded.sampling = evolve(loaded.sampling, **changed)
+        assert loaded(texts, range(14)) != [queries[:2] for queries in generated]
 
 
 def test_two_shards_make_the_file_of_one(model, generated, real_texts, tmp_path):
