@@ -124,6 +124,7 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
+        (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], "as TSV; name the file v.tsv"),
         (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
         (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
         (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from drkit.encoders.folder import TORCH
+from drkit.errors import DrkitError
 from drkit.recipe.schema import LANGUAGES
 from drkit_cli.names import Between, LocalPath, PathOrId
 from drkit_cli.options import backend_option, judgement_options, reading_options
@@ -116,6 +117,8 @@ def evaluate(
         raise click.UsageError("--answers FILE judges the hits of a run or a TREC run file, without --qrels or --split")
     if not (source or encoder or bm25):
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
+    if per_query and per_query.suffix != ".tsv":
+        raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
     if source:
         judged: dict[str, Any] = {"collection": collection, "settings": settings}
         judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
