@@ -60,7 +60,9 @@ def run_recipe(
     if not has_gpu():
         made = evolve(made, notes=(*made.notes, *memory_notes(recipe, made.stages, machine_memory())))
     if trial:
-        made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
+        from drkit.runs.trial import describe_trial
+
+        made = evolve(made, notes=(*made.notes, describe_trial(recipe, registry)))
     if not dry_run:
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
