@@ -4,18 +4,22 @@ python benchmarks/comparisons.py --work FOLDER [--pipeline three-stage] [--colle
 
 All rows share the collection, the vocabulary, the sizes of the encoder, the steps and texts of pre-training (not the
 time), and the fine-tuning. `--starts`: word embeddings of co-occurrences, or random ones. Beside the recipes stand
-`mlm-only` and no pre-training. Runs that are done are kept: start the same command again and it goes on. p are of
-paired t-tests on the first measure over queries (each query's mean over seeds), Holm-corrected over the table.
+`mlm-only` and no pre-training. Runs that are done are kept: start the same command again and it goes on.
+`--processes` makes as many runs at a time, after the first of each start, whose stages they share: for a GPU, or many
+cores. p are of paired t-tests on the first measure over queries (each query's mean over seeds), Holm-corrected over
+the table.
 `--page` puts the table and the plot into a page, between `<!-- comparisons PIPELINE COLLECTION -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +29,7 @@ from attrs import frozen
 import drkit
 from drkit.builtin import drkit_recipes
 from drkit.charts import HeatMap, draw_heat_map
-from drkit.commands.records import RunRecord
+from drkit.commands.records import RunRecord, open_run
 from drkit.core.files import write_text
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
@@ -97,17 +101,18 @@ def choices(job: Job, options: argparse.Namespace) -> dict[str, Any]:
     return {"paper": paper, "pipeline": options.pipeline, "collection": options.collection, "seed": seed, **made}
 
 
-def run(job: Job, options: argparse.Namespace, done: Mapping[Job, RunRecord]) -> RunRecord | None:
-    """Make one run, with the equal stages of those that are done; None if it fails, which is printed."""
+def run(job: Job, options: argparse.Namespace) -> Path | None:
+    """Make one run, with the equal stages of those that are done, and return its folder; None if it fails."""
     name, begun = "-".join(map(str, job)).replace(" ", "-"), time.perf_counter()
     try:
         recipe = drkit.compose(name=name, **choices(job, options))
-        record = drkit.run(recipe, options.work / name, reuse=[earlier.folder for earlier in done.values()])
+        reuse = [evaluated.parent for evaluated in options.work.glob("*/evaluation")]
+        record = drkit.run(recipe, options.work / name, reuse=reuse)
     except DrkitError as error:
         print(f"{name}: failed: {error}", flush=True)
         return None
     print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
-    return record
+    return record.folder
 
 
 @frozen(eq=False)
@@ -237,6 +242,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--pretraining", type=_listed(int), default=[400, 32], metavar="STEPS,TEXTS")
     parser.add_argument("--finetuning", type=_listed(int), default=[80, 96], metavar="STEPS,QUERIES")
     parser.add_argument("--reranking", type=int, default=150, metavar="STEPS")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
     parser.add_argument("--set", action="append", default=[], type=_setting, metavar="PATH=VALUE")
     parser.add_argument("--page", type=Path, help="page that gets the table and the plot")
     parser.add_argument("--plots", type=Path, help="folder of the plot; default: --work")
@@ -245,13 +251,17 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = arguments().parse_args()
-    done: dict[Job, RunRecord] = {}
-    for seed, start, recipe in product(options.seeds, options.starts, options.only or recipes()):
-        job = start, recipe, seed
-        record = run(job, options, done)
-        if record is not None:
-            done[job] = record
-            write(done, options)
+    every = options.only or recipes()
+    jobs = [(start, recipe, seed) for seed, start, recipe in product(options.seeds, options.starts, every)]
+    first, done = [(start, every[0], options.seeds[0]) for start in options.starts], dict[Job, RunRecord]()
+    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for some in first, [job for job in jobs if job not in first]:
+            made = {pool.submit(run, job, options): job for job in some}
+            for future in as_completed(made):
+                folder = future.result()
+                if folder is not None:
+                    done[made[future]] = open_run(folder, installed())
+                    write({job: done[job] for job in jobs if job in done}, options)
     print((options.work / "table.md").read_text(encoding="utf-8"))
 
 
