@@ -225,7 +225,8 @@ def _key(text: str) -> bytes:
 
 def _versions(passages: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return the version and number of passages of each package; the standard library counts as one package."""
-    owners = packages_distributions()
+    # Looking through the files of all distributions takes a while.
+    owners = packages_distributions() if passages.keys() - sys.stdlib_module_names else {}
     table: dict[str, dict[str, Any]] = {}
     for package, number in sorted(passages.items()):
         owner = min(owners.get(package, [""]))

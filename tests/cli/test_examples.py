@@ -16,6 +16,7 @@ from drkit.recipe.toml import read_table
 from drkit_cli.main import _status, cli
 from tests.cli.test_output import COMMANDS
 from tests.data.seq2seq import write_t5
+from tests.warm import measure_nothing
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "command-line.md"
@@ -93,6 +94,7 @@ def call(line, monkeypatch, capsys, place, *more):
         words = ["drkit", *words[words.index("drkit_cli.main") + 1 :]]
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", [*words, *more])
+    measure_nothing(monkeypatch.setattr)
     code = _status()
     shown = capsys.readouterr()
     assert code == 0, f"{line}\n{shown.err}"

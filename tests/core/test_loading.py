@@ -3,9 +3,8 @@
 import ast
 import contextlib
 import copy
+import io
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from threading import Event
@@ -95,20 +94,15 @@ def test_code_of_a_tokenizer_is_not_run(malicious):
         load_tokenizer(str(malicious))
 
 
-def test_the_command_line_neither_asks_nor_runs(malicious):
-    command = [sys.executable, "-m", "drkit_cli.main", "encode", "--encoder", str(malicious), "--pooling", "cls"]
+def test_the_command_line_neither_asks_nor_runs(malicious, run_drkit, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
     texts = malicious / "texts.jsonl"
     texts.write_text('{"_id": "1", "text": "a b"}\n')
-    done = subprocess.run(
-        [*command, "--collection", f"jsonl:{texts}", "-o", str(malicious / "vectors")],
-        input="y\ny\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Do you wish to run" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    command = ("encode", "--encoder", malicious, "--pooling", "cls", "--collection", f"jsonl:{texts}")
+    code, out, err = run_drkit(*command, "-o", malicious / "vectors")
+    assert code == 2
+    assert "Do you wish to run" not in out + err
+    assert "Traceback" not in err
 
 
 def test_pickled_weights_are_refused(folder):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
 
 from tests.core import parts_page
 from tests.core.public_api import PACKAGES, PAGE, ROOT, described, exports, page, public_names
+from tests.warm import warm_process
 
 
 def test_the_page_lists_every_public_name():
@@ -28,12 +27,14 @@ def test_the_page_of_parts_is_that_of_the_registry():
     assert parts_page.PAGE.read_text(encoding="utf-8") == parts_page.page(), "run: python -m tests.core.parts_page"
 
 
-def test_a_change_of_the_api_is_in_the_changelog():
+def test_a_change_of_the_api_is_in_the_changelog(tmp_path):
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     # In a process of its own: other tests change classes.
-    code = "from tests.core.public_api import fingerprint; print(fingerprint())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    now = done.stdout.strip()
+    script = tmp_path / "script.py"
+    script.write_text("from tests.core.public_api import fingerprint; print(fingerprint())")
+    done = warm_process().drkit(script=str(script))
+    assert done["code"] == 0, done["err"]
+    now = done["out"].strip()
     assert f"The public API is `{now}`" in changelog, (
         f"a public name or signature changed; say in CHANGELOG.md what changed, and that the public API is `{now}`"
     )

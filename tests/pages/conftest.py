@@ -75,27 +75,48 @@ def hostile_run(tmp_path_factory):
     return make_run(write_collection(folder / "texts", HOSTILE), folder / f"<i>run-{'y' * 120}")
 
 
+class Made(dict):
+    """Values by name, each made when it is first asked for."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def __missing__(self, name):
+        self[name] = self._make(name)
+        return self[name]
+
+
+SEVERAL = ("seed-1", "seed-2", "uniform", "few")
+FEW = "finetune.rounds=[{name='retriever-1', miners=['bm25'], queries=4}]"
+# Settings, masker and decoder of each run: two seeds, another masker, fewer training queries, and a bag of words.
+RUNS = {
+    "seed-1": (("seed=1",), {}),
+    "seed-2": (("seed=2",), {}),
+    "uniform": (("seed=1",), {"masker": "uniform"}),
+    "few": (("seed=1", FEW), {}),
+    "words": (("seed=1", "finetune=none"), {"decoder": "bow"}),
+}
+
+
 @pytest.fixture(scope="session")
 def runs(collection, tmp_path_factory):
-    """Two seeds of one recipe, one of another masker, and one with fewer training queries."""
     folder = tmp_path_factory.mktemp("runs")
-    few = "finetune.rounds=[{name='retriever-1', miners=['bm25'], queries=4}]"
-    return {
-        "seed-1": make_run(collection, folder / "seed-1", "seed=1"),
-        "seed-2": make_run(collection, folder / "seed-2", "seed=2"),
-        "uniform": make_run(collection, folder / "uniform", "seed=1", masker="uniform"),
-        "few": make_run(collection, folder / "few", "seed=1", few),
-        "words": make_run(collection, folder / "words", "seed=1", "finetune=none", decoder="bow"),
-    }
+
+    def make(name):
+        settings, parts = RUNS[name]
+        return make_run(collection, folder / name, *settings, **parts)
+
+    return Made(make)
 
 
 @pytest.fixture(scope="session")
-def pages(runs, hostile_run):
-    """The pages of one run, of several, and of the hostile one."""
-    several = [runs[name] for name in ("seed-1", "seed-2", "uniform", "few")]
-    return {
-        "one": report_page([runs["seed-1"]], PARTS, ReportOptions()),
-        "several": report_page(several, PARTS, ReportOptions(baseline="uniform")),
-        "words": report_page([runs["words"]], PARTS, ReportOptions()),
-        "hostile": report_page([hostile_run], PARTS, ReportOptions()),
-    }
+def pages(runs, request):
+    """The pages of one run, of several, of a bag of words, and of the hostile run."""
+
+    def make(name):
+        options = ReportOptions(baseline="uniform" if name == "several" else None)
+        folders = {"one": ["seed-1"], "several": SEVERAL, "words": ["words"]}
+        given = [runs[run] for run in folders[name]] if name in folders else [request.getfixturevalue("hostile_run")]
+        return report_page(given, PARTS, options)
+
+    return Made(make)

@@ -110,17 +110,6 @@ def test_the_layers_of_decoders_and_of_both_encoders_are_found():
     assert transformer_layers(toy_encoder(layers=0)) == []
 
 
-def test_a_traced_pre_training_has_the_weights_of_an_eager_one(tmp_path):
-    start, eager, traced = (rebuilding(decoder="mlm") for _ in range(3))
-    logs = [
-        go(module, tmp_path / name, arguments=arguments).log
-        for name, module, arguments in (("eager", eager, {}), ("traced", traced, TRACED))
-    ]
-    assert_close(eager, traced)
-    assert changed(start, traced)
-    assert [line["loss"] for line in logs[0]] == pytest.approx([line["loss"] for line in logs[1]], abs=1e-5)
-
-
 @pytest.mark.parametrize("name", ["modernbert", "mpnet"])
 def test_traced_layers_have_the_gradients_of_eager_ones(name):
     model, _ = tiny(name)
@@ -186,12 +175,14 @@ def test_a_traced_training_resumes_to_the_weights_of_an_uninterrupted_one(tmp_pa
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles C++")
 @pytest.mark.parametrize(("options", "bf16"), [(COMPILED, False), (TRACED, True)], ids=["compiled", "traced bf16"])
 def test_a_compiled_pre_training_has_the_weights_of_an_eager_one(tmp_path, options, bf16):
-    eager, compiled = rebuilding(), rebuilding()
+    eager, compiled, losses = rebuilding(), rebuilding(), []
     for module, arguments in ((eager, {}), (compiled, options)):
         settings = {"bf16": bf16, "learning_rate": 0.1, "arguments": {"optim": "sgd", **arguments}}
-        go(module, tmp_path / str(len(arguments)), **settings)
+        log = go(module, tmp_path / str(len(arguments)), **settings).log
+        losses.append([line["loss"] for line in log])
     assert changed(rebuilding(), compiled)
     assert_close(eager, compiled, 2e-3 if bf16 else 1e-5)
+    assert losses[0] == pytest.approx(losses[1], abs=2e-2 if bf16 else 1e-4)
     assert not any("_orig_mod" in name for name in compiled.state_dict())
 
 

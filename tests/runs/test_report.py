@@ -1,8 +1,6 @@
 """The report: what it shows is what was logged; without probes or queries there is one too."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.report import Figure, Heading, Table, Text, loss_panels, markdown, probe_panels
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from tests.warm import warm_process
 
 PARTS = installed()
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -22,6 +21,12 @@ SETTINGS = (
     *("encoder.passage_length=32", "pretrain.max_steps=6", "pretrain.logging_steps=2"),
     *("pretrain.per_device_train_batch_size=4",),
 )
+
+
+@pytest.fixture(autouse=True)
+def pictures(monkeypatch):
+    """Draw the pictures that runs of other tests leave empty."""
+    monkeypatch.setattr("drkit.runs.steps.report.draw", draw)
 
 
 def test_loss_panels_show_every_term_and_every_training():
@@ -96,10 +101,18 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
         assert "Is pre-training working?" not in text
 
 
-def test_matplotlib_is_imported_when_something_is_drawn():
-    code = "import sys, drkit.runs.steps.report; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+def test_matplotlib_is_imported_when_something_is_drawn(tmp_path):
+    """By no module of drkit that the report needs: all are imported anew."""
+    (tmp_path / "script.py").write_text(
+        "import sys\n"
+        "for name in [*sys.modules]:\n"
+        "    if name.partition('.')[0] in ('drkit', 'matplotlib'):\n"
+        "        del sys.modules[name]\n"
+        "import drkit.runs.steps.report\n"
+        "print('matplotlib' in sys.modules)"
+    )
+    done = warm_process().drkit(script=tmp_path / "script.py")
+    assert done["out"].strip() == "False", done["err"]
 
 
 def test_a_learning_curve_starts_before_fine_tuning(beir, tmp_path):

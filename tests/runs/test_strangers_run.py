@@ -56,7 +56,6 @@ def place(tiny_run, tmp_path, monkeypatch):
     """A folder with a copy of a finished run, and a victim beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("drkit.core.processes.free_cores", lambda: 99.0)  # it measures for a fifth of a second
     shutil.copytree(tiny_run[0], "R")
     for name in ("evaluation", "checkpoints", "retriever-1"):
         (tmp_path / "victim" / name).mkdir(parents=True)

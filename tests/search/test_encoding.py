@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, bu
 from drkit.search.text_encoder import length_sorted_batches
 from tests.engine.engines import Pickling
 from tests.search.toys import TEXTS, masked_lm, tokenizer
+from tests.warm import warm_process
 
 PAIRS = [(f"d {i} é\t%", text) for i, text in enumerate(TEXTS * 3)]
 SMALL = Storage(shard_size=4)
@@ -231,14 +229,14 @@ encode_corpus(encoder(), PAIRS, sys.argv[1], storage=SMALL)
 
 def test_a_killed_encode_goes_on(tmp_path):
     encode_corpus(encoder(), PAIRS, tmp_path / "whole", storage=SMALL)
-    work = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(tmp_path / "cut")], cwd=Path(__file__).resolve().parents[2]
-    )
+    (tmp_path / "worker.py").write_text(WORKER)
+    work = warm_process()
+    work.start(tmp_path / "cut", script=tmp_path / "worker.py")
     deadline = time.time() + 60
     while len(list((tmp_path / "cut").glob("*.arrow"))) < 2 and time.time() < deadline:
         time.sleep(0.01)
-    os.kill(work.pid, signal.SIGKILL)
-    work.wait()
+    work.send_signal(signal.SIGKILL)
+    assert work.wait()["code"] == -signal.SIGKILL
     done = sorted(p.name for p in (tmp_path / "cut").glob("*.arrow"))
     assert 2 <= len(done) < 6
     times = {name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in done}
@@ -269,10 +267,12 @@ def test_a_corpus_of_many_times_the_budget_is_searched_within_it(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((500_000, 128), dtype=np.float32)  # 256 MB
     np.save(tmp_path / "q.npy", vectors[[5, 499_999]])
     FlatIndex.build(vectors, [str(i) for i in range(len(vectors))]).save(tmp_path / "i")
+    (tmp_path / "measured.py").write_text(MEASURED)
     rise = {}
     for budget in (2**20, 2**30):
-        command = [sys.executable, "-c", MEASURED, str(tmp_path / "i"), str(budget), str(tmp_path / "q.npy")]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        done = warm_process().drkit(tmp_path / "i", budget, tmp_path / "q.npy", script=tmp_path / "measured.py")
+        assert done["code"] == 0, done["err"]
+        out = done["out"].split()
         assert out[1] == "5"
         rise[budget] = int(out[0])
     # a block of 64 MB, its scores, and what torch needs besides
