@@ -108,7 +108,7 @@ def run(job: Job, options: argparse.Namespace) -> Path | None:
         recipe = drkit.compose(name=name, **choices(job, options))
         reuse = [evaluated.parent for evaluated in options.work.glob("*/evaluation")]
         record = drkit.run(recipe, options.work / name, reuse=reuse)
-    except DrkitError as error:
+    except (DrkitError, RuntimeError) as error:  # RuntimeError: of a GPU
         print(f"{name}: failed: {error}", flush=True)
         return None
     print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
@@ -262,7 +262,7 @@ def main() -> None:
                 if folder is not None:
                     done[made[future]] = open_run(folder, installed())
                     write({job: done[job] for job in jobs if job in done}, options)
-    print((options.work / "table.md").read_text(encoding="utf-8"))
+    print(table(done, options.pipeline) if done else "no run finished")
 
 
 if __name__ == "__main__":

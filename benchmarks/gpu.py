@@ -108,7 +108,9 @@ def worker_rows(todo: Sequence[Row], options: argparse.Namespace, end: float) ->
                 if monotonic() >= end:
                     return
                 errors.seek(0)
-                last = (errors.read().strip().splitlines() or ["no output"])[-1]
+                lines = errors.read().strip().splitlines() or ["no output"]
+                # CUDA's errors end with advice; what went wrong is on the line of the exception.
+                last = next((line for line in reversed(lines) if "Error: " in line), lines[-1])
                 error = last if is_ready else f"took more than {options.row_seconds:g} s"
                 yield {"step": step, "mode": mode, "error": error}
                 return
