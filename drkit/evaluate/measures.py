@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
 from drkit.core.files import write_text
 from drkit.core.settings import MOST
 from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
+from drkit.evaluate.ranks import Relevant
 
 if TYPE_CHECKING:
     from drkit.search.rankings import Rankings, RunRow
@@ -28,8 +29,15 @@ _CAPPED = re.compile(r"R_cap@([0-9]+)")
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 # Whose hits the engines of ir_measures get at once, as text.
 QUERIES_AT_ONCE = 512
-# Measures that unjudged hits below the last judged one do not change.
-_TO_LAST_JUDGED = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
+# Measures that need no engine if they have no parameters but a cutoff.
+_BY_RANK = {
+    "AP": Relevant.average_precision,
+    "P": Relevant.precision,
+    "R": Relevant.recall,
+    "RR": Relevant.reciprocal_rank,
+    "Success": Relevant.success,
+    "nDCG": Relevant.ndcg,
+}
 
 
 @frozen
@@ -89,10 +97,16 @@ def evaluate(
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     rankings = Rankings.of(run)
     rankings = (rankings.kept(~rankings.is_own) if exclude_self else rankings).ordered()
-    last_judged = _last_judged(rankings, judged)
-    for (depth, to_last_judged, counts_all), group in groupby(sorted(parsed, key=_reading), _reading):
-        chosen, grades = list({parsed[name] for name in group}), judged if counts_all else known
-        read = last_judged if to_last_judged else np.diff(rankings.starts)
+    relevant, others = _relevant(rankings, judged), []
+    for measure in values:
+        if measure.NAME in _BY_RANK and not {*measure.params} - {"cutoff"}:
+            found = _BY_RANK[measure.NAME](relevant, float(measure.params.get("cutoff", sys.maxsize)))
+            values[measure] = dict(zip(judged, found.tolist(), strict=True))
+        else:
+            others.append(measure)
+    for (depth, counts_all), group in groupby(sorted(others, key=_reading), _reading):
+        chosen, grades = list(group), judged if counts_all else known
+        read = np.diff(rankings.starts)
         read = np.minimum(read, depth) if depth else read
         rows = [row for row, query in enumerate(rankings.query_ids) if grades.get(query) and read[row]]
         for some in batched(rows, QUERIES_AT_ONCE):
@@ -102,18 +116,15 @@ def evaluate(
     return Scores({name: _capped(name, values[measure], known) for name, measure in parsed.items()})
 
 
-def _last_judged(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> NDArray[np.int64]:
-    """Return how many hits of each query i64[Q] there are up to its last judged one."""
-    pairs = [(row, doc) for row, query in enumerate(rankings.query_ids) for doc in judged.get(query, ())]
-    rows, documents = np.array([row for row, _ in pairs], np.int64), rankings.find([doc for _, doc in pairs])
-    keys = np.sort((rows * len(rankings.doc_ids) + documents)[documents >= 0])
-    is_judged = np.zeros(len(rankings.doc_ids), np.bool_)
-    is_judged[documents[documents >= 0]] = True
-    hits = np.flatnonzero(is_judged[rankings.documents])
-    hits = hits[np.isin(rankings.queries[hits] * len(rankings.doc_ids) + rankings.documents[hits], keys)]
-    last = np.zeros(len(rankings), np.int64)
-    last[rankings.queries[hits]] = hits + 1 - rankings.starts[rankings.queries[hits]]
-    return last
+def _relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> Relevant:
+    """Return the relevant passages of the judged queries."""
+    found = [(row, *pair) for row, grades in enumerate(judged.values()) for pair in grades.items() if pair[1] > 0]
+    rows, grades = (np.array([one[place] for one in found], np.int64) for place in (0, 2))
+    rows_of_run = {query_id: row for row, query_id in enumerate(rankings.query_ids)}
+    queries = np.array([rows_of_run.get(query_id, -1) for query_id in judged], np.int64)
+    ranks = rankings.ranks(queries[rows], [doc_id for _, doc_id, _ in found])
+    order = np.lexsort((ranks, rows))
+    return Relevant(rows[order], grades[order], ranks[order], len(judged))
 
 
 def _without_ties(rankings: Rankings, row: int, count: int) -> dict[str, float]:
@@ -180,15 +191,14 @@ def cutoff(measure: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _reading(name: str) -> tuple[int, bool, bool]:
-    """Return how many hits a measure reads, 0 for all, if none below the last judged one, and if negative grades count.
+def _reading(measure: Any) -> tuple[int, bool]:
+    """Return how many hits a measure reads, 0 for all, and whether negative grades count.
 
     The engines behind ir_measures sort all the hits that they get. A measure of judged hits alone reads all: the others
     are removed before it counts to its cutoff.
     """
-    measure = _measure(name)
-    depth = 0 if measure.params.get("judged_only") else cutoff(name) or 0
-    return depth, measure.NAME in _TO_LAST_JUDGED, measure.NAME == "Judged"
+    depth = 0 if measure.params.get("judged_only") else measure.params.get("cutoff", 0)
+    return depth, measure.NAME == "Judged"
 
 
 def _measure(name: str) -> Any:

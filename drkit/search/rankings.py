@@ -180,6 +180,26 @@ class Rankings:
         """Return the row of each id among `doc_ids`, or -1 if it is unknown."""
         return np.asarray(pc.index_in(pa.array(doc_ids, ID), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
 
+    def ranks(self, rows: NDArray[np.int64], doc_ids: Sequence[str]) -> NDArray[np.float64]:
+        """Return the rank f64[n], from 1, of a document among the hits of a query; infinite if it is none of them.
+
+        rows: i64[n], of the queries, -1 for one without hits. doc_ids: n, of the documents.
+        """
+        documents = self.find(doc_ids)
+        known = np.flatnonzero((rows >= 0) & (documents >= 0))
+        wanted = np.zeros(len(self.doc_ids), np.bool_)
+        wanted[documents[known]] = True
+        hits = np.flatnonzero(wanted[self.documents])
+        keys = self.queries[hits] * len(self.doc_ids) + self.documents[hits]
+        hits, keys = hits[order := np.argsort(keys)], keys[order]
+        sought = rows[known] * len(self.doc_ids) + documents[known]
+        places = np.searchsorted(keys, sought)
+        is_hit = np.append(keys, -1)[places] == sought
+        found = hits[places[is_hit]]
+        ranks = np.full(len(rows), np.inf)
+        ranks[known[is_hit]] = found + 1 - self.starts[self.queries[found]]
+        return ranks
+
     @cached_property
     def queries(self) -> NDArray[np.int64]:
         """i64[H], the row of each hit's query."""

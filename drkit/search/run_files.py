@@ -130,7 +130,7 @@ def _texts(*texts: str) -> Iterator[Any]:
     return (pa.scalar(text, ID) for text in texts)
 
 
-# The lines of a block: queries and documents as written, in dictionary arrays in chunks, and scores f32[n].
+# The lines of a block: queries and documents as written, in arrays in chunks, and scores f32[n].
 _Parsed: TypeAlias = "tuple[Any, Any, NDArray[np.float32]]"
 
 
@@ -147,8 +147,7 @@ def _parse(names: Sequence[str], block: bytes) -> _Parsed | None:
     # Arrow would remove a byte order mark.
     if has_empty_cell or is_spaced or b"\x00" in block or b"\r" in block or block.startswith(BOM_UTF8):
         return None
-    ids = pa.dictionary(pa.int32(), pa.string())
-    types = {"query": ids, "document": ids, number: pa.float64() if number == "score" else pa.int64()}
+    types = {"query": pa.string(), "document": pa.string(), number: pa.float64() if number == "score" else pa.int64()}
     try:
         table = csv.read_csv(
             pa.BufferReader(block),
@@ -172,8 +171,7 @@ def _parse_by_line(path: Path, names: Sequence[str], first: int, block: bytes) -
         wrong = int(np.isfinite(scores).argmin())
         raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{first + wrong}")
     queries, documents = (
-        pa.chunked_array([pa.array(columns[names.index(name)], pa.string()).dictionary_encode()])
-        for name in ("query", "document")
+        pa.chunked_array([pa.array(columns[names.index(name)], pa.string())]) for name in ("query", "document")
     )
     return queries, documents, scores
 
@@ -187,13 +185,12 @@ def _scores(numbers: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _decoded(written: Iterable[Any]) -> Any:
-    """Return ids of a file, in dictionary arrays in chunks, as one array of what they stand for."""
-    joined = pa.chunked_array([chunk for column in written for chunk in column.chunks]).unify_dictionaries()
-    found = joined.combine_chunks()
-    names = found.dictionary.to_pylist()
-    if any("%" in name for name in names):
-        names = [decode_id(name) for name in names]
-    ids = pa.array(names, ID).dictionary_encode()
+    """Return ids of a file, in arrays in chunks, as one dictionary array of what they stand for."""
+    joined = pa.chunked_array([chunk for column in written for chunk in column.chunks])
+    found = joined.dictionary_encode().combine_chunks()
+    if not pc.any(pc.match_substring(found.dictionary, "%")).as_py():
+        return pa.DictionaryArray.from_arrays(found.indices, found.dictionary.cast(ID))
+    ids = pa.array(map(decode_id, found.dictionary.to_pylist()), ID).dictionary_encode()
     return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
 
 
@@ -252,7 +249,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             while block := file.read(_BLOCK):
                 block += file.readline(LONGEST_LINE)
                 yield number, block.removeprefix(BOM_UTF8) if number == 1 else block
-                number += block.count(b"\n")
+                number += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
         except (OSError, EOFError, zlib.error) as error:
             raise DrkitError(f"cannot be read after line {number - 1} ({error})", where=path) from None
 
