@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from tests.search.toys import WORDS
 
@@ -63,14 +64,11 @@ def test_the_whole_pipeline(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "scored.jsonl").read_text(encoding="utf-8").count("\n") == 20
 
 
-def test_the_trainer_of_the_page_on_fine_tuning(place):
-    run = place / "runs" / "pydocs-pmi-enhanced"
-    run.mkdir(parents=True)
-    (run / "encoder").symlink_to(place / "encoder")
+def test_the_trainer_changes_the_model(place):
     texts = [f"{word} {letter}" for word in WORDS for letter in "ab"]
-    names = {"queries": texts[:8], "passages": texts[2:10], "hard_negatives": texts[4:12]}
-    before = None
-    (block,) = [block for block in blocks("guide/fine-tuning.md") if "CachedGradients" in block]
+    rows = {"anchor": texts[:8], "positive": texts[2:10], "negative_1": texts[4:12]}
+    names = {"data": Dataset.from_dict(rows)}
+    (block,) = [block for block in blocks("guide/python.md") if "ContrastiveLoss(" in block]
     *head, last = block.strip().splitlines()
     exec("\n".join(head), names)
     before = names["model"].encode(texts)
