@@ -46,19 +46,19 @@ def drkit_architectures() -> Sequence[Extension]:
     declared = (
         ("bert", "BERT", "BERT; what drkit makes from scratch"),
         ("roberta", "ROBERTA", "RoBERTa; positions start after the padding id"),
-        ("xlm-roberta", "ROBERTA", "XLM-R, of a hundred languages; built like RoBERTa"),
-        ("camembert", "ROBERTA", "CamemBERT, of French; built like RoBERTa"),
+        ("xlm-roberta", "ROBERTA", "XLM-R, multilingual; built like RoBERTa"),
+        ("camembert", "ROBERTA", "CamemBERT, French; built like RoBERTa"),
         ("electra", "ELECTRA", "ELECTRA; embeddings and hidden states may differ in size"),
         ("distilbert", "DISTILBERT", "DistilBERT; no token types"),
         ("mpnet", "MPNET", "MPNet; a relative attention bias, eager attention only"),
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
         ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
-        ("llama", "LLAMA", "Llama; reads from left to right, so it is fine-tuned alone"),
+        ("llama", "LLAMA", "Llama; reads from left to right: fine-tuned, not pre-trained"),
         ("mistral", "LLAMA", "Mistral; built like Llama"),
         ("qwen2", "LLAMA", "Qwen 2 and 2.5; built like Llama"),
         ("qwen3", "LLAMA", "Qwen 3; built like Llama"),
         ("gemma", "LLAMA", "Gemma; built like Llama"),
-        ("gemma3-text", "GEMMA3", "Gemma 3 of text alone; built like Llama"),
+        ("gemma3-text", "GEMMA3", "Gemma 3, text only; built like Llama"),
         ("drkit-static", "WORD_VECTORS", "Word embeddings without layers, made by drkit"),
     )
     return [Extension(name, f"drkit.encoders.architectures:{record}", summary) for name, record, summary in declared]

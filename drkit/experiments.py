@@ -226,8 +226,8 @@ def sweep(
     for key, stages in plans.items():
         if not any(stage.spec is EVALUATION for stage in stages):
             raise DrkitError(
-                f"{recipes[key].name} evaluates nothing that a sweep could compare: the collection has no "
-                f"judged queries of the split {recipes[key].evaluation.split!r}; choose another collection or split"
+                f"a sweep cannot compare {recipes[key].name}: its collection has no judged queries in the split "
+                f"{recipes[key].evaluation.split!r}; choose another collection or split"
             )
     done: dict[tuple[int, int], RunRecord] = {}
     for key, recipe in recipes.items():

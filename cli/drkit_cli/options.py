@@ -48,8 +48,8 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_options(
         gathered,
         pooling_option,
-        click.option("--query-prompt", metavar="TEXT", help="Put before every query, instead of what is declared."),
-        click.option("--passage-prompt", metavar="TEXT", help="Put before every passage, instead of what is declared."),
+        click.option("--query-prompt", metavar="TEXT", help="Prompt of queries, instead of the encoder's own."),
+        click.option("--passage-prompt", metavar="TEXT", help="Prompt of passages, instead of the encoder's own."),
     )
 
 

@@ -40,7 +40,7 @@ def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         callback=_remember(_VERBOSE),
-        help="Also what is read, kept and written, and versions.",
+        help="Also print versions, and the files that are read and written.",
     )
     return quiet(verbose(command))
 

@@ -181,8 +181,8 @@ def check_replaceable(path: Path) -> None:
     if foreign:
         named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else "")
         raise DrkitError(
-            f"{path} is not empty, and drkit did not write {named} there, or not as it is now; choose another folder, "
-            f"or move these files away"
+            f"{path} is not empty: drkit did not write {named} there, or the content has changed; choose another "
+            f"folder, or move these files away"
         )
 
 

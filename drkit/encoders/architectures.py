@@ -38,7 +38,7 @@ class BertSizes:
     """
 
     hidden: int = setting(128, ge(1), "width of the hidden states")
-    layers: int = setting(2, ge(0), "number of transformer layers; 0: word embeddings alone")
+    layers: int = setting(2, ge(0), "number of transformer layers; 0: only word embeddings")
     heads: int = setting(2, ge(1), "attention heads; the width must be a multiple of them")
     intermediate: int = setting(512, ge(1), "width of the feed-forward layers")
     max_positions: int = setting(512, ge(2), "maximum length of a text in tokens")
@@ -49,7 +49,7 @@ class BertSizes:
     lm_head: str = setting(
         "transform",
         in_(("transform", "tied")),
-        "LM head: BERT's transform and tied projection, or the projection alone",
+        "LM head: BERT's transform and tied projection, or only the projection",
     )
 
     def __attrs_post_init__(self) -> None:

@@ -201,7 +201,7 @@ def _check_lexical(model: Any, declared: _Declarations) -> None:
         )
     if getattr(model.config, TIED, False):
         raise DrkitError(
-            "cannot export the encoder: its LM head is the tied projection alone, which transformers cannot load; "
+            "cannot export the encoder: its LM head is only the tied projection, which transformers cannot load; "
             "train one with lm_head = 'transform'"
         )
 

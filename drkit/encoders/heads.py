@@ -159,7 +159,7 @@ def tie_lm_head(model: Any) -> None:
     if states != words:
         raise DrkitError(
             f"the LM head of this {type(model).__name__} maps hidden states of size {states} to word embeddings of "
-            f"size {words}, which the tied projection alone cannot; set lm_head = 'transform'"
+            f"size {words}, which a tied projection cannot do; set lm_head = 'transform'"
         )
     for step in where.transform:
         model.set_submodule(step, nn.Identity())

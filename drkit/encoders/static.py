@@ -165,7 +165,9 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
         check_tokenizer(tokenizer, folder)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if set(found) != {TABLE} or len(found[TABLE]) != 2:
-        raise DrkitError(f"{folder / WEIGHTS} must hold {TABLE} of two dimensions alone, got {found}. Export it again.")
+        raise DrkitError(
+            f"{folder / WEIGHTS} must contain one two-dimensional tensor, {TABLE}; got {found}. Export it again."
+        )
     table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
     is_split = tokenizer.tokenize("a a") == 2 * tokenizer.tokenize("a")

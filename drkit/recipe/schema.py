@@ -80,7 +80,7 @@ class EncoderSettings:
     architecture_settings: dict[str, Any] | None = setting(
         None, None, "further keys of the model's configuration, when made from scratch"
     )
-    layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: word embeddings alone")
+    layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: only word embeddings")
     hidden: int = setting(256, at_least(8, 16_384), "hidden size, when made from scratch")
     heads: int = setting(4, at_least(1, 512), "attention heads, when made from scratch")
     intermediate: int = setting(512, at_least(8, 65_536), "feed-forward size, when made from scratch")
@@ -94,7 +94,7 @@ class EncoderSettings:
     lm_head: str = setting(
         "tied",
         in_(("transform", "tied")),
-        "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
+        "LM head, when made from scratch: BERT's transform and tied projection, or only the projection",
     )
     pooling: PoolingName = setting("mean", None, "how hidden states become the bottleneck")
     pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
@@ -103,14 +103,14 @@ class EncoderSettings:
     passages_per_document: int | None = setting(
         None,
         optional(at_least(2, 1000)),
-        "passages that a long text is cut into for search, ranked by its best one; none: its beginning alone",
+        "passages that a long text is split into for search, ranked by the best one; none: only its beginning",
     )
     query_prompt: str = setting("", None, "text put before every query, in training and search")
     passage_prompt: str = setting("", None, "text put before every passage, in training and search")
     precision: str = setting(
         "float32",
         in_(PRECISIONS),
-        "of matrix products where texts are encoded; training has a setting of its own, bf16",
+        "of matrix products when texts are encoded; for training, set bf16",
     )
     declared: str = setting(
         "keep",
@@ -525,7 +525,7 @@ class Validation:
     """Validation on development queries while a retriever is fine-tuned."""
 
     every: int = setting(0, at_least(0), "steps between validations; 0: none")
-    measure: str = setting("RR@10", min_len(1), "measure that decides, by its ir_measures name")
+    measure: str = setting("RR@10", min_len(1), "deciding measure, by its ir_measures name")
     queries: int = setting(500, at_least(1), "maximum dev queries")
     passages: int = setting(0, at_least(0), "passages to search, the judged ones included; 0: all")
     patience: int = setting(0, at_least(0), "stop after this many validations without a gain; 0: never")

@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused_before_a_run(beir, tmp_path):
         ({"seed": 3}, "has its seeds in `seeds`"),
         ({"seeds": (1, 1)}, "two runs of the sweep have the same name"),
         ({"masker": ["pmi", "pmi"]}, "two runs of the sweep have the same name"),
-        ({"collection": f"jsonl:{beir.partition(':')[2]}/corpus.jsonl", "pipeline": None}, "evaluates nothing"),
+        ({"collection": f"jsonl:{beir.partition(':')[2]}/corpus.jsonl", "pipeline": None}, "a sweep cannot compare"),
     ):
         with pytest.raises(DrkitError, match=said):
             drkit.sweep(**{"paper": "retromae", "pipeline": "dpr", "collection": beir, **TINY, **axis, **wrong})

@@ -36,7 +36,7 @@ from drkit_cli.terminal import echo
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="For dense: a folder, a run, RUN/retriever-1, or a hub id."
 )
 @click.option(
-    "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="For a cross-encoder-filter without a model of its own."
+    "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="Model of a cross-encoder-filter that names none."
 )
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
 @click.option("--depth", type=count(1), help="Maximum negatives per query (default: depth of the source).")

@@ -13,7 +13,7 @@ from drkit_cli.output import output_options
 
 @click.command(short_help="Run a recipe, or resume a run.")
 @click.argument("recipe", type=LocalPath())
-@click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: that of the recipe, or runs/NAME).")
+@click.option("--run-dir", type=LocalPath(), help="Run folder (default: the recipe's folder, or runs/NAME).")
 @click.option(
     "--quick", is_flag=True, help="A smoke run of a recipe's file, every stage on little data: runs/NAME-quick."
 )
