@@ -26,6 +26,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import cattrs
 import torch
 from attrs import asdict, evolve
 from comparisons import put_into
@@ -172,6 +173,8 @@ def page(path: Path) -> str:
     limits = "; ".join(f"{mode}: loss {loss:g}, gradients {rest:g}" for mode, (loss, rest) in TOLERANCES.items())
     speeds = [row for row in done if "seconds" in row]
     compared = [row for row in done if "gradient_error" in row]
+    known = {(row["step"], row["mode"]) for row in done}
+    missing = [f"{step} ({mode})" for step, mode in rows(cattrs.structure(sizes, Sizes)) if (step, mode) not in known]
     return "\n".join(
         [
             f"{about['device']} ({versions}); {sizes['texts']} texts of {sizes['length']} tokens, width "
@@ -182,18 +185,30 @@ def page(path: Path) -> str:
             *(speed_line(row, about["device"]) for row in speeds),
             *(f"| {row['step']} | {row['mode']} | {row['error']} | | | | | |" for row in done if "error" in row),
             "",
+            *([f"Not measured: {', '.join(missing)}.", ""] if missing else []),
             f"Loss and gradients against those of the CPU in float32, relative (allowed: {limits}):",
             "",
-            "| step | mode | loss | gradients | equal |",
-            "|---|---|---|---|---|",
-            *(
-                f"| {row['step'].partition(': ')[2]} | {row['mode']} | {row['loss_error']:.1e} "
-                f"| {row['gradient_error']:.1e} | {'yes' if row['equal'] else '**no**'} |"
-                for row in compared
-            ),
+            f"| step |{''.join(f' {mode}: loss | gradients |' for mode in TOLERANCES)}",
+            "|---" * (1 + 2 * len(TOLERANCES)) + "|",
+            *equality_lines(compared),
             "",
         ]
     )
+
+
+def equality_lines(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a row for each step, with the errors of each mode; those above what is allowed are bold."""
+    found = {(row["step"], row["mode"]): row for row in compared}
+    lines = []
+    for step in dict.fromkeys(step for step, _ in found):
+        cells = [step.partition(": ")[2]]
+        for mode in TOLERANCES:
+            row = found.get((step, mode))
+            mark = "" if row is None or row["equal"] else "**"
+            for name in ("loss_error", "gradient_error"):
+                cells.append("" if row is None else f"{mark}{row[name]:.0e}{mark}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def speed_line(row: Mapping[str, Any], device: str) -> str:

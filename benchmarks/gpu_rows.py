@@ -49,8 +49,8 @@ from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.trainer import train
 
 PLAIN, CACHED, PADDED = "masked LM of transformers", "cached gradients", ", padded"
-# The steps that are measured in every mode.
-DETAILED = (PLAIN, "retromae")
+# The steps that are measured in every mode, and one of each other paper.
+DETAILED, PAPERS = (PLAIN, "retromae"), ("simlm", "cpdae", "cdmae", "cotmae-qac")
 COMPILED = {"arguments": {"torch_compile": True}}
 MODES: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"bf16": True},
@@ -95,7 +95,7 @@ TINY = evolve(EQUALITY, texts=4, length=32, steps=2, vectors=2000, queries=8, ma
 
 
 def rows(sizes: Sizes) -> list[Row]:
-    """Return all rows: the cheap ones first, then those that nothing else tells, and compiled ones last."""
+    """Return all rows: the cheap ones first, then those that nothing else tells, and the variants of papers last."""
     papers = [name for name in sorted({*installed().recipes} - {*drkit_recipes()}) if composed(name).pretrain]
     pairs = [f"{min(256, sizes.pairs)} pairs at once"]
     pairs += [f"{sizes.pairs} pairs in chunks of {chunk}" for chunk in sizes.chunks]
@@ -105,8 +105,9 @@ def rows(sizes: Sizes) -> list[Row]:
         "fine-tuning": [(name, "bf16") for name in pairs],
         "encoding": [("", mode) for mode in ("bf16", "fp32")],
         "search": [("", "fp32")],
-        "pre-training": [(name, "bf16") for name in (PLAIN, *papers, *(name + PADDED for name in DETAILED))]
-        + [(name, mode) for mode in MODES if mode != "bf16" for name in DETAILED],
+        "pre-training": [(name, "bf16") for name in (*DETAILED, *PAPERS, *(name + PADDED for name in DETAILED))]
+        + [(name, mode) for mode in MODES if mode != "bf16" for name in DETAILED]
+        + [(name, "bf16") for name in papers if name not in (*DETAILED, *PAPERS)],
     }
     return [(f"{kind}: {name}" if name else kind, mode) for kind, every in steps.items() for name, mode in every]
 

@@ -112,8 +112,13 @@ def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_pat
     assert text.endswith("\n<!-- end -->\nafter\n")
     assert "\n| pre-training: simlm | bf16 | " in text
     assert "\n| search, exact hits | fp32 | " in text
-    assert "\n| retromae | bf16 | " in text
-    assert text.count("| yes |") == 1
+    compared = rows[0]
+    assert f"\n| retromae |  |  | {compared['loss_error']:.0e} | {compared['gradient_error']:.0e} |\n" in text
+    assert "Not measured: matrix product (bf16), " in text
+    page_rows = file.read_text().replace('"equal": true', '"equal": false')
+    (tmp_path / "unequal.jsonl").write_text(page_rows)
+    assert run_gpu(gpu, monkeypatch, "--json", tmp_path / "unequal.jsonl", "--page", page) == 0
+    assert f" **{compared['gradient_error']:.0e}** |" in page.read_text()
 
 
 def test_rows_of_another_machine_are_refused(gpu, monkeypatch, capsys, tmp_path):
