@@ -67,6 +67,11 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
     declared = (tmp_path / "alone" / "alone" / "__init__.py").read_text()
     assert 'name="alone"' in declared or f'Extension("{NOT_PARTS.get(kind) or "alone"}"' in declared
     compile(declared, "declared", "exec")
+
+
+def test_no_package_has_a_finding_of_a_linter(tmp_path):
+    for kind in SUMMARIES:
+        write_plugin("alone", [kind], tmp_path / kind)
     lint = ["ruff", "check", "-q", "--isolated", "--select", "E,F,W,D1,ANN", "--ignore", "D10,E501,ANN401", "."]
     done = subprocess.run([sys.executable, "-m", *lint], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

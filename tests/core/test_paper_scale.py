@@ -20,6 +20,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml, plain, read_recipe
+from tests.warm import measure_nothing
 
 PARTS = installed()
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "recipes"
@@ -488,10 +489,12 @@ def test_a_scale_that_does_not_exist_is_refused():
         compose(ComposeRequest(scale="tiny"), PARTS)
 
 
-def test_the_command_line_chooses_the_scale(tmp_path):
+def test_the_command_line_chooses_the_scale(tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from drkit_cli.commands.compose import compose as command
+
+    measure_nothing(monkeypatch.setattr)
 
     def written(*options: str) -> Recipe:
         path = tmp_path / "r.toml"

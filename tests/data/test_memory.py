@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data import merging, ppmi, train_wordpiece, vocabulary
@@ -34,7 +34,6 @@ def pairs_of(store, folder, window, bytes_per_pair):
     return sums, dict(zip(found["keys"].tolist(), found["counts"].tolist(), strict=True)), found["keys"].tolist()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=12), min_size=1, max_size=12),
     window=st.integers(1, 4),

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizerFast
 
@@ -42,7 +42,6 @@ def padded(store: TokenStore, tokenizer, texts, indices, pad_to):
     return {name: torch.tensor(value) for name, value in out.items()}
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), pad_to=st.sampled_from([None, 8, 16, 64]))
 def test_a_batch_equals_padding_written_out(store, tokenizer, real_texts, data, pad_to):
     texts = [*real_texts, ""]

@@ -47,7 +47,6 @@ def judgements(qrels):
     return [Judgement(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
 
 
-@settings(deadline=None, max_examples=80)
 @given(RUNS, QRELS)
 def test_values_are_those_of_trec_eval_on_the_same_files(tmp_path_factory, run, qrels):
     folder = tmp_path_factory.mktemp("evaluate")
@@ -65,7 +64,6 @@ def test_values_are_those_of_trec_eval_on_the_same_files(tmp_path_factory, run, 
             assert value == pytest.approx(theirs.get(query, {}).get(trec_name, 0.0), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(RUNS, QRELS, st.integers(1, 3))
 def test_values_do_not_depend_on_how_many_queries_are_measured_at_once(run, qrels, queries):
     names = ["Rprec", "P(rel=2)@5", "Judged@10", "nDCG(judged_only=True)@2"]
@@ -75,7 +73,6 @@ def test_values_do_not_depend_on_how_many_queries_are_measured_at_once(run, qrel
         assert evaluate(rows(run), judgements(qrels), names) == expected
 
 
-@settings(deadline=None, max_examples=80)
 @given(RUNS, QRELS, st.integers(1, 12))
 def test_a_cut_reciprocal_rank_is_the_uncut_one_within_the_cut(run, qrels, cut):
     scores = evaluate(rows(run), judgements(qrels), ["RR", f"RR@{cut}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.builtin import drkit_components
@@ -86,7 +86,6 @@ def requests_of(positives):
 
 
 @pytest.mark.parametrize("name", ["bm25", "dense", "hybrid", "mixed", "random"])
-@settings(deadline=None, max_examples=40)
 @given(
     size=st.integers(1, 60),
     positives=st.lists(st.sets(st.integers(0, 70), max_size=20), min_size=1, max_size=6),

@@ -19,7 +19,7 @@ from drkit.search import read_qrels
 from drkit_report.search import KeptJudgements, SearchedRuns, _folded, _spans
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.pages.test_report_page import Page
-from tests.warm import drkit
+from tests.warm import drkit, warm_process
 
 pytest.importorskip("starlette", reason="the extra `serve` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
@@ -31,25 +31,28 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Server:
-    """`drkit serve` in a process of its own."""
+def start(*arguments):
+    command = [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def __init__(self, qrels, *runs):
+
+def start_warm(*arguments):
+    warm_process().start(*arguments)
+    return warm_process()
+
+
+class Server:
+    """`drkit serve` in a process of its own, or in a child of the warm one."""
+
+    def __init__(self, qrels, *runs, start=start):
         self.port, self.qrels = free_port(), qrels
-        arguments = ["serve", *map(str, runs), "--port", str(self.port), "--qrels", str(qrels)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "drkit_cli.main", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start("serve", *runs, "--port", self.port, "--qrels", qrels)
         self.url = f"http://127.0.0.1:{self.port}/"
         for _ in range(600):
             try:
                 self.get("")
                 return
             except OSError:
-                assert self.process.poll() is None, self.process.stderr.read()
                 time.sleep(0.1)
         raise AssertionError("the server did not start")
 
@@ -167,7 +170,7 @@ def test_input_is_escaped(server):
 
 
 def test_hostile_passages_are_text(hostile_run, tmp_path):
-    started = Server(tmp_path / "q.qrels", hostile_run)
+    started = Server(tmp_path / "q.qrels", hostile_run, start=start_warm)
     try:
         status, text = started.get("what is topic3")
         page = Page(text)
@@ -182,7 +185,9 @@ def test_hostile_passages_are_text(hostile_run, tmp_path):
         assert started.judge(q="what is topic3", row=row, grade="1", token=token)[0] == 200
         assert [kept.doc_id for kept in read_qrels(started.qrels)] == [f"d{row}{HOSTILE}"], "control characters, too"
     finally:
-        started.stop()
+        started.process.send_signal(signal.SIGINT)
+        ended = started.process.wait()
+    assert ended["code"] == 0, ended["err"]
 
 
 @pytest.mark.parametrize("content", ["not a judgement\n", "query-id\tcorpus-id\tscore\nq\td\t1\n", "q\t0\td\thigh\n"])

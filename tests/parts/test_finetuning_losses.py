@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from attrs import frozen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
@@ -139,10 +139,8 @@ SOME = [*((name,) for name in DIRECTIONS), ALL_DIRECTIONS, DIRECTIONS[:2], DIREC
 SOME = st.sampled_from([*SOME, (*DIRECTIONS[:3], DIRECTIONS[4])])
 LIKE = st.sampled_from(["cosine", "dot"])
 HEAT = st.sampled_from([0.1, 0.7, 1.0])
-often = settings(max_examples=150, deadline=None)
 
 
-@often
 @given(batches(), SOME, LIKE, HEAT)
 def test_contrast_in_every_direction_equals_its_formula_by_id(batch, directions, similarity, temperature):
     config = ContrastiveConfig(temperature=temperature, similarity=similarity, directions=directions)
@@ -177,7 +175,6 @@ def test_passages_that_a_third_query_has_both_judged_relevant_do_not_stand_again
     assert found[1] < found[0]
 
 
-@often
 @given(batches(), LIKE, HEAT)
 def test_pairwise_equals_its_formula_by_id(batch, similarity, temperature):
     config = PairwiseConfig(temperature=temperature, similarity=similarity)
@@ -190,7 +187,6 @@ def test_pairwise_equals_its_formula_by_id(batch, similarity, temperature):
     assert out.loss.item() == pytest.approx(sum(losses) / max(len(losses), 1), rel=1e-4, abs=1e-5)
 
 
-@often
 @given(batches(), LIKE, HEAT)
 def test_margin_mse_equals_its_formula_by_id(batch, similarity, temperature):
     config = MarginMseConfig(temperature=temperature, similarity=similarity)
@@ -207,7 +203,6 @@ def test_margin_mse_equals_its_formula_by_id(batch, similarity, temperature):
     assert out.metrics["unscored"].item() == unscored
 
 
-@often
 @given(batches(), LIKE, HEAT, st.sampled_from([0.5, 1.0, 3.0]), st.booleans(), st.sampled_from([0.0, 0.2, 1.0]))
 def test_distillation_equals_its_formula_by_id(batch, similarity, temperature, teacher_temperature, hidden, alpha):
     config = KlDistillationConfig(
@@ -246,7 +241,6 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "all directions"])
-@settings(max_examples=60, deadline=None)
 @given(batches())
 def test_no_answer_of_a_query_and_no_second_copy_counts_against_it(name, batch):
     """One query alone: a row that answers it, or repeats another, gets no gradient unless it is its positive."""
@@ -377,7 +371,6 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn():
     assert MarginMseLoss()(pairs=agreed).loss.item() == pytest.approx(0, abs=1e-10)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_listwise_equals_its_formula(sizes, seed):
     scores = torch.randn(len(sizes), max(sizes), generator=torch.Generator().manual_seed(seed))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import EmbeddedPairs
@@ -36,7 +36,6 @@ def naive(given: EmbeddedPairs, temperature: float, similarity: str) -> float:
     return total / len(given.queries)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 6),
     st.integers(1, 9),

@@ -1,4 +1,4 @@
-"""What every masker really hides, on real texts: docstrings of the standard library, and sample collections."""
+"""What every masker really hides, on real texts: docstrings of the standard library, and a sample collection."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Texts:
         return PmiMasker(PmiConfig(ratio=ratio, **settings), self.source.context())
 
 
-@pytest.fixture(scope="module", params=["pydocs", "cranfield", "tldr"])
+@pytest.fixture(scope="module", params=["pydocs", "tldr"])
 def corpus(request, tmp_path_factory):
     name, setting = PYDOCS if request.param == "pydocs" else (f"beir:{SHARED / request.param}", "seed=1")
     if request.param != "pydocs" and not (SHARED / request.param).is_dir():

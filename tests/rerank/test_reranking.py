@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data.corpus import open_collection
@@ -31,7 +31,6 @@ def model(tmp_path_factory):
     return CrossEncoder.start_from(str(checkpoint(folder / "lm")), max_length=40, seed=4)
 
 
-@settings(max_examples=60)
 @given(
     st.dictionaries(st.sampled_from("abcdefghij éü"), st.floats(-1e6, 1e6, width=32), min_size=1),
     st.lists(st.floats(-1e8, 1e8, width=32), min_size=14, max_size=14),

@@ -46,7 +46,7 @@ def test_probe_panels_show_what_was_measured_and_no_more():
     assert not any(line.points for line in (*spread.lines, *found.lines))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("count", [1, 3, 5])
 def test_the_same_curves_give_the_same_file(tmp_path, count):
     lines = [Line("one", [(0, 1.0), (10, 1.0)]), Line("two", [(0, 1.0), (10, 1.001)]), Line("none", [])]
     panels = [Panel(f"Panel {index}", "nats", lines, floor=index % 2 == 0) for index in range(count)]
@@ -54,7 +54,7 @@ def test_the_same_curves_give_the_same_file(tmp_path, count):
     assert one == two
     assert one.startswith(PNG)
     width, height = int.from_bytes(one[16:20], "big"), int.from_bytes(one[20:24], "big")
-    columns = {1: 1.5, 2: 2, 3: 3, 4: 2, 7: 2}[count]  # a single one is wider
+    columns = {1: 1.5, 3: 3, 5: 2}[count]  # a single one is wider
     assert width / columns == pytest.approx(495, abs=2)
     assert height / -(-count // columns) == pytest.approx(330, abs=2), "a panel without a point takes no room"
 

@@ -102,13 +102,13 @@ def test_links_in_place_of_what_drkit_manages_lead_nowhere(place, run_drkit):
 
 
 def some_files(run):
-    """Files of a run that are read as JSON or TOML, up to three of each name."""
+    """Files of a run that are read as JSON or TOML, up to two of each name."""
     named = {}
     for path in sorted(run.rglob("*")):
         if path.suffix in (".json", ".jsonl", ".toml") and path.is_file():
             named.setdefault(path.name, []).append(path)
     draw = random.Random(SEED)
-    return [path for paths in named.values() for path in draw.sample(paths, min(len(paths), 3))]
+    return [path for paths in named.values() for path in draw.sample(paths, min(len(paths), 2))]
 
 
 def test_hostile_files_end_in_one_message(place, run_drkit):

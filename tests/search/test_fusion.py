@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
@@ -59,7 +59,6 @@ def naive_reciprocal_ranks(first, second, k):
     return found
 
 
-@settings(deadline=None, max_examples=150)
 @given(RUNS, RUNS, WEIGHT)
 def test_min_max_is_the_definition_in_trec_evals_order(first, second, weight):
     found = list(convex(align(rows(first), rows(second)), weight))
@@ -67,7 +66,6 @@ def test_min_max_is_the_definition_in_trec_evals_order(first, second, weight):
     assert found == [(query, in_trec_order(scores)) for query, scores in expected.items()]
 
 
-@settings(deadline=None, max_examples=150)
 @given(RUNS, RUNS, st.integers(0, 70))
 def test_reciprocal_ranks_are_the_definition_in_trec_evals_order(first, second, k):
     found = list(reciprocal_ranks(rows(first), rows(second), k))
@@ -75,7 +73,6 @@ def test_reciprocal_ranks_are_the_definition_in_trec_evals_order(first, second, 
     assert found == [(query, in_trec_order(scores)) for query, scores in expected.items()]
 
 
-@settings(deadline=None, max_examples=60)
 @given(RUNS, RUNS, WEIGHT, st.integers(1, 20))
 def test_depth_is_a_prefix_and_a_file_keeps_the_order(tmp_path_factory, first, second, weight, depth):
     whole = list(convex(align(rows(first), rows(second)), weight))
@@ -112,7 +109,6 @@ def test_what_cannot_be_fused_is_refused():
 QRELS = st.dictionaries(QUERIES, st.dictionaries(DOCS, st.integers(0, 2), min_size=1), min_size=1)
 
 
-@settings(deadline=None, max_examples=40)
 @given(RUNS, RUNS, QRELS, st.sampled_from(["RR@3", "nDCG@10", "AP"]))
 def test_the_tuned_weight_is_the_best_of_the_grid(first, second, qrels, measure):
     judgements = [Judgement(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
@@ -24,7 +24,6 @@ SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=5)
 
 
-@settings(deadline=None, max_examples=80)
 @given(RUNS, IDS)
 def test_a_run_comes_back_with_its_ids_scores_and_order(tmp_path_factory, run, tag):
     path = tmp_path_factory.mktemp("trec") / "run.trec"
@@ -50,7 +49,6 @@ def test_an_encoded_id_is_one_word_in_one_line(name):
     assert encode_id(name).splitlines() == [encode_id(name)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(query=IDS | ESCAPES, names=st.sets(IDS | ESCAPES, min_size=1, max_size=5), tag=st.sampled_from(["drkit", "x"]))
 def test_any_id_is_the_same_in_runs_judgements_and_collections(tmp_path_factory, query, names, tag):
     """What drkit writes is read back: as a run, as judgements, and as those of a collection of the same ids."""
@@ -77,7 +75,6 @@ FOREIGN = st.lists(st.sampled_from(["%22", "%20", "%25", "%2F", "%", "%E9", "<db
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(query=FOREIGN, document=FOREIGN, separator=st.sampled_from([" ", "\t"]))
 def test_an_id_of_another_tool_stands_as_it_is(tmp_path_factory, query, document, separator):
     folder = tmp_path_factory.mktemp("foreign")
