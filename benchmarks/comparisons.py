@@ -41,6 +41,8 @@ Job: TypeAlias = "tuple[str, str, int]"
 MLM_ONLY, NONE, BM25 = "mlm-only", "no pre-training", "bm25"
 STARTS = {"ppmi-svd": "co-occurrences", "random": "random"}
 MEASURES = ("RR@10", "nDCG@10", "R@100")
+# Probes of pre-training, and how they are written; RR@10: of dev queries, before any label.
+PROBES = {"RR@10": ".3f", "gain": ".2f", "anisotropy": ".2f"}
 # Each stage of a pipeline, and the system whose ranking or weights it goes on from.
 STAGES = {
     "dpr": {"retriever-1": BM25},
@@ -136,7 +138,7 @@ class Row:
         """Return the last value of a probe of pre-training, averaged over the seeds; empty without any."""
         logs = [run.log("pretrained", "probes.jsonl") for run in self.runs]
         found = [log[-1][name] for log in logs if log and name in log[-1]]
-        return f"{statistics.fmean(found):.2f}" if found and self.stage == "retriever-1" else ""
+        return f"{statistics.fmean(found):{PROBES[name]}}" if found and self.stage == "retriever-1" else ""
 
 
 def rows(done: Mapping[Job, RunRecord], stages: Sequence[str]) -> list[Row]:
@@ -168,14 +170,15 @@ def table(done: Mapping[Job, RunRecord], pipeline: str) -> str:
     found = rows(done, [*before])
     tests = tested(found, before)
     bm25 = found[0].scores(BM25)
-    head = ["start", "pre-training", "stage", *MEASURES, "p, system before", "p, no pre-training", "gain", "anisotropy"]
-    cells = [["", "BM25", "", *(f"{bm25.mean(measure):.3f}" for measure in MEASURES), "", "", "", ""]]
+    head = ["start", "pre-training", "stage", *MEASURES, "p, system before", "p, no pre-training"]
+    head += [f"probe: {name}" for name in PROBES]
+    cells = [["", "BM25", "", *(f"{bm25.mean(measure):.3f}" for measure in MEASURES), "", "", *("" for _ in PROBES)]]
     cells += [
         [
             *(STARTS[row.start], f"{row.recipe} ({len(row.runs)})", row.stage),
             *(_spread(row.means(measure)) for measure in MEASURES),
             *(_p(tests.get((row, other))) for other in (BM25, NONE)),
-            *(row.probe(name) for name in ("gain", "anisotropy")),
+            *(row.probe(name) for name in PROBES),
         ]
         for row in found
     ]
