@@ -109,6 +109,18 @@ def train_in(
     return result
 
 
+@contextmanager
+def precision_given_back() -> Iterator[None]:
+    """Undo what transformers' argument `tf32` sets for the whole process: it is not the next stage's."""
+    backends: Any = torch.backends
+    before = backends.fp32_precision
+    try:
+        yield
+    finally:
+        backends.fp32_precision = before
+
+
+@precision_given_back()
 def train(
     module: nn.Module,
     schedule: Schedule,

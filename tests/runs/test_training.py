@@ -301,6 +301,21 @@ def test_bfloat16_trains_on_a_processor(tmp_path):
     assert half != whole
 
 
+def test_tf32_of_one_training_is_not_that_of_the_next_stage(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    seen = []
+
+    class Notes(Collate):
+        def __call__(self, examples):
+            seen.append(torch.backends.fp32_precision)
+            return super().__call__(examples)
+
+    before = torch.backends.fp32_precision
+    go(toy(), tmp_path, Notes(), arguments={"tf32": True})
+    assert {*seen} == {"tf32"}
+    assert torch.backends.fp32_precision == before != "tf32"
+
+
 def test_arguments_that_do_not_fit_are_told(tmp_path):
     with pytest.raises(DrkitError, match="no_such"):
         go(toy(), tmp_path, arguments={"no_such": 1})
