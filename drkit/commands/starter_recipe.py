@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -32,7 +32,9 @@ _SHOWN, _LEAST_SHARE = 4, 0.001
 _FEW_PASSAGES = 300
 # As many labels as the default recipe reads, to show what pre-training is worth where they are few.
 _FEW_LABELS = 2000
-_COMMENT_COLUMN, _WIDTH = 48, 100
+# Tables of at most this many letters are on one line.
+_INLINE = 72
+_COMMENT_COLUMN, _WIDTH = 40, 100
 
 
 @frozen
@@ -208,7 +210,7 @@ def write_starter(suggestion: Suggestion, facts: CollectionFacts, path: Path, re
 def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, registry: Registry) -> str:
     """Return the recipe as TOML: facts and advice at the top, the meaning beside every setting, reasons above some.
 
-    A setting that has its default is a comment.
+    Settings that have their defaults are left out.
     """
     head = [
         f"A recipe for {facts.name}. Run it:  drkit run {path}",
@@ -219,7 +221,7 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         f"Scale {suggestion.scale}: {suggestion.why}.",
         *suggestion.advice,
         "",
-        "A line `# name = value` is a setting with its default; to change it, remove its # and that of its [table].",
+        "Settings that are left out have their defaults; docs/reference/parts.md lists all, `drkit show pmi` a part's.",
     ]
     # A path is not broken in two: the commands are there to be copied.
     broken = (wrap(escape_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
@@ -270,9 +272,31 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
 
 
 def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
-    """Yield the lines of a recipe; a setting or table without which it reads back equal is a comment."""
-    recipe, whole = suggestion.recipe, recipe_table(suggestion.recipe)
-    meanings = {one.path: one.meaning for one in setting_paths(recipe, registry)}
+    """Yield the lines of a recipe without settings that have their defaults; short tables are on one line."""
+    meanings = {one.path.removesuffix(".use"): one.meaning for one in setting_paths(suggestion.recipe, registry)}
+    reasons = suggestion.reasons
+
+    def lines(table: Mapping[str, Any], path: str, header: str) -> Iterator[str]:
+        """Yield a table's settings, then the tables in it; path: of the table, with the indices of lists."""
+        written = {key: f"{key} = {toml_value(value)}" for key, value in table.items()}
+        is_inner = {key: bool(_rows(table[key])) and (not path or len(written[key]) > _INLINE) for key in table}
+        if path and not all(is_inner.values()):
+            yield from ("", header)
+        for key in [key for key in table if not is_inner[key]]:
+            yield from (f"# {escape_line(why)}" for of, why in reasons.items() if of.startswith(f"{path}{key}"))
+            meaning = meanings.get(f"{path}{key}")
+            yield f"{written[key]:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else written[key]
+        for key in [key for key in table if is_inner[key]]:
+            name = f"{header.strip('[]')}.{key}".strip(".")
+            for index, row in _rows(table[key]).items():
+                yield from lines(row, f"{path}{key}.{index}", f"[[{name}]]" if index else f"[{name}]")
+
+    yield from lines(_without_defaults(suggestion.recipe, registry), "", "")
+
+
+def _without_defaults(recipe: Recipe, registry: Registry) -> dict[str, Any]:
+    """Return the smallest table that reads back equal to a recipe; parts without settings are their names."""
+    whole = recipe_table(recipe)
 
     def reads_equal() -> bool:
         try:
@@ -280,37 +304,21 @@ def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
         except DrkitError:  # what was left out has no default
             return False
 
-    def lines(table: dict[str, Any], path: str, header: str, is_default: bool) -> Iterator[str]:
-        """Yield a table's settings, then the tables in it; path: of the table, with the indices of lists."""
-        inner = {key: _rows(value) for key, value in table.items() if f"{path}{key}" not in meanings and _rows(value)}
-        if header and len(inner) < len(table):
-            yield from ("", f"# {header}" if is_default else header)
-        for key in [key for key in table if key not in inner]:
-            line, where = f"{key} = {toml_value(table[key])}", f"{path}{key}"
-            if where in suggestion.reasons:
-                yield f"# {escape_line(suggestion.reasons[where])}"
-            elif is_default or _leave_out(table, key, reads_equal):
-                line = f"# {line}"
-            meaning = meanings.get(where)
-            yield f"{line:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else line
-        for key, rows in inner.items():
-            skipped, name = is_default or _leave_out(table, key, reads_equal), f"{header.strip('[]')}.{key}".strip(".")
-            for index, row in rows.items():
-                below = f"[[{name}]]" if index else f"[{name}]"
-                yield from lines(row, f"{path}{key}.{index}", below, skipped)
+    def shorten(table: Any, keys: Iterable[Any]) -> None:
+        for key in keys:
+            value = table[key]
+            if isinstance(table, dict):
+                del table[key]
+                if reads_equal():
+                    continue
+                table[key] = value
+            if isinstance(value, (dict, list)):
+                shorten(value, [*value] if isinstance(value, dict) else range(len(value)))
+            if isinstance(value, dict) and [*value] == ["use"]:
+                table[key] = value["use"]
 
-    yield from lines(whole, "", "", is_default=False)
-
-
-def _leave_out(table: dict[str, Any], key: str, reads_equal: Callable[[], bool]) -> bool:
-    """Remove a key from a table of a recipe, unless the recipe then reads otherwise; returns whether it has."""
-    kept = dict(table)
-    del table[key]
-    if reads_equal():
-        return True
-    table.clear()
-    table.update(kept)
-    return False
+    shorten(whole, [*whole])
+    return whole
 
 
 def _rows(value: Any) -> dict[str, dict[str, Any]]:

@@ -81,15 +81,15 @@ class EncoderSettings:
         None, None, "further keys of the model's configuration, when made from scratch"
     )
     layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: only word embeddings")
-    hidden: int = setting(256, at_least(8, 16_384), "hidden size, when made from scratch")
-    heads: int = setting(4, at_least(1, 512), "attention heads, when made from scratch")
-    intermediate: int = setting(512, at_least(8, 65_536), "feed-forward size, when made from scratch")
+    hidden: int = setting(128, at_least(8, 16_384), "hidden size, when made from scratch")
+    heads: int = setting(2, at_least(1, 512), "attention heads, when made from scratch")
+    intermediate: int = setting(256, at_least(8, 65_536), "feed-forward size, when made from scratch")
     vocab_size: int = setting(
         8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
     )
     dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
     init_embeddings: str = setting(
-        "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
+        "random", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
     )
     lm_head: str = setting(
         "tied",
@@ -184,7 +184,7 @@ class Training:
     learning_rate: float = setting(1e-3, more_than(0, 100), "peak learning rate")
     max_steps: int = setting(-1, training_steps, "optimizer steps; -1: num_train_epochs decides")
     num_train_epochs: float = setting(3.0, more_than(0), "passes over the data, if max_steps is -1")
-    per_device_train_batch_size: int = setting(64, at_least(1, 1_000_000), "texts or queries per device and step")
+    per_device_train_batch_size: int = setting(32, at_least(1, 1_000_000), "texts or queries per device and step")
     gradient_accumulation_steps: int = setting(1, at_least(1, 1_000_000), "steps whose gradients are summed")
     warmup_steps: float = setting(0.1, at_least(0), "warm-up: below 1, a share of all steps; otherwise steps")
     gradient_cache_chunk: int = setting(
@@ -542,7 +542,7 @@ class Finetune(Training):
     """Fine-tuning: the loss, and rounds that each train a retriever on its own negatives."""
 
     loss: LossChoice = field(kw_only=True)
-    negatives: int = setting(1, at_least(0), "hard negatives per query")
+    negatives: int = setting(0, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     columns: dict[str, Column] | None = setting(None, _column_names, "further data that losses receive, by name")
     keep_steps: tuple[int, ...] | None = setting(
@@ -559,7 +559,7 @@ class Finetune(Training):
         (), None, "re-ranker and rounds of the paper that the small scale leaves out", observes=True
     )
     baselines: tuple[str, ...] = setting(
-        (LABELS_ONLY,),
+        (LABELS_ONLY, MASKED_LM),
         deep_iterable(in_(BASELINES)),
         "also fine-tune, for comparison: labels-only, the same encoder without pre-training; masked-lm, one that was "
         "pre-trained for as many steps without the decoders",
@@ -627,12 +627,12 @@ class Evaluation:
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
     bm25_k1: tuple[float, ...] = setting(
-        (1.2,),
+        (1.2, 0.9),
         deep_iterable(more_than(0), min_len(1)),
         "BM25's term-frequency saturation; of several values, the best on the dev queries, or the first without any",
     )
     bm25_b: tuple[float, ...] = setting(
-        (0.75,),
+        (0.75, 0.4, 1.0),
         deep_iterable(at_least(0, 1), min_len(1)),
         "BM25's length normalisation; of several values, the best on the dev queries, or the first without any",
     )

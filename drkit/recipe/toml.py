@@ -415,12 +415,16 @@ def toml_value(value: Any) -> str:
     """Return plain data as a value of TOML on one line, as `--set` takes it; None as `none`, which removes a table.
 
     >>> toml_value({"use": "pmi", "ratio": 0.5}), toml_value(None), toml_value([1, True])
-    ('{"use" = "pmi", "ratio" = 0.5}', 'none', '[1, true]')
+    ('{use = "pmi", ratio = 0.5}', 'none', '[1, true]')
     """
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)} = {toml_value(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{_toml_key(key)} = {toml_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
