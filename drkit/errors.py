@@ -46,11 +46,14 @@ class UnknownNameError(DrkitError):
 
 
 class ProblemsError(DrkitError):
-    """Several problems found in one pass, all reported together.
+    """All problems found in one pass, a single one on one line.
 
-    >>> print(ProblemsError("recipe", ["steps: expected int, got 'lots'"]))
-    recipe: 1 problem
-      - steps: expected int, got 'lots'
+    >>> print(ProblemsError("recipe", ["expected int, got 'lots' @ pretrain.max_steps"]))
+    recipe: expected int, got 'lots' @ pretrain.max_steps
+    >>> print(ProblemsError("recipe", ["'a' is missing", "'b' is missing"]))
+    recipe: 2 problems
+      - 'a' is missing
+      - 'b' is missing
 
     settings: the path of the setting that each problem ends with (`.. @ pretrain.max_steps`).
     """
@@ -58,8 +61,8 @@ class ProblemsError(DrkitError):
     def __init__(self, subject: str, problems: Sequence[str]) -> None:
         self.subject, self.problems = subject, tuple(problems)
         self.settings = tuple(problem.rpartition(" @ ")[2] for problem in problems if " @ " in problem)
-        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-        super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in problems)]))
+        lines = [f"{len(problems)} problems", *(f"  - {p}" for p in problems)] if len(problems) > 1 else problems
+        super().__init__("\n".join([f"{subject}: {lines[0]}", *lines[1:]]))
 
 
 # The optional packages by the extra of drkit that installs them: module -> name of the package.
@@ -127,7 +130,12 @@ def is_panic(error: BaseException) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the clause `; did you mean 'x'?` for the closest known name in any case, or `;` if none is close."""
+    """Return the clause `; did you mean 'x'?` for the closest known name in any case, or `;` if none is close.
+
+    >>> did_you_mean("batch_size", ["per_device_train_batch_size"])
+    "; did you mean 'per_device_train_batch_size'?"
+    """
     lowered = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    close += [one for one in lowered if one.endswith(f"_{name.lower()}")]
     return f"; did you mean {lowered[close[0]]!r}?" if close else ";"

@@ -22,6 +22,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from drkit.core.files import write_text
 from drkit.core.registry import Registry, full_name
+from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
@@ -143,10 +144,17 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
 
 
 def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
+    allowed, default = allowed_values(attribute.validator), attribute.default
+    example = f"default: {toml_value(default)}" if isinstance(default, (bool, int, float, tuple)) else ""
+    advice = "".join(f"; {one}" for one in (allowed and f"allowed: {allowed}", example) if one)
+
     def structure(value: Any, target: Any) -> Any:
-        made = converter.structure(value, target)
-        if attribute.validator is not None:
-            attribute.validator(None, attribute, made)
+        try:
+            made = converter.structure(value, target)
+            if attribute.validator is not None:
+                attribute.validator(None, attribute, made)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{_message(error, None)}{advice}") from None
         return made
 
     return structure

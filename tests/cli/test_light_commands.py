@@ -153,6 +153,11 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["compose", "--masker", "pmii"], "did you mean 'pmi'"),
         (["compose", "--paper", "retromea"], "did you mean 'retromae'"),
         (["compose", "--set", "pretrain.lerning_rate=1"], "did you mean 'learning_rate'"),
+        (["compose", "--set", "finetune.batch_size=8"], "did you mean 'per_device_train_batch_size'"),
+        (
+            ["compose", "--set", "pretrain.learning_rate=fast"],
+            "error: recipe: expected float, got 'fast'; allowed: > 0, <= 100; default: 0.001 @ pretrain.learning_rate",
+        ),
         (["compose", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
         (["compose", "--collection", "jsonl:/no/such/file.jsonl"], "/no/such/file.jsonl"),
         (["compose", "--miner", "dense"], "this is the first round"),
