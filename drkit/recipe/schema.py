@@ -542,7 +542,7 @@ class Finetune(Training):
     """Fine-tuning: the loss, and rounds that each train a retriever on its own negatives."""
 
     loss: LossChoice = field(kw_only=True)
-    negatives: int = setting(0, at_least(0), "hard negatives per query")
+    negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     columns: dict[str, Column] | None = setting(None, _column_names, "further data that losses receive, by name")
     keep_steps: tuple[int, ...] | None = setting(
