@@ -156,7 +156,7 @@ def describe_schedule(training: Training) -> str:
     """Return the length of a training in words.
 
     >>> describe_schedule(Training(max_steps=3000)), describe_schedule(Training(num_train_epochs=3))
-    ('3,000 steps of 64', '3 epochs in steps of 64')
+    ('3,000 steps of 32', '3 epochs in steps of 32')
     """
     if training.max_steps > 0:
         return f"{training.max_steps:,} steps of {batch_size(training):,}"
