@@ -174,7 +174,10 @@ def page(path: Path) -> str:
     speeds = [row for row in done if "seconds" in row]
     compared = [row for row in done if "gradient_error" in row]
     known = {(row["step"], row["mode"]) for row in done}
-    missing = [f"{step} ({mode})" for step, mode in rows(cattrs.structure(sizes, Sizes)) if (step, mode) not in known]
+    missing: dict[str, list[str]] = {}
+    for step, mode in rows(cattrs.structure(sizes, Sizes)):
+        if (step, mode) not in known:
+            missing.setdefault(mode, []).append(step.removeprefix("pre-training: "))
     return "\n".join(
         [
             f"{about['device']} ({versions}); {sizes['texts']} texts of {sizes['length']} tokens, width "
@@ -185,7 +188,8 @@ def page(path: Path) -> str:
             *(speed_line(row, about["device"]) for row in speeds),
             *(f"| {row['step']} | {row['mode']} | {row['error']} | | | | | |" for row in done if "error" in row),
             "",
-            *([f"Not measured: {', '.join(missing)}.", ""] if missing else []),
+            *(f"Not measured in {mode}: {'; '.join(steps)}." for mode, steps in missing.items()),
+            "",
             f"Loss and gradients against those of the CPU in float32, relative (allowed: {limits}):",
             "",
             f"| step |{''.join(f' {mode}: loss | gradients |' for mode in TOLERANCES)}",

@@ -114,7 +114,7 @@ def test_rows_of_a_gpu_are_resumed_and_put_into_a_page(gpu, monkeypatch, tmp_pat
     assert "\n| search, exact hits | fp32 | " in text
     compared = rows[0]
     assert f"\n| retromae |  |  | {compared['loss_error']:.0e} | {compared['gradient_error']:.0e} |\n" in text
-    assert "Not measured: matrix product (bf16), " in text
+    assert "\nNot measured in fp32: matrix product; equality: " in text
     page_rows = file.read_text().replace('"equal": true', '"equal": false')
     (tmp_path / "unequal.jsonl").write_text(page_rows)
     assert run_gpu(gpu, monkeypatch, "--json", tmp_path / "unequal.jsonl", "--page", page) == 0
