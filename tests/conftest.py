@@ -20,7 +20,7 @@ os.environ.pop("COLUMNS", None)
 # On AMD's processors, MKL's sums depend on where a matrix lies in memory; tests of equal runs need equal sums.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
-hypothesis.settings.register_profile("drkit", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("drkit", deadline=None, max_examples=80)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drkit"))
 

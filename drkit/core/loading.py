@@ -97,9 +97,7 @@ def _check_sizes(loader: str, folder: Path) -> None:
     config = load_pretrained("AutoConfig", str(folder), "read the configuration of")
     counts = [count for key, count in config.to_dict().items() if _LAYERS.fullmatch(key) and isinstance(count, int)]
     is_larger = max(counts, default=0) > len(shapes)
-    sizes = sorted(size for size in config.to_dict().values() if isinstance(size, int))
-    # Where the two largest sizes are this small, so is every weight, and making the model takes longer than loading it.
-    if not is_larger and 4 * math.prod(sizes[-2:]) * len(shapes) > _FEW:
+    if not is_larger:
         with torch.device("meta"):
             model = getattr(transformers, loader).from_config(config)
         is_larger = sum(weight.numel() for weight in model.parameters()) > max(2 * sum(map(math.prod, shapes)), _FEW)

@@ -89,6 +89,7 @@ def check(run, qrels, folder):
         assert from_files.mean(name) == pytest.approx(total / len(qrels), abs=1e-9)
 
 
+@settings(max_examples=max(200, settings().max_examples))
 @given(RUNS, QRELS)
 def test_all_measures_are_those_of_trec_eval_on_the_same_files(tmp_path_factory, run, qrels):
     check(run, qrels, tmp_path_factory.mktemp("trec"))

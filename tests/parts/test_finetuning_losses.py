@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from attrs import frozen
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
@@ -140,7 +140,10 @@ SOME = st.sampled_from([*SOME, (*DIRECTIONS[:3], DIRECTIONS[4])])
 LIKE = st.sampled_from(["cosine", "dot"])
 HEAT = st.sampled_from([0.1, 0.7, 1.0])
 
+often = settings(max_examples=max(150, settings().max_examples))
 
+
+@often
 @given(batches(), SOME, LIKE, HEAT)
 def test_contrast_in_every_direction_equals_its_formula_by_id(batch, directions, similarity, temperature):
     config = ContrastiveConfig(temperature=temperature, similarity=similarity, directions=directions)
@@ -175,6 +178,7 @@ def test_passages_that_a_third_query_has_both_judged_relevant_do_not_stand_again
     assert found[1] < found[0]
 
 
+@often
 @given(batches(), LIKE, HEAT)
 def test_pairwise_equals_its_formula_by_id(batch, similarity, temperature):
     config = PairwiseConfig(temperature=temperature, similarity=similarity)
@@ -187,6 +191,7 @@ def test_pairwise_equals_its_formula_by_id(batch, similarity, temperature):
     assert out.loss.item() == pytest.approx(sum(losses) / max(len(losses), 1), rel=1e-4, abs=1e-5)
 
 
+@often
 @given(batches(), LIKE, HEAT)
 def test_margin_mse_equals_its_formula_by_id(batch, similarity, temperature):
     config = MarginMseConfig(temperature=temperature, similarity=similarity)
@@ -203,6 +208,7 @@ def test_margin_mse_equals_its_formula_by_id(batch, similarity, temperature):
     assert out.metrics["unscored"].item() == unscored
 
 
+@often
 @given(batches(), LIKE, HEAT, st.sampled_from([0.5, 1.0, 3.0]), st.booleans(), st.sampled_from([0.0, 0.2, 1.0]))
 def test_distillation_equals_its_formula_by_id(batch, similarity, temperature, teacher_temperature, hidden, alpha):
     config = KlDistillationConfig(

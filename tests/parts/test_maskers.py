@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.draws import Draws
@@ -33,6 +33,7 @@ def naive_greedy(keys, sizes, budget):
 text = st.lists(st.integers(1, 9), min_size=0, max_size=25)
 
 
+@settings(max_examples=max(150, settings().max_examples))
 @given(st.lists(text, min_size=1, max_size=6), st.floats(0.01, 0.99), st.integers(0, 10**6))
 def test_vectorised_greedy_equals_the_naive_one(batch, ratio, seed):
     most = max(map(len, batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
@@ -59,6 +59,7 @@ def naive_reciprocal_ranks(first, second, k):
     return found
 
 
+@settings(max_examples=max(150, settings().max_examples))
 @given(RUNS, RUNS, WEIGHT)
 def test_min_max_is_the_definition_in_trec_evals_order(first, second, weight):
     found = list(convex(align(rows(first), rows(second)), weight))
@@ -66,6 +67,7 @@ def test_min_max_is_the_definition_in_trec_evals_order(first, second, weight):
     assert found == [(query, in_trec_order(scores)) for query, scores in expected.items()]
 
 
+@settings(max_examples=max(150, settings().max_examples))
 @given(RUNS, RUNS, st.integers(0, 70))
 def test_reciprocal_ranks_are_the_definition_in_trec_evals_order(first, second, k):
     found = list(reciprocal_ranks(rows(first), rows(second), k))
