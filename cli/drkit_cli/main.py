@@ -17,7 +17,6 @@ from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.distill import distill
-from drkit_cli.commands.doctor import doctor
 from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
@@ -55,7 +54,7 @@ def cli() -> None:
 
 
 SECTIONS = {
-    "Start": (init, compose, run, sweep, status, doctor),
+    "Start": (init, compose, run, sweep, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, distill, queries, rerank, fuse, export, push, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),

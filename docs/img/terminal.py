@@ -1,4 +1,4 @@
-"""Draw what drkit prints in a terminal, as `terminal-plan.svg`, `terminal-doctor.svg` and `terminal-table.svg`.
+"""Draw what drkit prints in a terminal, as `terminal-plan.svg` and `terminal-table.svg`.
 
 python docs/img/terminal.py [RUN]
 
@@ -27,7 +27,6 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 # Each command, how many of its first lines are shown, and how many of its last ones.
 SHOWN = {
     "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", "-q"), 30, 0),
-    "doctor": (("doctor",), 22, 0),
     "table": (("run",), 17, 0),
 }
 

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from drkit.commands.card import push_encoder as push_encoder
     from drkit.commands.card import write_model_card as write_model_card
     from drkit.commands.collections import NamedCollection as NamedCollection
-    from drkit.commands.doctor import Check as Check
-    from drkit.commands.doctor import can_work as can_work
-    from drkit.commands.doctor import examine as examine
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
     from drkit.commands.encoder_evaluation import EncoderEvaluation as EncoderEvaluation
     from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder

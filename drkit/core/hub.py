@@ -15,13 +15,6 @@ _PATIENCE = 4.0
 HubKind = Literal["model", "dataset"]
 
 
-def hub_cache() -> tuple[str, bool]:
-    """Return the folder of models from the hub, and whether only what is in it is used (HF_HUB_OFFLINE)."""
-    from huggingface_hub import constants
-
-    return str(constants.HF_HUB_CACHE), bool(constants.HF_HUB_OFFLINE)
-
-
 def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
     """Return whether a model or dataset may be fetched from the hub; if not, it is a folder, or a copy is in the cache.
 

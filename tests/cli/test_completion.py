@@ -26,7 +26,7 @@ def values(line):
 
 
 def test_commands_and_options():
-    assert {"compose", "doctor", "list", "show"} <= {*values("drkit ")}
+    assert {"compose", "list", "show"} <= {*values("drkit ")}
     assert {*values("drkit comp")} == {"compare", "compose"}
     assert "--masker" in values("drkit compose --m")
 

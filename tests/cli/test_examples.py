@@ -150,7 +150,6 @@ def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
     rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
     for row, line in {
         "`status`": "drkit status runs/R",
-        "`doctor`": "drkit doctor",
         "`mine`": "drkit mine --miner bm25 --collection beir:FOLDER -o n.jsonl",
         "`inspect words`": 'drkit inspect words "a text" --run runs/R',
         "`rerank`": "drkit rerank dense.trec --model runs/R --collection beir:FOLDER -o r.trec",

@@ -47,7 +47,6 @@ def test_light_commands_import_nothing_heavy():
         ["compose", "--dry-run"],
         ["compose", "--paper", "retromae", "--masker", "pmi", "--dry-run"],
         ["compose", "--masker", "pmii"],
-        ["doctor", "--help"],
         ["init", "--help"],
         ["list", "--json", "-v"],
         ["show", "recipe", "retromae", "--diff", "cdmae"],

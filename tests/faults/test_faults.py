@@ -163,7 +163,6 @@ def readers(run):
         "list": ["list", "--matrix"],
         "show": ["show", "masker", "pmi"],
         "plugins": ["plugins"],
-        "doctor": ["doctor"],
         "inspect": ["inspect", "mask", "what is topic1 about", "--run", run, "--masker", "uniform"],
     }
 
