@@ -359,20 +359,6 @@ class EstimatesSize(Protocol):
 
 
 @runtime_checkable
-class ReadsInRanges(Protocol):
-    """A collection whose passages several processes read at once; it can be pickled."""
-
-    def passage_ranges(self) -> Iterable[Any]:
-        """Yield the parts in the order of the passages, none if it cannot be cut.
-
-        Plain data, whose `repr` differs when what is read has changed.
-        """
-
-    def passages_in(self, part: Any) -> Iterator[Passage]:
-        """Yield the passages of a part; those of all parts are `passages()`."""
-
-
-@runtime_checkable
 class CarriesNegatives(Protocol):
     """A collection whose training files contain negatives."""
 

@@ -18,8 +18,7 @@ from attrs import evolve, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
-from drkit.data.ranges import file_ranges
-from drkit.data.rows import COMPRESSED, FORMATS, FileRange, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, file_summary, read_rows, require_file
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
 
@@ -112,7 +111,7 @@ class FileCollection(ABC):
 
     The readers of file formats subclass it because they differ in where rows come from and in nothing else. Each sets
     `name` and gives `located_passages`; those with queries give their splits and the other `located_` streams, too.
-    `passage_files` hold all passages, if there are such files, and `located_passages` reads a range of one of them.
+    `passage_files` hold all passages, if there are such files.
     """
 
     name: str
@@ -124,8 +123,8 @@ class FileCollection(ABC):
         return Splits.of(self.name, ())
 
     @abstractmethod
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[object, Passage]]:
-        """Yield every passage, or those of a range of one of `passage_files`."""
+    def located_passages(self) -> Iterator[tuple[object, Passage]]:
+        """Yield every passage."""
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the queries of a split. Raises DrkitError for texts alone."""
@@ -177,15 +176,6 @@ class FileCollection(ABC):
             query_lengths=list(islice(chain.from_iterable(queries.values()), _SAMPLE)),
             id_length=sum(len(one.doc_id) for one in first) / max(len(first), 1),
         )
-
-    def passage_ranges(self) -> Iterator[FileRange]:
-        """Yield ranges of the passages that can be read separately, in order; nothing if a file cannot be cut."""
-        parts = [list(file_ranges(path)) for path in self.passage_files]
-        return chain.from_iterable(parts if all(parts) else ())
-
-    def passages_in(self, part: FileRange) -> Iterator[Passage]:
-        """Stream the passages of a range."""
-        return (passage for _, passage in self.located_passages(part))
 
     def queries(self, split: str) -> Iterator[Query]:
         """Stream the queries of a split, in the order of the files."""
@@ -299,17 +289,15 @@ class PassageColumns:
         return Passage(row.id(ids[0]) if ids else number, text, title)
 
 
-def read_passages(
-    files: Sequence[Path], columns: PassageColumns | None = None, part: FileRange | None = None
-) -> Iterator[tuple[Row, Passage]]:
-    """Stream the passages of files, or of a range of one of them.
+def read_passages(files: Sequence[Path], columns: PassageColumns | None = None) -> Iterator[tuple[Row, Passage]]:
+    """Stream the passages of files.
 
     Tables have a header with the names of id and text, or the columns of `PassageColumns.default_names`. Raises
     DrkitError naming `file:line` at a row without a text or title.
     """
     columns = evolve(columns or PassageColumns(), of_several_files=len(files) > 1)
-    for path in (part.path,) if part else files:
-        for row in read_rows(path, columns, part):
+    for path in files:
+        for row in read_rows(path, columns):
             yield row, columns.read(row)
 
 

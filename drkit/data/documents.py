@@ -9,7 +9,6 @@ from pathlib import Path
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Passage
 from drkit.data.collection import FileCollection
-from drkit.data.rows import FileRange
 from drkit.data.specs import DocumentsConfig
 from drkit.errors import DrkitError
 
@@ -38,7 +37,7 @@ class DocumentsCollection(FileCollection):
         if not self.documents:
             raise DrkitError(f"collection documents: {self.folder} has no file that ends in {', '.join(ENDINGS)}")
 
-    def located_passages(self, _part: FileRange | None = None) -> Iterator[tuple[Path, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Path, Passage]]:
         """Yield the passages of each file, in the order of their paths."""
         for path in self.documents:
             try:

@@ -26,7 +26,7 @@ from drkit.data.collection import (
 )
 from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
-from drkit.data.rows import COMPRESSED, FileRange, Row, read_jsonl, require_file
+from drkit.data.rows import COMPRESSED, Row, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
 from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics
 from drkit.errors import DrkitError, ProblemsError
@@ -50,9 +50,9 @@ class JudgedFiles(FileCollection):
         """The splits with judgements, and those taken from the test topics."""
         return Splits.of(self.name, self.qrels, train_share=self.config.train_share)
 
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
-        return read_passages(self.passage_files, part=part)
+        return read_passages(self.passage_files)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split. Raises DrkitError at an empty one."""
@@ -110,9 +110,9 @@ class BeirCollection(JudgedFiles):
             raise DrkitError(f"collection beir: {self.folder}/qrels: {both} are both judgements of {split}; remove one")
         return found[0] if found else None
 
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
-        for row in read_jsonl(part.path if part else self.passage_files[0], part):
+        for row in read_jsonl(self.passage_files[0]):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
 
 
@@ -132,9 +132,9 @@ class JsonlCollection(FileCollection):
         ids, texts, titles = ((chosen,) if chosen else usual for chosen, usual in named)
         self._columns = PassageColumns(ids, texts, titles)
 
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield the text of every row."""
-        return read_passages(self.passage_files, self._columns, part)
+        return read_passages(self.passage_files, self._columns)
 
 
 _TREC_FILES = (
@@ -221,10 +221,10 @@ class TevatronCollection(FileCollection):
         """The splits with a file, and those that are a share of the training queries."""
         return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
 
-    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
         if self.passage_files:
-            return read_passages(self.passage_files, _CORPUS_COLUMNS, part)
+            return read_passages(self.passage_files, _CORPUS_COLUMNS)
         return self._passages_of_queries()
 
     def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:

@@ -18,7 +18,7 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
 from drkit.data.columns import Pair, PairColumns, is_table
-from drkit.data.rows import FORMATS, Columns, FileRange, Row, file_kind, read_rows, require_file
+from drkit.data.rows import FORMATS, Columns, Row, file_kind, read_rows, require_file
 from drkit.data.specs import PairsConfig
 from drkit.errors import DrkitError
 
@@ -110,7 +110,7 @@ class TableCollection(FileCollection):
         split_rules: Splits = self.tables.split_rules
         return split_rules
 
-    def located_passages(self, _part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every passage, once."""
         return iter(self.tables.passages())
 

@@ -117,20 +117,6 @@ class NamedColumns:
         return self.defaults
 
 
-@frozen
-class FileRange:
-    """A part of a file: bytes of whole lines, or row groups of a Parquet file, from `start` up to `stop`.
-
-    first: the number of its first line or row in the file, from 1. state: of the file, see `path_state`.
-    """
-
-    path: Path
-    start: int
-    stop: int
-    first: int
-    state: str
-
-
 def parse_number(text: str) -> float:
     """Return a number in decimal notation: ASCII digits, at most one point, and perhaps an exponent.
 
@@ -167,25 +153,25 @@ def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> P
     return path
 
 
-def read_rows(path: Path, columns: Columns, part: FileRange | None = None) -> Iterator[Row]:
-    """Stream the rows of a file, or of a range of a .jsonl, .tsv or .parquet file; columns: of a table (.tsv, .csv).
+def read_rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """Stream the rows of a file; columns: of a table (.tsv, .csv).
 
     Raises DrkitError naming `file:line` at a row that cannot be read.
     """
     kind = file_kind(path)
     if kind == ".jsonl":
-        return read_jsonl(path, part)
+        return read_jsonl(path)
     if kind == ".json":
         return _read_json(path)
-    return _read_table(path, columns, part) if kind in _SEPARATORS else _read_arrow(path, part)
+    return _read_table(path, columns) if kind in _SEPARATORS else _read_arrow(path)
 
 
-def read_jsonl(path: Path, part: FileRange | None = None) -> Iterator[Row]:
-    """Stream the objects of a `.jsonl` file, compressed or not, one per line, or of a range of one that is not.
+def read_jsonl(path: Path) -> Iterator[Row]:
+    """Stream the objects of a `.jsonl` file, compressed or not, one per line.
 
     Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
     """
-    for number, line in read_lines(path, part):
+    for number, line in read_lines(path):
         if not line.strip():
             raise DrkitError("empty line; expected a JSON object, delete the line", where=f"{path}:{number}")
         try:
@@ -232,13 +218,13 @@ def _bounded(path: Path) -> Iterator[str]:
         yield line
 
 
-def _read_arrow(path: Path, part: FileRange | None = None) -> Iterator[Row]:
+def _read_arrow(path: Path) -> Iterator[Row]:
     """Yield the rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
     import pyarrow as pa
 
-    numbers = count(part.first if part else 1)
+    numbers = count(1)
     try:
-        for batch in _arrow_batches(path, part):
+        for batch in _arrow_batches(path):
             for values in batch.to_pylist():
                 yield Row(path, next(numbers), values, "row")
     except (OSError, pa.ArrowException) as error:
@@ -246,20 +232,19 @@ def _read_arrow(path: Path, part: FileRange | None = None) -> Iterator[Row]:
         raise DrkitError(f"cannot be read as {kind} after row {next(numbers) - 1} ({error})", where=path) from None
 
 
-def _arrow_batches(path: Path, part: FileRange | None) -> Iterator[Any]:
+def _arrow_batches(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if file_kind(path) == ".parquet":
         with pq.ParquetFile(path) as file:
-            groups = range(part.start, part.stop) if part else None
-            yield from file.iter_batches(1024, row_groups=groups)
+            yield from file.iter_batches(1024)
     else:
         with pa.memory_map(str(path)) as source:
             yield from pa.ipc.open_stream(source)
 
 
-def _read_table(path: Path, columns: Columns, part: FileRange | None) -> Iterator[Row]:
+def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
     top = next(_read_cells(path), None)
     if top is None:
         return
@@ -271,7 +256,7 @@ def _read_table(path: Path, columns: Columns, part: FileRange | None) -> Iterato
     named = columns.is_header(cells)
     names = cells if named else columns.default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
-    for number, cells in _read_cells(path, part):
+    for number, cells in _read_cells(path):
         if named and number == begin:
             continue
         if len(cells) != len(names):
@@ -303,10 +288,10 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise DrkitError(f"the header has {', '.join(map(repr, twice))} twice; rename one of the columns", where=where)
 
 
-def _read_cells(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, list[str]]]:
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
     if file_kind(path) == ".tsv":
-        lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path, part))
+        lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
     else:
         lines = _read_csv(path)
     for number, cells in lines:
@@ -328,20 +313,15 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Stream (line number, line) of a UTF-8 text file, compressed or not; numbers start at 1, line ends are removed.
-
-    part: a range of a file that is not compressed.
 
     Raises DrkitError if the file cannot be opened or read, with the last line that was read, or a line is too long.
     """
-    first, left = (part.first, part.stop - part.start) if part else (1, -1)
-    number = first - 1
+    number = 0
     with open_bytes(path) as lines:
         try:
-            if part:  # a pipe has no other position than its own
-                lines.seek(part.start)
-            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=first):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=1):
                 if len(line) > LONGEST_LINE:
                     raise DrkitError(
                         f"the line has more than {LONGEST_LINE >> 20} MB; split its text, or check "
@@ -349,9 +329,6 @@ def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int,
                         where=f"{path}:{number}",
                     )
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                left -= len(line)
-                if not left:
-                    break
         except UnicodeDecodeError as error:
             raise DrkitError(f"not UTF-8 ({error.reason} at byte {error.start})", where=f"{path}:{number}") from None
         except (OSError, EOFError, zlib.error) as error:

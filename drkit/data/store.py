@@ -5,11 +5,9 @@ The store holds the content tokens and the word of each; [CLS], [SEP] and paddin
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, pairwise, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +17,6 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
-from drkit.core.file_chunks import FileChunk, FileChunks
-from drkit.core.files import replacing
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
@@ -30,13 +26,10 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.core.engine import Engine, Loaded
-    from drkit.data.corpus import StoredCorpus
+    from drkit.core.engine import Engine
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
-TEXTS_PER_BLOCK = 32 * _TEXTS_AT_ONCE
-_LENGTHS = "lengths"
 
 
 def tokenise(
@@ -51,84 +44,15 @@ def tokenise(
     Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
     if the prompt leaves no room for text.
     """
-    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
-        prompt_tokens(prompt, tokenizer, max_length)
-        lengths = _write((text for _, text in texts), writer, tokenizer, max_length, prompt)
-    return _summary(writer.counts, lengths, max_length)
-
-
-def tokenise_in_blocks(
-    corpus: Loaded[StoredCorpus],
-    tokenizer: Loaded[Any],
-    folder: Path,
-    *,
-    max_length: int,
-    prompt: str = "",
-    parts: FileChunks,
-    engine: Engine | None = None,
-    on_progress: Callable[[int], None] | None = None,
-) -> dict[str, int | float]:
-    """Tokenise passages, in this process or on another engine; writes and returns what `tokenise` does.
-
-    corpus, tokenizer: each worker loads them, and reads its own passages. parts: where an engine keeps blocks of 32,768
-    passages, of this corpus, tokenizer, length and prompt only. on_progress: called with the number of passages done.
-
-    Raises DrkitError as `tokenise` does, and for tasks that fail.
-    """
-    if not parts.are_needed(engine):
-        texts = ((passage.doc_id, passage.content) for passage in corpus.value)
-        return tokenise(texts, tokenizer.value, folder, max_length=max_length, prompt=prompt)
-    writer, lengths = TokenWriter(folder, tokenizer.value, max_length=max_length), Counter[int]()
-    prompt_tokens(prompt, tokenizer.value, max_length)
-    write = partial(write_tokens, tokenizer, max_length, prompt)
-    files = parts.write(_parts(corpus), write, engine, on_progress)
-    with writer:
-        for file in files:
-            store = TokenStore(file)
-            writer.append_store(store)
-            lengths.update({int(length): texts for length, texts in json.loads(store.metadata[_LENGTHS]).items()})
-    parts.remove()
-    return _summary(writer.counts, lengths, max_length)
-
-
-def _parts(corpus: Loaded[StoredCorpus]) -> Iterator[FileChunk[str]]:
-    total = len(corpus.value)
-    for start in range(0, total, TEXTS_PER_BLOCK):
-        stop = min(start + TEXTS_PER_BLOCK, total)
-        yield FileChunk(
-            f"tokens of passages {start + 1} to {stop}", stop - start, stop, read_block, (corpus, start, stop)
-        )
-
-
-def read_block(corpus: Loaded[StoredCorpus], start: int, stop: int) -> Iterator[str]:
-    """Yield the texts of the passages from `start` to `stop` (excluded)."""
-    starts = range(start, stop, _TEXTS_AT_ONCE)
-    rows = (np.arange(first, min(first + _TEXTS_AT_ONCE, stop)) for first in starts)
-    return (passage.content for some in rows for passage in corpus.value.at(some))
-
-
-def write_tokens(tokenizer: Loaded[Any], max_length: int, prompt: str, texts: Iterable[str], part: Path) -> None:
-    """Write the tokens of texts as a store in one file."""
-    with (
-        replacing(part) as temporary,
-        TokenWriter(temporary.parent, tokenizer.value, max_length=max_length, name=temporary.name) as writer,
-    ):
-        lengths = _write(texts, writer, tokenizer.value, max_length, prompt)
-        writer.metadata[_LENGTHS] = json.dumps(lengths)
-
-
-def _write(texts: Iterable[str], writer: TokenWriter, tokenizer: Any, max_length: int, prompt: str) -> Counter[int]:
-    """Append texts to a store; returns the number of texts by length in tokens, before they are truncated."""
     lengths: Counter[int] = Counter()
     room = max_length - tokenizer.num_special_tokens_to_add()
-    for encodings in encoded((prompt + text for text in texts), tokenizer):
-        cut = [(encoding.ids[:room], _words(encoding, len(prompt))) for encoding in encodings]
-        writer.append([ids for ids, _ in cut], [words[:room] for _, words in cut])
-        lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
-    return lengths
-
-
-def _summary(counts: Mapping[str, int], lengths: Mapping[int, int], max_length: int) -> dict[str, int | float]:
+    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
+        prompt_tokens(prompt, tokenizer, max_length)
+        for encodings in encoded((prompt + text for _, text in texts), tokenizer):
+            cut = [(encoding.ids[:room], _words(encoding, len(prompt))) for encoding in encodings]
+            writer.append([ids for ids, _ in cut], [words[:room] for _, words in cut])
+            lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
+    counts = writer.counts
     return {
         "texts": counts["texts"],
         "tokens": counts["tokens"],
@@ -178,13 +102,13 @@ def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
 class TokenWriter:
     """Writes a `TokenStore` to a folder, text by text; it appears there only if all succeeds.
 
-    name: of its file. `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
+    `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
     """
 
-    def __init__(self, folder: Path, tokenizer: Any, *, max_length: int, name: str = FILE) -> None:
+    def __init__(self, folder: Path, tokenizer: Any, *, max_length: int) -> None:
         layout = _layout(tokenizer, max_length)
         columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
-        self._writer = ArrayWriter(Path(folder) / name, columns, lists=True)
+        self._writer = ArrayWriter(Path(folder) / FILE, columns, lists=True)
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
@@ -206,18 +130,6 @@ class TokenWriter:
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         numbers = number_words(given, starts, self._before[flat], self._after[flat])
         numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # special tokens spelled out in a text are not words
-        self._append(lengths, flat, numbers)
-
-    def append_store(self, store: TokenStore) -> None:
-        """Append all texts of another store, of the same tokenizer and length."""
-        self._append(np.diff(store.offsets), store.flat_ids, store.flat_words)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What the file says about its tokens; may be added to."""
-        return self._writer.metadata
-
-    def _append(self, lengths: NDArray[np.int64], flat: NDArray[np.int32], numbers: NDArray[Any]) -> None:
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
         self.counts["tokens"] += len(flat)
@@ -276,7 +188,7 @@ class TokenStore:
         self.offsets = self._arrays.offsets("ids")
         self.flat_ids: NDArray[np.int32] = self._arrays["ids"]
         self.flat_words: NDArray[np.signedinteger[Any]] = self._arrays["words"]
-        self.metadata = metadata = self._arrays.metadata
+        metadata = self._arrays.metadata
         self.max_length = int(metadata["max_length"])
         self.sep_id, self.pad_id = int(metadata["sep"]), int(metadata["pad"])
         self._before = np.array([int(metadata["cls"])] if metadata["cls"] else [], dtype=np.int32)

@@ -1,8 +1,8 @@
 """Write a collection's passages, queries and judgements to Arrow files, and check them on the way.
 
-`passages/` holds the texts and the index of their ids. On an engine of several machines, tasks read the passages, a
-part each, and the first process puts them together. Every split has its own folder, with its queries, its judgements
-and, if the collection has any, its negatives, so a stage that reads one split depends on no other.
+`passages/` holds the texts and the index of their ids. Every split has its own folder, with its
+queries, its judgements and, if the collection has any, its negatives, so a stage that reads one split depends on no
+other.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from drkit.core.engine import Engine
-from drkit.core.file_chunks import FileChunk, FileChunks
 from drkit.core.protocols import (
     CarriesNegatives,
     CarriesScores,
     Collection,
     LocatesRows,
-    ReadsInRanges,
     UnknownJudgements,
 )
-from drkit.core.types import HIGHEST_GRADE, Passage
-from drkit.data.arrays import arrow_file, read_batches, record_batch
+from drkit.core.types import HIGHEST_GRADE
+from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import (
     ANSWERS,
@@ -117,7 +114,6 @@ def locator(collection: Collection) -> Callable[[str, str, int], str]:
 
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
-_CHECKED_SCHEMA = pa.schema([*_PASSAGE_SCHEMA, ("hash", pa.uint64()), ("is_empty", pa.bool_())])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
 # A list of answers is written as JSON.
 _ANSWER_SCHEMA = pa.schema([("query_id", _TEXT), ("answers", _TEXT)])
@@ -130,16 +126,13 @@ def write_collection(
     collection: Collection,
     folder: Path,
     *,
-    parts: FileChunks | None = None,
-    engine: Engine | None = None,
     splits: Sequence[str] | None = None,
     drop_unknown: bool = False,
 ) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
 
     splits: those to write; all if None. drop_unknown: drop judgements with unknown ids, whatever the collection's
-    setting. engine: where passages are read if the collection `ReadsInRanges`; in this process if None. parts: where it
-    keeps what finished tasks have read until all is there; of this collection only.
+    setting.
 
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
     dropped_judgements (only if they are dropped), and `content_sha256`, a hash of
@@ -152,77 +145,30 @@ def write_collection(
     folder = Path(folder)
     for name in (PASSAGES, *SPLITS):  # from an earlier collection
         shutil.rmtree(folder / name, ignore_errors=True)
-    files = _read_parts(collection, parts, engine) if parts and parts.are_needed(engine) else []
-    batches = _joined(files) if files else _checked(collection.passages())
     content = hashlib.sha256()
-    counts = _write_passages(collection, batches, folder / PASSAGES, content)
+    counts = _write_passages(collection, folder / PASSAGES, content)
     corpus = StoredCorpus(folder / PASSAGES)
     queries = _write_queries(collection, collection.splits() if splits is None else splits, folder, content)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
     known = partial(UnknownIdFilter, collection, corpus, queries, drop=drop_unknown)
     judged = _write_judgements(collection, folder, known(), content)
     listed = _write_negatives(collection, folder, known(table="negatives"), content)
-    if files and parts:
-        parts.remove()
     scored = _write_scores(collection, folder, content) if "train" in queries else {}
     return {**counts, **judged, **listed, **scored, "content_sha256": content.hexdigest()}
 
 
-def _read_parts(collection: Collection, parts: FileChunks, engine: Engine | None) -> list[Path]:
-    """Read the passages of a collection in parts, a task each; returns their files, none if it has no parts."""
-    if not isinstance(collection, ReadsInRanges):
-        return []
-    tasks = (
-        FileChunk(f"part {number} of the passages", 1, repr(part), read_part, (collection, part), "core")
-        for number, part in enumerate(collection.passage_ranges(), start=1)
-    )
-    return parts.write(tasks, write_batches, engine)
-
-
-def read_part(collection: ReadsInRanges, part: Any) -> Iterator[Any]:
-    """Yield batches of a part of a collection's passages, with what is computed of each."""
-    return _checked(collection.passages_in(part))
-
-
-def write_batches(batches: Iterable[Any], path: Path) -> None:
-    """Write batches of passages to a file."""
-    with arrow_file(path, _CHECKED_SCHEMA) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-
-
-def _checked(passages: Iterable[Passage]) -> Iterator[Any]:
-    """Yield batches of passages with the hashes of their ids, and whether they have no text."""
-    for some in batched(passages, _ROWS):
-        rows = (
-            (passage.doc_id, passage.title, passage.text, id_hash(passage.doc_id), not passage.content.strip())
-            for passage in some
-        )
-        yield record_batch(zip(*rows, strict=True), _CHECKED_SCHEMA)
-
-
-def _joined(files: Iterable[Path]) -> Iterator[Any]:
-    """Yield the batches of all parts, cut as if they had been read at once."""
-    waiting = _CHECKED_SCHEMA.empty_table()
-    for batch in (batch for file in files for batch in read_batches(file)):
-        waiting = pa.concat_tables([waiting, pa.table(batch)])
-        if len(waiting) >= _ROWS:
-            yield waiting.slice(0, _ROWS).combine_chunks().to_batches()[0]
-            waiting = waiting.slice(_ROWS)
-    yield from waiting.combine_chunks().to_batches()
-
-
-def _write_passages(collection: Collection, batches: Iterable[Any], folder: Path, content: Any) -> dict[str, Any]:
+def _write_passages(collection: Collection, folder: Path, content: Any) -> dict[str, Any]:
     empty = 0
     folder.mkdir(parents=True, exist_ok=True)
     with IndexWriter(folder) as index:
         with arrow_file(folder / TEXTS, _PASSAGE_SCHEMA) as writer:
-            for batch in batches:
-                texts = batch.select(_PASSAGE_SCHEMA.names)
-                writer.write_batch(texts)
-                content.update(_content(texts))
-                index.add(batch.column("hash").to_numpy())
-                empty += batch.column("is_empty").true_count
+            for some in batched(collection.passages(), _ROWS):
+                rows = ((passage.doc_id, passage.title, passage.text) for passage in some)
+                batch = record_batch(zip(*rows, strict=True), _PASSAGE_SCHEMA)
+                writer.write_batch(batch)
+                content.update(_content(batch))
+                index.add(np.fromiter((id_hash(passage.doc_id) for passage in some), np.uint64, len(some)))
+                empty += sum(not passage.content.strip() for passage in some)
         if not len(index):
             raise DrkitError(f"{collection.name} has no passages")
         index.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drkit.core.protocols import EstimatesSize, FittedSignal, ReadsInRanges
+from drkit.core.protocols import EstimatesSize, FittedSignal
 from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
@@ -30,16 +29,13 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
     Passages, queries and judgements are drkit's own types and come out the same when they are read again; ids are
     unique and not empty; a split is train, dev or test, has judged queries, and its judgements refer to its queries and
     to passages of the collection, with whole numbers as grades; an unknown split raises DrkitError; `describe()` can be
-    written as JSON; the passages of its parts, if it has any, are its passages; a size that it estimates has its
-    splits; what drkit stores of the collection is what it yields.
+    written as JSON; a size that it estimates has its splits; what drkit stores of the collection is what it yields.
     """
     spec = spec_of(Kind.COLLECTION, part)
     check_spec(spec)
     collection = build(spec, config, toy_context())
     with running(spec.name, "reading it"):
         _check_streams(collection, spec.name)
-    if isinstance(collection, ReadsInRanges):
-        _check_parts(collection, spec.name)
     if isinstance(collection, EstimatesSize):
         _check_size(collection, spec.name)
     with TemporaryDirectory() as folder, running(spec.name, "storing it"):
@@ -84,14 +80,6 @@ def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> N
         require(judgement.doc_id in doc_ids, f"{where} refers to a passage that the collection does not have")
         whole = isinstance(judgement.relevance, int) and not isinstance(judgement.relevance, bool)
         require(whole, f"{where} has the grade {judgement.relevance!r}, expected a whole number")
-
-
-def _check_parts(collection: Any, name: str) -> None:
-    with running(name, "pickling it and its parts, as worker processes need,"):
-        other, parts = pickle.loads(pickle.dumps((collection, [*collection.passage_ranges()])))
-    with running(name, "reading it in parts"):
-        read = [passage for part in parts for passage in other.passages_in(part)]
-    require(not parts or read == list(collection.passages()), f"{name}: its parts have other passages than it has")
 
 
 def _read(stream: Any, kind: type, name: str) -> list[Any]:

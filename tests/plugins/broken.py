@@ -721,24 +721,6 @@ class Tuples(GoodCollection):
         return ((f"d{n}", f"the text of {n}") for n in range(5))
 
 
-class InParts(GoodCollection):
-    def passage_ranges(self):
-        return (range(0, 2), range(2, 5))
-
-    def passages_in(self, part):
-        return (Passage(f"d{n}", f"the text of {n}") for n in part)
-
-
-class LosesAPart(InParts):
-    def passage_ranges(self):
-        return (range(0, 2), range(3, 5))
-
-
-class StaysHere(InParts):
-    def __init__(self, config, context=None):
-        self.open = lambda: None
-
-
 class KnowsItsSize(GoodCollection):
     def size(self):
         return CollectionSize(5, {"test": 3}, (5,))

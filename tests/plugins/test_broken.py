@@ -472,8 +472,6 @@ BY_THE_CONTRACT = {
         "AnySplit": "queries\\('nosuch'\\) must raise DrkitError",
         "FlagsAsGrades": "has the grade True, expected a whole number",
         "Tuples": "passages: expected Passage, got tuple",
-        "LosesAPart": "its parts have other passages than it has",
-        "StaysHere": "pickling it and its parts",
         "ForgetsASplit": r"size\(\) must have passages, some of their lengths, and queries of every split",
     },
 }
@@ -506,7 +504,7 @@ SOUND = {
     "miner": ("Miner",),
     "filter": ("GoodFilter",),
     "signal": ("GoodSignal", "Fitted"),
-    "collection": ("GoodCollection", "InParts", "KnowsItsSize"),
+    "collection": ("GoodCollection", "KnowsItsSize"),
 }
 pytestmark = [
     pytest.mark.filterwarnings("ignore:std"),

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from drkit.core.engine import Loaded
-from drkit.core.file_chunks import FileChunks
-from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.files import write_text
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
@@ -17,7 +15,7 @@ from drkit.data.corpus import StoredCorpus, read_queries
 from drkit.data.mixture import Mixture
 from drkit.data.pairs import PairTables
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
-from drkit.data.store import StoredTexts, TokenStore, tokenise, tokenise_in_blocks
+from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.vocabulary import train_wordpiece, with_last_token
 from drkit.data.writing import write_collection
 from drkit.encoders.architectures import architecture, check_vocabulary
@@ -49,9 +47,9 @@ NO_SCORES = (
 
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
-    choice, parts = stage.settings.collection, FileChunks(stage.folder / CHECKPOINTS / "passages")
+    choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
+    counts = write_collection(collection, stage.folder)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
     tables = getattr(collection, "tables", None)
@@ -106,19 +104,10 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 
 
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of all passages, from blocks of an engine; returns counts, with truncated texts."""
-    settings = stage.settings
-    corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileChunks(stage.folder / CHECKPOINTS / "tokens")
-    counts = tokenise_in_blocks(
-        corpus,
-        Loaded(load_tokenizer, str(stage.inputs["vocabulary"])),
-        stage.folder,
-        max_length=settings.length,
-        prompt=settings.prompt,
-        parts=parts,
-        engine=stage.engine,
-        on_progress=lambda done: stage.progress.advance(done, len(corpus.value), "passages"),
-    )
+    """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    texts = ((passage.doc_id, passage.content) for passage in StoredCorpus(stage.inputs["passages"]))
+    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
     _record_truncated(stage, counts, "passages", "encoder.passage_length")
     return counts
 
