@@ -49,11 +49,9 @@ from drkit.runs.stages.texts import (
     COLLECTION,
     EXISTING_VOCABULARY,
     FITTED,
-    MIXTURE,
     PASSAGE_TOKENS,
     QUERY_SIGNAL,
     SIGNAL,
-    SOURCES,
     SPANS,
     VALUES,
     WORDPIECE,
@@ -62,8 +60,6 @@ from drkit.runs.work import describe_schedule
 
 VOCABULARY, TOKENS = StageOutput("vocabulary"), StageOutput("tokens")
 PASSAGES = StageOutput("collection", "passages")
-# What pre-training reads if it has further collections: all texts, and their tokens.
-MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("tokens-mixture")
 
 
 def split_of(name: str) -> StageOutput:
@@ -92,8 +88,6 @@ def plan_texts(builder: PlanBuilder) -> None:
         sources={"collection": files_state(source, recipe.collection.config)},
         extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
     )
-    if recipe.pretrain and recipe.pretrain.texts:
-        _plan_mixture(builder, recipe.pretrain.texts)
     if recipe.encoder.pretrained:
         if ignored := [
             name for name in FROM_SCRATCH if getattr(recipe.encoder, name) != getattr(EncoderSettings(), name)
@@ -106,35 +100,10 @@ def plan_texts(builder: PlanBuilder) -> None:
         builder.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
     else:
         queries = {"queries": queries_of("train")} if builder.learns_from_judgements else {}
-        texts = {"passages": _passages_of_pretraining(builder), **queries}
+        texts = {"passages": PASSAGES, **queries}
         builder.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
     builder.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
-    if builder.has(MIXTURE):
-        mixed = {"passages": MIXED_PASSAGES, "vocabulary": VOCABULARY}
-        builder.add(MIXED_TOKENS.stage, PASSAGE_TOKENS, "tokenise the texts of pre-training", mixed)
-
-
-def _plan_mixture(builder: PlanBuilder, texts: Mapping[str, Choice]) -> None:
-    """Add the stage that reads further collections for pre-training."""
-    specs = {name: builder.registry.get(Kind.COLLECTION, chosen.use) for name, chosen in texts.items()}
-    builder.add(
-        MIXTURE.name,
-        MIXTURE,
-        f"the texts of pre-training: the collection's, and those of {join_names(texts)}",
-        {"passages": PASSAGES},
-        sources={f"pretrain.texts.{name}": files_state(specs[name], texts[name].config) for name in texts},
-    )
-    builder.notes.append("time, memory and disk are counted without the texts of pretrain.texts")
-
-
-def _passages_of_pretraining(builder: PlanBuilder) -> StageOutput:
-    return MIXED_PASSAGES if builder.has(MIXTURE) else PASSAGES
-
-
-def _tokens_of_pretraining(builder: PlanBuilder) -> StageOutput:
-    """Return the tokens of whole texts that pre-training reads."""
-    return MIXED_TOKENS if builder.has(MIXTURE) else TOKENS
 
 
 def plan_encoder(builder: PlanBuilder) -> str:
@@ -168,8 +137,6 @@ def _plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts
     required = required_capabilities(pretrain, builder.registry)
     inputs = {"start": StageOutput(INITIAL), **texts}
     inputs |= _plan_signals(builder, required_signals(pretrain, builder.registry), texts)
-    if builder.has(MIXTURE):
-        inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
         inputs["generator"] = StageOutput(_plan_generator(builder, pretrain, settings))
@@ -277,7 +244,7 @@ def _choice_by_probes(builder: PlanBuilder, probe: Probe) -> str:
 
 def _pretraining_texts(builder: PlanBuilder) -> StageOutput:
     """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
-    return StageOutput("spans") if builder.has(SPANS) else _tokens_of_pretraining(builder)
+    return StageOutput("spans") if builder.has(SPANS) else TOKENS
 
 
 def _plan_initial(builder: PlanBuilder) -> None:
@@ -297,7 +264,7 @@ def _plan_initial(builder: PlanBuilder) -> None:
             INITIAL,
             ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
-            {"vocabulary": VOCABULARY, "tokens": _tokens_of_pretraining(builder)},
+            {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"positions": max(encoder.passage_length, encoder.query_length), **pooling},
         )
 
@@ -314,9 +281,9 @@ def _plan_contexts(
     builder: PlanBuilder, signals: Mapping[str, Choice], required: Mapping[str, Any]
 ) -> dict[str, StageOutput]:
     """Add the stages that make spans and candidate queries from the texts; returns the resulting inputs."""
-    inputs = {"tokens": _tokens_of_pretraining(builder)}
+    inputs = {"tokens": TOKENS}
     if "spans" in required:
-        documents = {"passages": _passages_of_pretraining(builder), "vocabulary": VOCABULARY}
+        documents = {"passages": PASSAGES, "vocabulary": VOCABULARY}
         inputs = {
             "spans": StageOutput(builder.add("spans", SPANS, "cut documents into spans of whole sentences", documents))
         }
@@ -350,7 +317,7 @@ def _plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> st
     extra: dict[str, Any] = {"signal": chosen}
     read |= _signal_inputs(builder, chosen)
     if "characters" in spec.requires_of(chosen.config):
-        read["passages"] = PASSAGES if texts == TOKENS else _passages_of_pretraining(builder)
+        read["passages"] = PASSAGES
         read |= {"spans": texts} if texts == StageOutput("spans") else {}
     else:
         extra["prompt"] = ""
@@ -374,7 +341,7 @@ def _plan_queries(builder: PlanBuilder, settings: QuerySettings, texts: dict[str
     if kind == "file" and not local_path(source).is_file():
         raise DrkitError(f"the file of queries {source}, which a context names, does not exist @ pretrain")
     origin = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's best spans")
-    passages = {} if kind == "extractive" else {"passages": _passages_of_pretraining(builder)}
+    passages = {} if kind == "extractive" else {"passages": PASSAGES}
     return builder.add(
         "queries",
         QUERIES,
@@ -400,7 +367,7 @@ def _plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: Generato
             "generator",
             TRAINED_GENERATOR,
             "the generator: train a small masked LM",
-            {"vocabulary": VOCABULARY, "tokens": _tokens_of_pretraining(builder)},
+            {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"sizes": sizes, "steps": settings.steps, "training": pretrain.training_only()},
         )
     if settings.model:
