@@ -20,7 +20,6 @@ from drkit.core.progress import Progress, Silent
 from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
-from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
 from drkit.evaluate.measures import MEASURES
@@ -112,7 +111,7 @@ class EncoderEvaluation:
     are kept. bm25: pairs of k1 and b; of several, the best on dev queries by the first measure is taken, or the first
     without such queries; none for no BM25. bm25_language: see `Bm25Retriever`. The weight of the fusion is tuned in the
     same way; without dev queries besides those evaluated it is that of the run that exported the encoder, otherwise
-    0.5. Progress notes say which. how: arguments of `open_encoder`, such as `pooling` and `backend`. exclude_self: a
+    0.5. Progress notes say which. how: arguments of `open_encoder`, such as `pooling`. exclude_self: a
     passage with the query's own id is not a hit (as in BEIR's own evaluation).
 
     Raises DrkitError for an unknown measure, and without an encoder and BM25.
@@ -186,9 +185,8 @@ class EncoderEvaluation:
 
     def _vectors(self) -> Iterator[Ranker]:
         if self.encoder is not None:
-            encoder, backend = self._opened, self.how.get("backend", TORCH)
-            name = _short_name(self.encoder) if backend == TORCH else f"{_short_name(self.encoder)} ({backend})"
-            yield name, encoder.identity(), partial(self._search_vectors, encoder)
+            encoder = self._opened
+            yield _short_name(self.encoder), encoder.identity(), partial(self._search_vectors, encoder)
 
     @cached_property
     def _opened(self) -> OpenedEncoder:

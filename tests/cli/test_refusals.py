@@ -33,7 +33,7 @@ def refused(run_drkit):
         (["compose", "--encoder=", "--dry-run"], "empty (--encoder=)"),
         (["search", "", "words"], "empty (after search)"),
         (["run", ""], "empty (after run)"),
-        (["evaluate", "runs/R", "--backend", "openvino"], "--backend, --pooling and prompts are those of --encoder"),
+        (["evaluate", "runs/R", "--pooling", "cls"], "--pooling and prompts are those of --encoder"),
         (
             ["evaluate", "--beir", ".", "--bm25-k1", "0.9"],
             "--bm25-k1, --bm25-b and --bm25-language are settings of --bm25",

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.recipe.schema import LANGUAGES
 from drkit_cli.names import Between, LocalPath, PathOrId
-from drkit_cli.options import backend_option, judgement_options, reading_options
+from drkit_cli.options import judgement_options, reading_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 @click.option(
     "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
 )
-@backend_option
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
@@ -70,7 +68,6 @@ def evaluate(
     per_query: Path | None,
     table_file: Path | None,
     encoder: str | None,
-    backend: str,
     beir: Path | None,
     bm25: bool,
     bm25_k1: tuple[float, ...],
@@ -91,8 +88,8 @@ def evaluate(
     """
     if (bm25_k1 or bm25_b or bm25_language) and not bm25:
         raise click.UsageError("--bm25-k1, --bm25-b and --bm25-language are settings of --bm25; give it, too")
-    if (backend != TORCH or reading) and not encoder:
-        raise click.UsageError("--backend, --pooling and prompts are those of --encoder; give it, too")
+    if reading and not encoder:
+        raise click.UsageError("--pooling and prompts are those of --encoder; give it, too")
     pairs = tuple(product(bm25_k1 or (1.2,), bm25_b or (0.75,))) if bm25 else ()
     systems = {
         "encoder": encoder,
@@ -100,7 +97,7 @@ def evaluate(
         "measures": tuple(measures) or ("nDCG@10",),
         "bm25": pairs,
         "bm25_language": bm25_language or "english",
-        "how": {**reading, "backend": backend},
+        "how": reading,
         "exclude_self": exclude_self,
     }
     searches = bool(pairs) + (encoder is not None)
