@@ -33,6 +33,7 @@ from drkit.core.spec import (
     provided_by,
     scope_problems,
 )
+from drkit.data.mixture import OWN
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.folder import CONFIG, MODULES, read_modules
 from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
@@ -66,11 +67,7 @@ def check(recipe: Recipe, registry: Registry) -> None:
 
 def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
     spec = registry.get(Kind.COLLECTION, recipe.collection.use)
-    problems = []
-    if spec.shorthand and not getattr(recipe.collection.config, spec.shorthand):
-        problems.append(
-            f"collection {spec.name!r} needs {spec.shorthand!r}: write `--collection {spec.name}:VALUE` @ collection"
-        )
+    problems = [*_value_problems(recipe.collection, registry, "collection")]
     is_trained = recipe.pretrain or (recipe.finetune and recipe.finetune.rounds)
     if not is_trained and recipe.encoder.pretrained is None:
         problems.append(
@@ -87,6 +84,13 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"the passages @ finetune"
         )
     return problems
+
+
+def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[str]:
+    spec = registry.get(Kind.COLLECTION, chosen.use)
+    if spec.shorthand and not getattr(chosen.config, spec.shorthand):
+        written = f"--collection {spec.name}:VALUE" if path == OWN else f"--set {path}.{spec.shorthand}=VALUE"
+        yield f"collection {spec.name!r} needs {spec.shorthand!r}: write `{written}` @ {path}"
 
 
 def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
@@ -232,7 +236,7 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     for part in parts:
         if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
             problems += _batch_problems(part)
-    problems += kept_problems(pretrain, "pretrain", pretrain.probe.patience)
+    problems += [*kept_problems(pretrain, "pretrain", pretrain.probe.patience), *_text_problems(pretrain, registry)]
     problems += _encoder_task_problems(pretrain, registry)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():
@@ -244,6 +248,30 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
                 f"{path}.nested = false @ {path}.nested"
             )
     return problems
+
+
+def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:
+    """Yield what is wrong with further collections, their weights, and the signal that weighs texts."""
+    texts, weights = pretrain.texts or {}, pretrain.text_weights or {}
+    for name, chosen in texts.items():
+        yield from _value_problems(chosen, registry, f"pretrain.texts.{name}")
+    sources = (OWN, *texts)
+    for name in weights.keys() - {*sources}:
+        yield (
+            f"text_weights names {name!r}, which is not among pretrain.texts{did_you_mean(name, sources)} known: "
+            f"{', '.join(sources)} @ pretrain.text_weights.{name}"
+        )
+    if weights and not texts:
+        yield "text_weights weighs texts of several collections, but there is one: add texts @ pretrain.text_weights"
+    if not any(weights.get(name, 1.0) for name in sources):
+        yield "no text is drawn: every weight is 0 @ pretrain.text_weights"
+    scopes = {registry.name_of(spec): spec.scope_of(spec.config()) for spec in registry.specs(Kind.SIGNAL)}
+    if pretrain.weigh_by and scopes.get(pretrain.weigh_by) != "text":
+        known = [name for name, scope in scopes.items() if scope == "text"]
+        yield (
+            f"{pretrain.weigh_by!r} is not a signal of texts{did_you_mean(pretrain.weigh_by, known)} known: "
+            f"{', '.join(known) or 'none'} @ pretrain.weigh_by"
+        )
 
 
 def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:

@@ -99,6 +99,8 @@ def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str,
     required: dict[str, dict[str, Any]] = {}
     if "generated-queries" in required_capabilities(pretrain, registry):
         required[FOR_EXTRACTIVE] = {}
+    if pretrain and pretrain.weigh_by:
+        required.setdefault(pretrain.weigh_by, {})
     for part in parts_in_use(pretrain, registry) if pretrain else ():
         for name, settings in part.spec.signals_of(part.config).items():
             required.setdefault(name, {}).update(settings)

@@ -7,7 +7,7 @@ The defaults are those of a small encoder from scratch. Training settings have t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
@@ -16,9 +16,10 @@ from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, opti
 
 from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
-from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
+from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import TEACHER, Kind, LossChoice, NoSettings
 from drkit.core.spec import Choice as Choice
+from drkit.data.mixture import OWN
 from drkit.encoders.folder import PRECISIONS
 
 SCHEMA = 1
@@ -269,14 +270,28 @@ class DecoderTask:
     losses: dict[str, WeightedLoss] = field(factory=dict)
 
 
-def _decoder_names(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
-    """Validate names that become those of files, and of columns in logs."""
-    for name in value:
-        if name == ENCODER or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise ValueError(
-                f"'{attribute.name}': a name has small letters, digits and hyphens, and is not {ENCODER!r}; "
-                f"got {name!r:.80}"
-            )
+def _names_but(taken: str) -> Callable[[Any, Any, Mapping[str, Any]], None]:
+    """Return a validator of names that become those of files, columns in logs, or beginnings of ids."""
+
+    def validate(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
+        for name in value:
+            if name == taken or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                raise ValueError(
+                    f"'{attribute.name}': a name has small letters, digits and hyphens, and is not {taken!r}; "
+                    f"got {name!r:.80}"
+                )
+
+    return validate
+
+
+def _text_weights(_instance: Any, attribute: Any, value: Mapping[str, float]) -> None:
+    """Validate weights: from 0, and not all 0."""
+    if not all(0 <= weight <= MOST for weight in value.values()):
+        raise ValueError(f"'{attribute.name}' must be numbers from 0 to {MOST:,}, got {dict(value)}")
+
+
+def _reads_one_collection(pretrain: Pretrain) -> bool:
+    return not (pretrain.texts or pretrain.text_weights or pretrain.weigh_by)
 
 
 def _rising(_instance: Any, attribute: Any, value: tuple[int, ...]) -> None:
@@ -290,7 +305,7 @@ class Pretrain(Training):
     """Pre-training: what the encoder reads, and the decoders that rebuild texts from its vector, by name."""
 
     encoder: EncoderTask = field(kw_only=True)
-    decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_decoder_names)
+    decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER))
     probe: Probe = field(kw_only=True, factory=Probe)
     masked_lm_learning_rate: float | None = setting(
         None,
@@ -303,6 +318,25 @@ class Pretrain(Training):
         optional(_rising),
         "keep the checkpoints of these steps too, as pretrained@STEP",
         observes=lambda pretrain: not pretrain.keep_steps,
+    )
+
+    texts: dict[str, CollectionChoice] | None = setting(
+        None,
+        optional(_names_but(OWN)),
+        "further collections whose texts are read, by name",
+        observes=_reads_one_collection,
+    )
+    text_weights: dict[str, float] | None = setting(
+        None,
+        optional(_text_weights),
+        "how often a text of each of `texts`, and of `collection`, the run's own, is drawn; 1 if not named",
+        observes=_reads_one_collection,
+    )
+    weigh_by: str | None = setting(
+        None,
+        optional(min_len(1)),
+        "signal of texts whose value says how often a text is drawn",
+        observes=_reads_one_collection,
     )
 
     @property

@@ -49,9 +49,11 @@ from drkit.runs.stages.texts import (
     COLLECTION,
     EXISTING_VOCABULARY,
     FITTED,
+    MIXTURE,
     PASSAGE_TOKENS,
     QUERY_SIGNAL,
     SIGNAL,
+    SOURCES,
     SPANS,
     VALUES,
     WORDPIECE,
@@ -60,6 +62,8 @@ from drkit.runs.work import describe_schedule
 
 VOCABULARY, TOKENS = StageOutput("vocabulary"), StageOutput("tokens")
 PASSAGES = StageOutput("collection", "passages")
+# What pre-training reads if it has further collections: all texts, and their tokens.
+MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("tokens-mixture")
 
 
 def split_of(name: str) -> StageOutput:
@@ -88,6 +92,8 @@ def plan_texts(builder: PlanBuilder) -> None:
         sources={"collection": files_state(source, recipe.collection.config)},
         extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
     )
+    if recipe.pretrain and recipe.pretrain.texts:
+        _plan_mixture(builder, recipe.pretrain.texts)
     if recipe.encoder.pretrained:
         if ignored := [
             name for name in FROM_SCRATCH if getattr(recipe.encoder, name) != getattr(EncoderSettings(), name)
@@ -100,10 +106,35 @@ def plan_texts(builder: PlanBuilder) -> None:
         builder.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
     else:
         queries = {"queries": queries_of("train")} if builder.learns_from_judgements else {}
-        texts = {"passages": PASSAGES, **queries}
+        texts = {"passages": _passages_of_pretraining(builder), **queries}
         builder.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
     builder.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
+    if builder.has(MIXTURE):
+        mixed = {"passages": MIXED_PASSAGES, "vocabulary": VOCABULARY}
+        builder.add(MIXED_TOKENS.stage, PASSAGE_TOKENS, "tokenise the texts of pre-training", mixed)
+
+
+def _plan_mixture(builder: PlanBuilder, texts: Mapping[str, Choice]) -> None:
+    """Add the stage that reads further collections for pre-training."""
+    specs = {name: builder.registry.get(Kind.COLLECTION, chosen.use) for name, chosen in texts.items()}
+    builder.add(
+        MIXTURE.name,
+        MIXTURE,
+        f"the texts of pre-training: the collection's, and those of {join_names(texts)}",
+        {"passages": PASSAGES},
+        sources={f"pretrain.texts.{name}": files_state(specs[name], texts[name].config) for name in texts},
+    )
+    builder.notes.append("time, memory and disk are counted without the texts of pretrain.texts")
+
+
+def _passages_of_pretraining(builder: PlanBuilder) -> StageOutput:
+    return MIXED_PASSAGES if builder.has(MIXTURE) else PASSAGES
+
+
+def _tokens_of_pretraining(builder: PlanBuilder) -> StageOutput:
+    """Return the tokens of whole texts that pre-training reads."""
+    return MIXED_TOKENS if builder.has(MIXTURE) else TOKENS
 
 
 def plan_encoder(builder: PlanBuilder) -> str:
@@ -137,6 +168,8 @@ def _plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts
     required = required_capabilities(pretrain, builder.registry)
     inputs = {"start": StageOutput(INITIAL), **texts}
     inputs |= _plan_signals(builder, required_signals(pretrain, builder.registry), texts)
+    if builder.has(MIXTURE):
+        inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
         inputs["generator"] = StageOutput(_plan_generator(builder, pretrain, settings))
@@ -244,7 +277,7 @@ def _choice_by_probes(builder: PlanBuilder, probe: Probe) -> str:
 
 def _pretraining_texts(builder: PlanBuilder) -> StageOutput:
     """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
-    return StageOutput("spans") if builder.has(SPANS) else TOKENS
+    return StageOutput("spans") if builder.has(SPANS) else _tokens_of_pretraining(builder)
 
 
 def _plan_initial(builder: PlanBuilder) -> None:
@@ -264,7 +297,7 @@ def _plan_initial(builder: PlanBuilder) -> None:
             INITIAL,
             ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
-            {"vocabulary": VOCABULARY, "tokens": TOKENS},
+            {"vocabulary": VOCABULARY, "tokens": _tokens_of_pretraining(builder)},
             extra={"positions": max(encoder.passage_length, encoder.query_length), **pooling},
         )
 
@@ -281,9 +314,9 @@ def _plan_contexts(
     builder: PlanBuilder, signals: Mapping[str, Choice], required: Mapping[str, Any]
 ) -> dict[str, StageOutput]:
     """Add the stages that make spans and candidate queries from the texts; returns the resulting inputs."""
-    inputs = {"tokens": TOKENS}
+    inputs = {"tokens": _tokens_of_pretraining(builder)}
     if "spans" in required:
-        documents = {"passages": PASSAGES, "vocabulary": VOCABULARY}
+        documents = {"passages": _passages_of_pretraining(builder), "vocabulary": VOCABULARY}
         inputs = {
             "spans": StageOutput(builder.add("spans", SPANS, "cut documents into spans of whole sentences", documents))
         }
@@ -317,7 +350,7 @@ def _plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> st
     extra: dict[str, Any] = {"signal": chosen}
     read |= _signal_inputs(builder, chosen)
     if "characters" in spec.requires_of(chosen.config):
-        read["passages"] = PASSAGES
+        read["passages"] = PASSAGES if texts == TOKENS else _passages_of_pretraining(builder)
         read |= {"spans": texts} if texts == StageOutput("spans") else {}
     else:
         extra["prompt"] = ""
@@ -341,7 +374,7 @@ def _plan_queries(builder: PlanBuilder, settings: QuerySettings, texts: dict[str
     if kind == "file" and not local_path(source).is_file():
         raise DrkitError(f"the file of queries {source}, which a context names, does not exist @ pretrain")
     origin = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's best spans")
-    passages = {} if kind == "extractive" else {"passages": PASSAGES}
+    passages = {} if kind == "extractive" else {"passages": _passages_of_pretraining(builder)}
     return builder.add(
         "queries",
         QUERIES,
@@ -367,7 +400,7 @@ def _plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: Generato
             "generator",
             TRAINED_GENERATOR,
             "the generator: train a small masked LM",
-            {"vocabulary": VOCABULARY, "tokens": TOKENS},
+            {"vocabulary": VOCABULARY, "tokens": _tokens_of_pretraining(builder)},
             extra={"sizes": sizes, "steps": settings.steps, "training": pretrain.training_only()},
         )
     if settings.model:

@@ -33,23 +33,35 @@ POOL = 50
 class Schedule:
     """All batches of a training, as a batch sampler.
 
-    lengths: i32[n], tokens of each example. Each epoch drops the examples that do not fill a batch (others every
-    epoch), unless there are fewer examples than one batch.
+    lengths: i32[n], tokens of each example. rates: f64[n], how often an epoch reads each example, at most once (None:
+    every one once); others every epoch, but always as many. Each epoch drops the examples that do not fill a batch
+    (others every epoch), unless there are fewer examples than one batch.
     """
 
     lengths: NDArray[np.int32]
     batch_size: int
     batches: int
     seed: int
+    rates: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, training: Training, lengths: NDArray[np.int32], *, seed: int, processes: int = 1) -> Schedule:
+    def of(
+        cls,
+        training: Training,
+        lengths: NDArray[np.int32],
+        *,
+        seed: int,
+        processes: int = 1,
+        rates: NDArray[np.float64] | None = None,
+    ) -> Schedule:
         """Return the batches of a training on examples of these lengths i32[n]; a batch spans all processes."""
+        examples = len(lengths) if rates is None else int(drawn(rates).sum())
         return cls(
             lengths=lengths,
             batch_size=training.per_device_train_batch_size * processes,
-            batches=count_batches(training, len(lengths), processes=processes),
+            batches=count_batches(training, examples, processes=processes),
             seed=seed,
+            rates=rates,
         )
 
     def __len__(self) -> int:
@@ -80,6 +92,8 @@ class Schedule:
         """Return the batches of one epoch, each an array of example indices."""
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.lengths))
+        if self.rates is not None:
+            order = order[drawn(self.rates[order])]
         size = min(self.batch_size, len(order))
         # What fills no batch is left out before sorting: afterwards it would always be the longest examples.
         order = order[: len(order) // size * size]
@@ -90,6 +104,18 @@ class Schedule:
             for start in range(0, len(pool), size)
         ]
         return [batches[index] for index in rng.permutation(len(batches))]
+
+
+def drawn(rates: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which examples are drawn, bool[n], at rates f64[n] of at most 1: as many as the rates add up to, rounded.
+
+    Systematic sampling: an example is drawn where the sum of the rates so far passes the next whole number.
+
+    >>> drawn(np.array([1, 0, 0.5, 0.5, 1.0])).tolist()
+    [True, False, True, False, True]
+    """
+    sums = np.floor(np.cumsum(rates) + 0.5)
+    return np.diff(sums, prepend=0) > 0
 
 
 @frozen(eq=False)

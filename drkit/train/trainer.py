@@ -82,15 +82,17 @@ def train_in(
     seed: int,
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
+    rates: NDArray[np.float64] | None = None,
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
+    rates: how often each example is read, as in `Schedule`.
     Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, throughput) to the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
     result = train(
         module,
-        Schedule.of(training, lengths, seed=seed, processes=processes.count()),
+        Schedule.of(training, lengths, seed=seed, processes=processes.count(), rates=rates),
         collate,
         training=training,
         folder=folder / CHECKPOINTS,

@@ -80,7 +80,7 @@ def run(recipe, folder, upto=None):
 
 
 # Settings of pre-training that no stage knows unless they are set.
-UNLESS_SET = ("keep_steps",)
+UNLESS_SET = ("keep_steps", "texts", "text_weights", "weigh_by")
 
 # -- every leaf setting, from the attrs classes themselves
 

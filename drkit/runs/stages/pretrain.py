@@ -77,6 +77,7 @@ PRETRAIN = StageSpec(
         "start": "the checkpoint that training starts from",
         "tokens": "the passages' tokens, without spans",
         "spans": "the spans' tokens, if documents are cut into spans",
+        "sources": "the number of texts of each collection, if there are several",
         "signals/*": "values of signals: of the texts' tokens, of the texts, or of the vocabulary",
         "query-signals/*": "the same of the candidate queries",
         "queries": "candidate queries, as contexts",

@@ -1,12 +1,14 @@
 """Stages on the texts of a run: what is read, once, and computed before any training.
 
-`collection` is checked and stored as Arrow; the vocabulary is
+`collection` is checked and stored as Arrow; `mixture` has further collections of pre-training, too; the vocabulary is
 taken from the encoder (`existing-vocabulary`) or trained (`wordpiece-vocabulary`); `passage-tokens` and `query-tokens`
 are memory-mapped; `spans` are parts of documents, for pre-training on pairs of them; a `signal` is a number per token,
 text or vocabulary entry, and `query-signal` the same for candidate queries.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from attrs import evolve, field, frozen
 
@@ -40,6 +42,26 @@ COLLECTION = StageSpec(
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),
     work=_collection_work,
+)
+
+
+@frozen
+class MixtureSettings:
+    """The further collections of pre-training, by name."""
+
+    texts: Mapping[str, Choice] = from_recipe("pretrain.texts")
+
+
+# The number of texts of each collection, in the order of the texts.
+SOURCES = "sources.json"
+MIXTURE = StageSpec(
+    name="mixture",
+    version=1,
+    settings=MixtureSettings,
+    run="drkit.runs.steps.texts:mix_texts",
+    inputs={"passages": "the run's own texts"},
+    folders=("mixture",),
+    work=lambda _stage, sizes: Work(disk=_TEXT_BYTES * sizes.tokens),
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         stage.progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
     documents = texts.spans.documents if texts.spans else None
     trained, kept = held_out(len(texts.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    rates = _rates(settings, inputs, texts, signals)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
     save = partial(save_parts, module, settings, tokenizer)
     keeping = KeepCheckpoints(
@@ -84,6 +87,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=[*probes, keeping],
+        rates=None if rates is None else rates[trained] / rates[trained].max(),
     )
     save(stage.folder)
     return {
@@ -91,6 +95,30 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
+
+
+def _rates(
+    settings: Pretrain, inputs: Mapping[str, Path], texts: PretrainingTexts, signals: Mapping[str, SignalValues]
+) -> NDArray[np.float64] | None:
+    """Return how often each text is drawn, relative to the others, f64[n]; None if all are drawn alike.
+
+    Raises DrkitError for values of a signal that are no weights: negative, vectors, or all 0.
+    """
+    rates: NDArray[np.float64] | None = None
+    if "sources" in inputs:
+        counts = json.loads(inputs["sources"].read_text(encoding="utf-8"))
+        weights = [(settings.text_weights or {}).get(name, 1.0) for name in counts]
+        rates = np.repeat(np.array(weights, np.float64), list(counts.values()))
+        rates = rates[texts.spans.documents] if texts.spans else rates
+    if settings.weigh_by:
+        values = np.asarray(signals[settings.weigh_by].values, np.float64)
+        if values.ndim > 1 or values.min(initial=0) < 0 or not values.any():
+            raise DrkitError(
+                f"the signal {settings.weigh_by!r} cannot weigh texts: expected a number from 0 for each, and not only "
+                f"0 @ pretrain.weigh_by"
+            )
+        rates = values if rates is None else rates * values
+    return rates
 
 
 def link_kept(stage: StageRun[KeptSettings]) -> Mapping[str, Any]:

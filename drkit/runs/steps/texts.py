@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from drkit.core.files import write_text
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
 from drkit.data.corpus import StoredCorpus, read_queries
+from drkit.data.mixture import Mixture
 from drkit.data.pairs import PairTables
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
 from drkit.data.store import StoredTexts, TokenStore, tokenise
@@ -22,9 +24,11 @@ from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.texts import (
     FITTED,
+    SOURCES,
     VALUES,
     CollectionSettings,
     ExistingVocabularySettings,
+    MixtureSettings,
     PassageSettings,
     QuerySettings,
     QuerySignalSettings,
@@ -61,6 +65,18 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
         raise DrkitError(NO_SCORES)
     check_kind(stage.settings.index, stage.settings.hidden, counts["passages"])
     return {**counts, "description": dict(collection.describe())}
+
+
+def mix_texts(stage: StageRun[MixtureSettings]) -> Mapping[str, Any]:
+    """Write the run's own passages and those of further collections; returns their numbers, by collection."""
+    others = {
+        name: stage.registry.build(Kind.COLLECTION, chosen.use, chosen.config)
+        for name, chosen in stage.settings.texts.items()
+    }
+    mixture = Mixture(StoredCorpus(stage.inputs["passages"]), others)
+    counts = write_collection(mixture, stage.folder)
+    write_text(stage.folder / SOURCES, json.dumps(mixture.counts))
+    return {**counts, "sources": mixture.counts, "description": dict(mixture.describe())}
 
 
 def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
