@@ -73,11 +73,11 @@ def step_of(name: str):
     return lambda: model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
 
 
-def new_encoder():
+def new_encoder(sizes: dict):
     """The encoder, and the context of parts beside it."""
     from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
 
-    encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), tokenizer())
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(**sizes), tokenizer())
     return encoder, context_from(encoder, tokenizer())
 
 
@@ -86,12 +86,12 @@ def plain():
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
 
-    encoder, context = new_encoder()
+    encoder, context = new_encoder(SIZES)
     tokens = texts(0)
     return encoder.model, UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy()))
 
 
-def pair(name: str):
+def pair(name: str, sizes: dict = SIZES):
     """The module of a masker and a decoder (`MASKER + DECODER`), and the tensors of a batch."""
     import torch
     from attrs import evolve
@@ -102,7 +102,7 @@ def pair(name: str):
     from drkit.runs.steps.pretrain import auto_encoder, build_maskers
     from drkit.train.pretrain import side_tensors
 
-    (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")
+    (encoder, context), (masker_name, decoder) = new_encoder(sizes), name.split(" + ")
     settings, registry = pretraining(masker_name, decoder), installed().registry
     task = settings.decoders["main"]
     if "generator" in registry.get("masker", masker_name).requires_of(task.masker.config):
