@@ -28,21 +28,19 @@ class DrkitError(Exception):
 
 
 class UnknownNameError(DrkitError):
-    """An unknown name of a part, recipe or pipeline.
+    """An unknown name, with those that exist: of a part, a recipe, a split, a system.
 
-    >>> print(UnknownNameError("masker", "pmii", ["pmi", "uniform"]))
+    >>> print(UnknownNameError("masker", "pmii", ["pmi", "uniform"], advice="see `drkit list masker`"))
     no masker named 'pmii'; did you mean 'pmi'? known: pmi, uniform; see `drkit list masker`
 
-    failed: one line for each plugin that could not be loaded, and that may define the name.
+    kind: what the name is of, such as "masker"; known: the names that exist; advice: what to do next.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], failed: Iterable[str] = ()) -> None:
-        self.kind, self.name, self.known, self.failed = kind, name, tuple(known), tuple(failed)
-        not_loaded = f". Not loaded: {'; '.join(self.failed)}; see `drkit plugins`" if self.failed else ""
-        super().__init__(
-            f"no {kind} named {name!r}{did_you_mean(name, self.known)} "
-            f"known: {', '.join(self.known) or 'none'}; see `drkit list {kind}`{not_loaded}"
-        )
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, advice: str = "", where: object = "") -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        names = ", ".join(self.known) or "none"
+        message = f"no {kind} named {name!r:.100}{did_you_mean(name, self.known)} known: {names}"
+        super().__init__(f"{message}; {advice}" if advice else message, where=where)
 
 
 class ProblemsError(DrkitError):
@@ -84,10 +82,11 @@ class MissingExtraError(DrkitError):
     >>> print(MissingExtraError("BM25", {"bm25s": "bm25"}))
     BM25 needs the package 'bm25s': pip install 'drkit[bm25]'
 
-    packages: the extra of each missing package.
+    what: that needs them; packages: the extra of each missing package.
     """
 
     def __init__(self, what: str, packages: Mapping[str, str]) -> None:
+        self.what, self.packages = what, dict(packages)
         extras = ",".join(dict.fromkeys(packages.values()))
         needed = f"package{'s' * (len(packages) > 1)} {', '.join(map(repr, packages))}"
         super().__init__(f"{what} needs the {needed}: pip install 'drkit[{extras}]'")

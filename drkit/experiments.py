@@ -29,7 +29,7 @@ from drkit.commands.records import RunRecord, open_run
 from drkit.core.engine import LOCAL, open_engine
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.measures import Scores, average
 from drkit.evaluate.significance import holm, paired_t_test
 from drkit.recipe.check import check
@@ -160,7 +160,7 @@ class Sweep:
         """
         measure = measure or self.cells[0].scores.measures[0]
         if measure not in self.cells[0].scores.measures:
-            raise DrkitError(f"the sweep has no measure {measure!r}, only {', '.join(self.cells[0].scores.measures)}")
+            raise UnknownNameError("measure", measure, self.cells[0].scores.measures)
         first, *others = self.cells[0].choices
         means: dict[str, dict[str, float]] = {}
         for cell in self.cells:

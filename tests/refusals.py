@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 
 
 @contextmanager
@@ -15,3 +15,12 @@ def refused(*named, where=None, setting=None, error=DrkitError):
     assert all(name in str(caught.value) for name in named), str(caught.value)
     assert where is None or caught.value.where.endswith(where), str(caught.value)
     assert setting is None or setting in caught.value.settings, str(caught.value)
+
+
+@contextmanager
+def unknown(kind, name, *known):
+    """A block that refuses the name of such a thing, naming at least these that exist."""
+    with pytest.raises(UnknownNameError) as caught:
+        yield caught
+    assert (caught.value.kind, caught.value.name) == (kind, name), str(caught.value)
+    assert {*known} <= {*caught.value.known}, str(caught.value)

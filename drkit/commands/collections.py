@@ -15,7 +15,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries, write_collection
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
@@ -92,7 +92,7 @@ class NamedCollection:
         """Raise DrkitError if the collection has no such split."""
         splits = self.source.splits()
         if split not in splits:
-            raise DrkitError(f"{self.name} has no {split!r} queries; its splits: {', '.join(splits) or 'none'}")
+            raise UnknownNameError("split", split, splits, where=self.name)
 
     def queries(self, split: str) -> Iterator[Query]:
         """Stream the queries of a split. Raises DrkitError at once if it does not exist, or an id occurs twice."""

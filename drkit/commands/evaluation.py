@@ -14,7 +14,7 @@ from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED, require_file
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.evaluate.names import HYBRID_NAME
 from drkit.recipe.start import RECIPE
@@ -246,7 +246,7 @@ def _systems_of(text: str, several: bool) -> list[System]:
 def _system(run: Path, name: str) -> System:
     runs = _results(run)["runs"]
     if name not in runs:
-        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
+        raise UnknownNameError("system", name, runs, where=run)
     folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
     files = tuple(folder / f"{draw}.arrow" for draw in runs[name])
     return System(name, files, run)

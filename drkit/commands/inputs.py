@@ -24,7 +24,7 @@ from drkit.encoders.folder import (
     check_truncation,
     is_cross_encoder,
 )
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, MissingExtraError, UnknownNameError
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
@@ -98,7 +98,7 @@ def open_encoder(
     prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     target = str(choose_device(device))
     if precision not in PRECISIONS:
-        raise DrkitError(f"unsupported precision {precision!r}; use {' or '.join(PRECISIONS)}")
+        raise UnknownNameError("precision", precision, PRECISIONS)
     folder = _local_folder(path_or_id)
     try:
         encoder = _open(folder, pooling, target)

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 
 # What a new plugin can have, in the order of the package; a filter is a miner that receives candidates.
 SUMMARIES = {
@@ -77,7 +77,7 @@ def check_plugin(name: str, kinds: Sequence[str], folder: Path) -> None:
     if package in sys.stdlib_module_names or package.split("_")[0] == "drkit" or keyword.iskeyword(package):
         raise DrkitError(f"a plugin cannot have the name {name!r}, which Python or drkit uses; choose another one")
     if unknown := [kind for kind in kinds if kind not in SUMMARIES]:
-        raise DrkitError(f"unknown kind {unknown[0]!r}; use any of: {', '.join(SUMMARIES)}")
+        raise UnknownNameError("kind", unknown[0], SUMMARIES)
     if not kinds or len(set(kinds)) < len(kinds):
         raise DrkitError(f"give one or several kinds, each once: {', '.join(SUMMARIES)}")
     if folder.exists():

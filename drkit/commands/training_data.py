@@ -26,7 +26,7 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners.blocks import chain_text, mine_on
 from drkit.miners.chain import (
     MiningCounts,
@@ -165,7 +165,7 @@ def mine_to_file(
 def _checked(miners: Miners, output: Output, registry: Registry) -> tuple[Choice, ...]:
     """Return the choices of a chain that can be mined into such a file; raises DrkitError for others."""
     if output.format not in FORMATS:
-        raise DrkitError(f"unknown format {output.format!r}; use one of: {', '.join(FORMATS)}")
+        raise UnknownNameError("format", output.format, FORMATS)
     choices = parse_chain(miners.names, miners.settings, registry)
     if refresh_settings(choices):
         raise DrkitError(

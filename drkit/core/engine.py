@@ -15,7 +15,7 @@ from attrs import frozen
 
 from drkit.core import processes
 from drkit.core.registry import installed
-from drkit.errors import DrkitError
+from drkit.errors import UnknownNameError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -154,7 +154,6 @@ def open_engine(name: str = LOCAL, device: str = "auto") -> AbstractContextManag
     kind, _, address = name.partition(":")
     table = installed().extensions["engine"]
     if kind not in table or name.endswith(":"):
-        known = ", ".join((LOCAL, *(f"{one}[:ADDRESS]" for one in table)))
-        raise DrkitError(f"unknown engine {name!r:.100}; use one of: {known}")
+        raise UnknownNameError("engine", name, (LOCAL, *(f"{one}[:ADDRESS]" for one in table)))
     found: AbstractContextManager[Engine] = table.get(kind).load()(address, device)
     return found

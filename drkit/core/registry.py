@@ -146,7 +146,8 @@ class NameTable(Generic[Item]):
             spellings = " or ".join(repr(self.name_of(item)) for item in self._table[bare])
             raise DrkitError(f"no package {package!r} provides a {self.kind} named {bare!r}; write {spellings}")
         if not candidates:
-            raise UnknownNameError(self.kind, name, tuple(self), self.failed)
+            not_loaded = f". Not loaded: {'; '.join(self.failed)}; see `drkit plugins`" if self.failed else ""
+            raise UnknownNameError(self.kind, name, self, advice=f"see `drkit list {self.kind}`{not_loaded}")
         chosen = _resolve(candidates)
         if chosen is None:
             raise DrkitError(self._ambiguous(name, candidates))

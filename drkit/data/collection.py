@@ -20,7 +20,7 @@ from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, file_summary, read_rows, require_file
 from drkit.data.words import estimate_tokens
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 
 SPLITS = ("train", "dev", "test")
 # Passages, and queries of a split, that are read to estimate the size of a collection.
@@ -84,7 +84,7 @@ class Splits:
     def source(self, split: str) -> str:
         """Return the split whose queries `split` is taken from. Raises DrkitError for an unknown split."""
         if split not in self.names():
-            raise DrkitError(f"{self.collection} has no split {split!r}; it has {', '.join(self.names()) or 'none'}")
+            raise UnknownNameError("split", split, self.names(), where=self.collection)
         if split in self.own:
             return split
         return "test" if self.train_share else "train"

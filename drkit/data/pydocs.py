@@ -24,7 +24,7 @@ from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Q
 from drkit.data.collection import SPLITS, fraction, split_by_hash
 from drkit.data.docstrings import Found, read_files, summary_and_rest
 from drkit.data.specs import PydocsConfig
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 # Tests describe themselves, and vendored folders hold second copies.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})
@@ -83,7 +83,7 @@ class PydocsCollection:
 
     def _of(self, split: str) -> Iterator[Documented]:
         if split not in SPLITS:
-            raise DrkitError(f"pydocs has no split {split!r}; it has {', '.join(SPLITS)}")
+            raise UnknownNameError("split", split, SPLITS, where="pydocs")
         shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
         return (one for one in self._documented if one.summary and split_by_hash(one.module, **shares) == split)
 

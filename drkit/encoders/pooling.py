@@ -16,7 +16,7 @@ from drkit.core.citations import SPLADE
 from drkit.core.registry import Registry
 from drkit.core.settings import at_least, setting
 from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +109,7 @@ POOLING_PARTS = (
 def check_pooling(name: str) -> str:
     """Return the name of a supported pooling. Raises DrkitError for any other."""
     if name not in POOLINGS:
-        raise DrkitError(f"unsupported pooling {name!r}; supported: {', '.join(POOLINGS)}")
+        raise UnknownNameError("pooling", name, POOLINGS)
     return name
 
 

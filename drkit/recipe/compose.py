@@ -18,7 +18,7 @@ from attrs import asdict, evolve, field, fields, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
 from drkit.recipe.start import find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
@@ -109,8 +109,8 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
 
 def _read(request: ComposeRequest, parts: Installed) -> Table:
     """Return the recipe at its scale, with the fine-tuning of the pipeline and the encoder to start from."""
-    if request.scale not in (None, *SCALES):
-        raise DrkitError(f"unknown scale {request.scale!r}; choose one of {', '.join(SCALES)}")
+    if request.scale is not None and request.scale not in SCALES:
+        raise UnknownNameError("scale", request.scale, SCALES)
     start = starting_point(request.encoder) if request.encoder else None
     is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
     name = request.paper or _recipe_without_paper(request.pipeline, parts)
@@ -200,8 +200,7 @@ def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tupl
     if {*spec.receives} & {*provided_by(FINETUNING, RERANKING)}:
         raise DrkitError(f"--pretrain-loss {text}: {name!r} is a loss of fine-tuning: --loss {name}")
     if side and side not in sides:
-        known = ", ".join(sides)
-        raise DrkitError(f"--pretrain-loss {text}: unknown side {side!r}{did_you_mean(side, sides)} known: {known}")
+        raise UnknownNameError("side", side, sides, where=f"--pretrain-loss {text}")
     parts = {one: _part_or_none(registry, Kind.DECODER, _inner(task, "decoder")) for one, task in sides.items()}
     chosen = side or next((one for one, decoder in parts.items() if _reads(spec, decoder)), ENCODER)
     use = registry.name_of(spec)

@@ -260,7 +260,7 @@ def _pooling(converter: Converter, registry: Registry) -> Callable[[Any, Any], s
         name: str = converter.structure(value, str)
         known = (*POOLINGS, *registry.names(Kind.POOLING))
         if name not in known:
-            raise UnknownNameError("pooling", name, known)
+            raise UnknownNameError("pooling", name, known, advice="see `drkit list pooling`")
         return name
 
     return structure

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from drkit.core.files import read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
-from drkit.errors import DrkitError, import_extra
+from drkit.errors import DrkitError, UnknownNameError, import_extra
 from drkit.recipe.schema import LANGUAGES
 from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
@@ -69,7 +69,7 @@ class Bm25Retriever:
 
     def __init__(self, *, k1: float = 1.2, b: float = 0.75, language: str = "english") -> None:
         if language not in LANGUAGES:
-            raise DrkitError(f"BM25 has no stemmer for {language!r}; languages: {', '.join(LANGUAGES)}")
+            raise UnknownNameError("language", language, LANGUAGES, where="BM25")
         library, stemmer = import_extra("bm25s", "BM25"), import_extra("Stemmer", "BM25")
         # Lucene's 33 for English; nothing for `none`.
         stop_words = getattr(library.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())

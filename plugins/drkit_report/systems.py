@@ -12,7 +12,7 @@ from drkit.charts import Intervals
 from drkit.commands.records import RunRecord, is_comparable
 from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import UnknownNameError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
@@ -114,10 +114,7 @@ def choose_compared(runs: Sequence[RunRecord], wanted: str | None) -> list[RunRe
     """
     shared = [name for name in runs[0].scores if all(name in run.scores for run in runs)]
     if wanted is not None and wanted not in shared:
-        raise DrkitError(
-            f"not every run has the system {wanted!r}{did_you_mean(wanted, shared)} all have: "
-            f"{', '.join(shared) or 'none'}"
-        )
+        raise UnknownNameError("system", wanted, shared, advice="name one that every run has")
     differing = [name for name in shared if name not in _SHARED and len({_content(run, name) for run in runs}) > 1]
     chosen = wanted or next(reversed(differing), "")
     return [evolve(run, system=chosen) for run in runs]
@@ -156,10 +153,7 @@ def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int
         if (wanted or BM25_NAME) in (system.name, system.system):
             return index
     if wanted is not None and systems:
-        names = [system.name for system in systems]
-        raise DrkitError(
-            f"unknown baseline {wanted!r}{did_you_mean(wanted, names)} systems of this report: {', '.join(names)}"
-        )
+        raise UnknownNameError("baseline", wanted, [system.name for system in systems])
     return 0
 
 

@@ -131,7 +131,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
         ("json", ["masker"], "choose another one"),
         ("drkit-more", ["masker"], "choose another one"),
         ("class", ["masker"], "choose another one"),
-        ("mine", ["maskr"], "unknown kind 'maskr'"),
+        ("mine", ["maskr"], "kind named 'maskr'"),
         ("mine", [], "one or several kinds"),
         ("mine", ["masker", "masker"], "each once"),
         ("there", ["masker"], "exists"),

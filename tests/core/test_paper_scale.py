@@ -20,6 +20,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml, plain, read_recipe
+from tests.refusals import unknown
 from tests.warm import measure_nothing
 
 PARTS = installed()
@@ -483,9 +484,7 @@ def test_a_plugins_recipe_is_a_file_for_a_scale_or_one_for_all(tmp_path):
 
 
 def test_a_scale_that_does_not_exist_is_refused():
-    from drkit.errors import DrkitError
-
-    with pytest.raises(DrkitError, match="unknown scale 'tiny'; choose one of paper, small, quick"):
+    with unknown("scale", "tiny", "paper", "small", "quick"):
         compose(ComposeRequest(scale="tiny"), PARTS)
 
 

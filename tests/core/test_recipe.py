@@ -182,7 +182,7 @@ def test_losses_of_pretraining_repeat_and_the_last_weight_counts():
         ({"pretrain_loss": "contrastive"}, "'contrastive' is a loss of fine-tuning: --loss contrastive"),
         ({"pretrain_loss": "listwise@main"}, "'listwise' is a loss of fine-tuning"),
         ({"pretrain_loss": "mlmm"}, "no loss named 'mlmm'; did you mean 'mlm'?"),
-        ({"pretrain_loss": "mlm@mian"}, "unknown side 'mian'; did you mean 'main'? known: main, encoder"),
+        ({"pretrain_loss": "mlm@mian"}, "no side named 'mian'; did you mean 'main'? known: main, encoder"),
         ({"pretrain_loss": "mlm=much"}, "the weight must be a number, got 'much'"),
     ],
 )

@@ -22,7 +22,7 @@ from drkit.data import (
     write_collection,
 )
 from drkit.errors import DrkitError
-from tests.refusals import refused
+from tests.refusals import refused, unknown
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -133,7 +133,7 @@ def test_missing_paths_say_what_is_expected(tmp_path):
 
 
 def test_an_unknown_split_says_which_there_are(tmp_path):
-    with refused("no split 'train'", "test"):
+    with unknown("split", "train", "test"):
         list(collection(beir(tmp_path)).queries("train"))
 
 

@@ -7,6 +7,7 @@ import pytest
 from drkit.core.engine import Loaded, LocalEngine, Task, count_done, open_engine
 from drkit.errors import DrkitError
 from tests.engine.engines import Pickling
+from tests.refusals import unknown
 
 LOADS = []
 
@@ -71,6 +72,6 @@ def test_a_checked_value_is_checked_where_it_arrives_only():
 
 @pytest.mark.parametrize("name", ["", "Ray", "ray:", "ray:host:", "dask", "\x1b[2J"])
 def test_another_name_is_refused(name):
-    with pytest.raises(DrkitError, match=r"unknown engine .*; use one of: local, ray\[:ADDRESS\]") as raised:
+    with unknown("engine", name, "local", "ray[:ADDRESS]") as raised:
         open_engine(name).__enter__()
     assert "\x1b" not in str(raised.value)

@@ -16,6 +16,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.schema import LANGUAGES
 from drkit.search import HybridRetriever
 from drkit.search.bm25 import Bm25Retriever, best_positions, split_words
+from tests.refusals import unknown
 
 TEXTS = {
     "d1": "remove suffix string",
@@ -127,7 +128,7 @@ def test_the_language_stems_queries_of_a_saved_index_too(tmp_path):
     german, none = (Bm25Retriever.load(tmp_path / name) for name in ("german", "none"))
     assert [one.search(["Haus", "die", "häuser"], 5)[0].doc_ids for one in (german, none)] == [("a",), ()]
     assert [len(one.search(["die"], 5)[0].doc_ids) for one in (german, none)] == [0, 2]
-    with pytest.raises(DrkitError, match="no stemmer for 'klingon'; languages: none, arabic"):
+    with unknown("language", "klingon", "none", "arabic"):
         Bm25Retriever(language="klingon")
 
 
@@ -140,7 +141,7 @@ def test_every_language_has_its_stemmer():
 def test_an_index_of_other_words_is_refused(analyzer, tmp_path):
     Bm25Retriever().index(corpus()).save(tmp_path)
     (tmp_path / "analyzer.json").write_text(analyzer)
-    with pytest.raises(DrkitError, match="another version of drkit made, which splits words differently; rebuild it"):
+    with pytest.raises(DrkitError, match=rf"{tmp_path} .*BM25.*version.*drkit run {tmp_path.parent}"):
         Bm25Retriever.load(tmp_path)
 
 
@@ -169,7 +170,7 @@ def test_titles_count_and_indexing_again_starts_over():
 
 def test_empty_input():
     for passages in ([], [Passage("a", "..."), Passage("b", "")]):
-        with pytest.raises(DrkitError, match="no words to index"):
+        with pytest.raises(DrkitError, match=r"BM25.*words"):
             Bm25Retriever().index(passages)
     with pytest.raises(DrkitError, match="query 2 of 2 is empty"):
         Bm25Retriever().index(corpus()).search(["word", "  "], 3)
@@ -188,11 +189,11 @@ def test_a_saved_index_finds_the_same(tmp_path):
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path):
-    with pytest.raises(DrkitError, match="is not an index of BM25"):
+    with pytest.raises(DrkitError, match=r"none/analyzer\.json.*BM25"):
         Bm25Retriever.load(tmp_path / "none")
     Bm25Retriever().index(corpus()).save(tmp_path)
     (tmp_path / "data.csc.index.npy").write_bytes(b"")
-    with pytest.raises(DrkitError, match="is not an index of BM25"):
+    with pytest.raises(DrkitError, match=rf"^{tmp_path} .*BM25.*rebuild"):
         Bm25Retriever.load(tmp_path)
 
 

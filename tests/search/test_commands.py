@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_half_precision_and_a_graph(drkit, tmp_path):
     assert json.loads((index / "index.json").read_text())["settings"]["factory"] == "HNSW32_SQfp16"
     code, said = drkit("index", vectors, "--kind", "ivf-pq", "-o", tmp_path / "j")
     assert code == 2
-    assert "an ivf-pq index needs at least 256 vectors to learn its codes, got 7" in said
+    assert re.search("ivf-pq .*256 vectors .*got 7", " ".join(said.split()))
 
 
 class Fixed:
@@ -124,10 +125,10 @@ def test_a_low_recall_says_what_raises_it(drkit, tmp_path):
     low, high = ("IVF30,PQ2np", "--parameters", "nprobe=1"), ("IVF1,PQ32np", "--rescore", "codes")
     code, said = drkit("index", folder, "--kind", *low, "--rescore", "codes", "-o", tmp_path / "low")
     assert code == 0, said
-    assert "below 90%: raise --parameters (now nprobe=1), or use --kind flat, which is exact" in said
+    assert "below 90%: raise --parameters (now nprobe=1)" in said
     code, said = drkit("index", folder, "--kind", *low, "-o", tmp_path / "low")
     assert code == 0, said
-    assert "below 90%: raise --candidates (now 4), or use --kind flat, which is exact" in said
+    assert "below 90%: raise --candidates (now 4)" in said
     code, said = drkit("index", folder, "--kind", *high, "-o", tmp_path / "high")
     assert code == 0, said
     assert "recall" in said
@@ -138,26 +139,26 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     vectors, index = tmp_path / "v", tmp_path / "i"
     encode = ("encode", "--collection", "beir:beir", "-o", vectors)
     for arguments, message in [
-        ((*encode, "--encoder", "bare"), "no modules.json, so its pooling is unknown; set it with --pooling cls"),
-        ((*encode, "--encoder", "encoder", "--pooling", "cls"), "declares mean pooling, not cls"),
-        ((*encode, "--encoder", "encoder", "--device", "cuda:99"), "device 'cuda:99' is not available"),
-        ((*encode, "--encoder", "scorer"), "is a cross-encoder, which scores pairs"),
-        (("export", "scorer", "--pooling", "cls", "-o", tmp_path / "e"), "is a cross-encoder, which scores pairs"),
-        ((*encode, "--encoder", "beir"), "beir is not an encoder folder"),
-        ((*encode, "--encoder", "./none"), "encoder folder not found: './none'"),
-        ((*encode, "--encoder", "no-such-encoder"), "no folder 'no-such-encoder' exists"),
-        ((*encode, "--encoder", "encoder", "--device", "abacus"), "unknown device 'abacus'"),
-        ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
-        (("index", vectors, "-o", index), "is not a folder of vectors"),
-        (("index", vectors, "--candidates", 9, "-o", index), "--candidates has no effect on a flat index"),
-        (("search", index, "a"), "folder not found"),
-        (("search", files / "encoder", "a"), "is not an index"),
-        (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),
-        (("export", "encoder", "-o", "encoder"), "holds the encoder itself"),
+        ((*encode, "--encoder", "bare"), r"bare .*modules\.json.*--pooling cls"),
+        ((*encode, "--encoder", "encoder", "--pooling", "cls"), "encoder .*mean pooling.*cls.*--pooling"),
+        ((*encode, "--encoder", "encoder", "--device", "cuda:99"), "'cuda:99'.*torch.*auto.*cpu"),
+        ((*encode, "--encoder", "scorer"), "scorer .*cross-encoder.*drkit rerank"),
+        (("export", "scorer", "--pooling", "cls", "-o", tmp_path / "e"), "scorer .*cross-encoder.*drkit rerank"),
+        ((*encode, "--encoder", "beir"), r"\bbeir .*modules\.json"),
+        ((*encode, "--encoder", "./none"), r"'\./none'.*OWNER/NAME"),
+        ((*encode, "--encoder", "no-such-encoder"), "'no-such-encoder'.*hub id"),
+        ((*encode, "--encoder", "encoder", "--device", "abacus"), "device 'abacus'.*auto, cpu, cuda"),
+        ((*encode, "--encoder", "encoder", "--split", "dev"), "split .*'dev'.*: test$"),
+        (("index", vectors, "-o", index), r"/v .*vectors\.json.*`drkit encode`"),
+        (("index", vectors, "--candidates", 9, "-o", index), "--candidates .*flat index"),
+        (("search", index, "a"), f"not found: {index};.*`drkit compose`.*`drkit index`"),
+        (("search", files / "encoder", "a"), r"/encoder .*missing .*index\.json.*`drkit index`"),
+        (("export", "bare", "-o", tmp_path / "e"), "bare .*--pooling cls"),
+        (("export", "encoder", "-o", "encoder"), "^error: .*encoder .*another folder"),
     ]:
         code, said = drkit(*arguments)
         assert code == 2, said
-        assert message in " ".join(said.split()), said
+        assert re.search(message, " ".join(said.split())), said
     assert not list(tmp_path.glob("*/*.npy"))
     copies = tmp_path / "copies"
     shutil.copytree("beir", copies)
@@ -172,19 +173,19 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     before = sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
     code, said = drkit(*encode, "--encoder", "other")
     assert code == 2
-    assert "weights, query_prompt, passage_prompt differ" in said
+    assert "(weights, query_prompt, passage_prompt differ)" in said
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
     assert drkit("index", vectors, "-o", index)[0] == 0
     for arguments, message in [
-        (("index", vectors, "-o", vectors), "drkit did not write .lock, 00000.arrow, 00000.npy and 1 more there"),
-        (("export", "encoder", "-o", vectors), "drkit did not write .lock"),
-        (("export", "encoder", "-o", files / "beir" / "corpus.jsonl"), "is a file"),
-        ((*encode[:-1], files / "beir" / "corpus.jsonl", "--encoder", "encoder"), "is a file"),
-        (("search", index, "--encoder", "encoder", "--collection", "beir:beir", "-o", vectors), "is a directory"),
+        (("index", vectors, "-o", vectors), r"/v .*: .* \.lock, 00000\.arrow, 00000\.npy and 1 more"),
+        (("export", "encoder", "-o", vectors), r"/v .* \.lock"),
+        (("export", "encoder", "-o", files / "beir" / "corpus.jsonl"), r"/corpus\.jsonl .*file"),
+        ((*encode[:-1], files / "beir" / "corpus.jsonl", "--encoder", "encoder"), r"/corpus\.jsonl .*file"),
+        (("search", index, "--encoder", "encoder", "--collection", "beir:beir", "-o", vectors), "/v' .*directory"),
     ]:
         code, said = drkit(*arguments)
         assert code == 2, said
-        assert message in " ".join(said.split()), said
+        assert re.search(message, " ".join(said.split())), said
     assert open_index(index), "nothing was lost"
     assert Vectors.open(vectors)
     out = tmp_path / "out.trec"
@@ -193,22 +194,25 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     twice = tmp_path / "twice.tsv"
     twice.write_text("q\ta\np\tb\nq\tc\n")
     for arguments, message in [
-        (("search", index, "a"), "give the encoder that it was built with (--encoder)"),
-        (("search", index, "a", "--encoder", "other"), "the index was built with another encoder (weights differ)"),
-        (("search", index, "--encoder", "other", "--collection", "beir:beir", "-o", out), "(weights differ)"),
-        (("search", index, "--queries", vectors, "-o", out), "holds vectors of passages"),
-        (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), "queries not found: none.tsv"),
-        (("search", index, "--encoder", "encoder", "--queries", empty, "-o", out), "empty"),
+        (("search", index, "a"), r"/i .*\(--encoder\)"),
+        (("search", index, "a", "--encoder", "other"), r"index .*another encoder \(weights differ\)"),
+        (
+            ("search", index, "--encoder", "other", "--collection", "beir:beir", "-o", out),
+            r"another encoder \(weights differ\)",
+        ),
+        (("search", index, "--queries", vectors, "-o", out), "/v .*passages.*`drkit encode --split test`"),
+        (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), r"queries .*none\.tsv;"),
+        (("search", index, "--encoder", "encoder", "--queries", empty, "-o", out), "'q' is empty"),
         (
             ("search", index, "--encoder", "encoder", "--queries", twice, "-o", out),
-            "twice.tsv:3: duplicate query id 'q'",
+            r"twice\.tsv:3: duplicate .*'q'",
         ),
         (("search", index, "--encoder", "encoder", "--collection", "beir:beir"), "with -o FILE"),
-        (("search", index, " ", "--encoder", "encoder"), "the query is empty"),
+        (("search", index, " ", "--encoder", "encoder"), "query .*empty"),
     ]:
         code, said = drkit(*arguments)
         assert code == 2, said
-        assert message in " ".join(said.split()), said
+        assert re.search(message, " ".join(said.split())), said
     assert not out.exists()
 
 
@@ -230,7 +234,7 @@ def test_a_bare_checkpoint_with_its_pooling_is_exported_and_encodes(drkit, files
 
 def test_two_processes_of_the_command(files, tmp_path):
     command = ["encode", "--encoder", "encoder", "--collection", "beir:beir", "--shard-size", "2", "-o", tmp_path / "v"]
-    for rank, says in ((1, "this process is done; others are still"), (0, "7 of 32")):
+    for rank, says in ((1, "others"), (0, "7 of 32")):
         code, out, err = warm.drkit(*command, cwd=files, RANK=rank, WORLD_SIZE=2)
         assert code == 0, err
         assert says in out + err

@@ -79,12 +79,12 @@ def test_tokens_are_those_of_passages(folder):
 def test_two_of_different_spaces_are_refused(folder):
     one = TextEncoder.load(folder / "queries")
     for setting in ({"pooling": "cls"}, {"similarity": "dot"}):
-        with pytest.raises(DrkitError, match="both encoders must share a vector space"):
+        with pytest.raises(DrkitError, match=r"mean .*32 .*cosine .*(cls .*32 .*cosine|mean .*32 .*dot) "):
             DualEncoder(one, evolve(one, **setting))
 
 
 def test_where_one_is_wanted_two_are_refused(folder):
-    with pytest.raises(DrkitError, match="give the folder of one"):
+    with pytest.raises(DrkitError, match=r"both .*query_encoder.*passage_encoder.*DualEncoder"):
         TextEncoder.load(folder / "both")
 
 
@@ -95,7 +95,7 @@ def test_a_router_of_other_routes_is_refused(folder, tmp_path):
     config = json.loads(path.read_text())
     config["structure"]["text"] = config["structure"].pop("document")
     path.write_text(json.dumps(config))
-    with pytest.raises(DrkitError, match="does not define the modules for queries and documents"):
+    with pytest.raises(DrkitError, match=r"router_config\.json .*\('document'\).*'query' and 'document'"):
         read_encoder(tmp_path / "m")
     path.write_text("{")
     with pytest.raises(DrkitError, match=r"router_config.json"):
@@ -116,5 +116,5 @@ def test_what_stands_behind_the_router_is_part_of_both(folder, tmp_path):
     np.testing.assert_allclose(np.linalg.norm(ours.encode_queries(["who"])), 1, atol=1e-6)
     dense = SentenceTransformer(modules=[router, Dense(theirs.get_embedding_dimension(), 4)], device="cpu")
     dense.save_pretrained(str(tmp_path / "d"))
-    with pytest.raises(DrkitError, match="unsupported Dense module; drkit supports those that keep the first numbers"):
+    with pytest.raises(DrkitError, match=r"/d/1_Dense: .*Dense.*drkit export --dimension"):
         read_encoder(tmp_path / "d")

@@ -70,7 +70,7 @@ def test_token_ids_give_what_their_texts_give():
     made = encoder()
     rows = tokenizer()(TEXTS, truncation=True, max_length=48)["input_ids"]
     np.testing.assert_allclose(made.encode_tokens(rows), made.encode_passages(TEXTS), atol=1e-6)
-    with pytest.raises(DrkitError, match="row 1 has no tokens"):
+    with pytest.raises(DrkitError, match=r"row 1 .*tokens"):
         made.encode_tokens([[2, 3], []])
     assert made.encode_queries([]).shape == (0, 32)
 
@@ -95,13 +95,13 @@ def test_a_retriever_of_a_run_folder_and_a_miner_on_it(tmp_path):
     ((doc_ids, scores),) = retriever.search(["remove suffix"], 3)
     assert doc_ids[0] == "d0"
     assert scores[0] == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(DrkitError, match="the query is empty"):
+    with pytest.raises(DrkitError, match=r"query .*empty"):
         retriever.search([" "], 3)
     miner = DenseMiner(DenseConfig(), BuildContext(retriever=retriever))
     miner.index(passages)
     (mined,) = miner.mine([MiningRequest("q", "remove suffix", frozenset({"d0"}))], 100)
     assert set(mined.doc_ids) == {p.doc_id for p in passages} - {"d0"}
-    with pytest.raises(DrkitError, match="no folder encoder and no folder index"):
+    with pytest.raises(DrkitError, match=rf"other .*encoder.*index.*drkit run {tmp_path}/other"):
         Retriever.load(tmp_path / "other")
-    with pytest.raises(DrkitError, match="the encoder has 32 dimensions, the index 4"):
+    with pytest.raises(DrkitError, match=r"encoder .*32.*index 4;"):
         Retriever(made, FlatIndex.build(np.ones((1, 4), np.float32), ["a"]))

@@ -92,7 +92,7 @@ def test_an_outsider_searches_the_saved_index_with_faiss(tmp_path):
 def test_two_processes_write_what_one_writes(tmp_path):
     encode_corpus(encoder(), PAIRS, tmp_path / "one", storage=SMALL)
     assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(1, 2)) is None
-    with pytest.raises(DrkitError, match="incomplete; repeat the same `drkit encode`"):
+    with pytest.raises(DrkitError, match=r"two .*`drkit encode`"):
         Vectors.open(tmp_path / "two")
     assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(0, 2)) is not None
     assert files(tmp_path / "one") == files(tmp_path / "two")
@@ -158,28 +158,28 @@ def test_another_process_may_begin_the_same_folder_between_two_looks_at_it(tmp_p
 
 
 def test_bad_input_and_broken_folders(tmp_path):
-    with pytest.raises(DrkitError, match="no texts to encode"):
+    with pytest.raises(DrkitError, match=r"texts .*/none;"):
         encode_corpus(encoder(), [], tmp_path / "none")
-    with pytest.raises(DrkitError, match="text 2 has an empty id"):
+    with pytest.raises(DrkitError, match=r"text 2 .*empty id"):
         encode_corpus(encoder(), [("a", "a"), ("", "b")], tmp_path / "ids")
     with pytest.raises(DrkitError, match="not valid Unicode"):
         encode_corpus(encoder(), [("\ud800", "a")], tmp_path / "ids")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(DrkitError, match="not empty and does not hold vectors"):
+    with pytest.raises(DrkitError, match=r"/full .*vectors"):
         encode_corpus(encoder(), PAIRS, tmp_path / "full")
     with pytest.raises(DrkitError, match=r"missing vectors\.json"):
         Vectors.open(tmp_path / "full")
     diverged = encoder()
     diverged.model.embeddings.LayerNorm.weight.data.fill_(float("nan"))
-    with pytest.raises(DrkitError, match=r"vector of 'd 0 é\\t%' is not finite"):
+    with pytest.raises(DrkitError, match=r"'d 0 é\\t%'.*finite.*learning rate"):
         encode_corpus(diverged, PAIRS, tmp_path / "nan")
     large = encoder(similarity="dot")
     large.model.encoder.layer[-1].output.LayerNorm.weight.data.mul_(1e6)
-    with pytest.raises(DrkitError, match="use dtype float32"):
+    with pytest.raises(DrkitError, match=r"float16.* dtype float32"):
         encode_corpus(large, PAIRS, tmp_path / "large", storage=Storage(dtype="float16"))
     encode_corpus(encoder(), [*PAIRS, PAIRS[0]], tmp_path / "v", storage=SMALL)
-    with pytest.raises(DrkitError, match=r"duplicate document id 'd 0 é\\t%'"):
+    with pytest.raises(DrkitError, match=r"duplicate .*'d 0 é\\t%'"):
         build_index(tmp_path / "v", tmp_path / "i")
     shard = tmp_path / "v" / "00001.npy"
     shard.write_bytes(shard.read_bytes()[:-8])
@@ -195,7 +195,7 @@ def test_token_ids_and_queries(tmp_path):
     tokens = encode_corpus(encoder(), rows, tmp_path / "t", storage=SMALL)
     np.testing.assert_allclose(tokens.shards[:], encoder().encode_passages([text for _, text in PAIRS]), atol=1e-6)
     queries = encode_corpus(encoder(), PAIRS, tmp_path / "q", storage=evolve(SMALL, role="queries"))
-    with pytest.raises(DrkitError, match="holds vectors of queries"):
+    with pytest.raises(DrkitError, match=r"/q .*queries.*passages.*`drkit encode --collection`"):
         build_index(queries, tmp_path / "index")
     np.testing.assert_allclose(queries.shards[:], encoder().encode_queries([t for _, t in PAIRS]), atol=1e-6)
 
@@ -208,12 +208,12 @@ def test_an_index_knows_its_encoder(tmp_path, kind):
     assert best.doc_ids[0] in ("d 0 é\t%", "d 7 é\t%", "d 14 é\t%")
     assert Retriever(encoder(passage_prompt="other", precision="bfloat16"), index)
     for other in (encoder(seed=1), encoder(pooling="mean"), encoder(similarity="dot")):
-        with pytest.raises(DrkitError, match="was built with another encoder"):
+        with pytest.raises(DrkitError, match=r"another encoder \((weights|pooling|normalize) differ\)"):
             Retriever(other, index)
     about = json.loads((tmp_path / "i" / "index.json").read_text())
     assert about["encoder"]["weights"] == encoder().identity()["weights"]
     assert kind == "flat" or about["facts"]["recall@10"] == 1
-    with pytest.raises(DrkitError, match="cannot build an index of kind 'tree'"):
+    with pytest.raises(DrkitError, match=r"faiss .*kind 'tree': .*flat, hnsw, ivf-pq"):
         build_index(made, tmp_path / "j", kind="tree")
 
 

@@ -108,7 +108,7 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
     state, limit, training = torch.get_rng_state(), words.model_max_length, model.training
     export_encoder(model, words, tmp_path / "e", **HOW)
     (tmp_path / "e" / "old").write_text("")
-    with pytest.raises(DrkitError, match="did not write old there"):
+    with pytest.raises(DrkitError, match=r"/e .*\bold\b"):
         export_encoder(model, words, tmp_path / "e", **HOW)
     (tmp_path / "e" / "old").unlink()
     export_encoder(model, words, tmp_path / "e", **HOW)
@@ -124,16 +124,16 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
     ("file", "content", "message"),
     [
         ("modules.json", None, "no modules.json"),
-        ("modules.json", "{", "is not valid JSON"),
+        ("modules.json", "{", r"modules\.json .*JSON"),
         (
             "modules.json",
             [{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1"}],
-            r"unsupported modules \(Transformer, Dense",
+            r"modules \(Transformer, Dense",
         ),
-        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, r"unsupported pooling \(weightedmean\)"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, r"pooling \(weightedmean\)"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "similarity 'manhattan'"),
-        ("model.safetensors", "cut off", "cannot load the encoder"),
+        ("model.safetensors", "cut off", r"/e'.*header too small"),
     ],
 )
 def test_folders_that_cannot_be_read(tmp_path, file, content, message):
@@ -143,5 +143,5 @@ def test_folders_that_cannot_be_read(tmp_path, file, content, message):
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DrkitError, match=message):
         TextEncoder.load(tmp_path / "e")
-    with pytest.raises(DrkitError, match="encoder folder not found"):
+    with pytest.raises(DrkitError, match=r"not found: .*/none;"):
         TextEncoder.load(tmp_path / "none")

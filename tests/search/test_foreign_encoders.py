@@ -83,7 +83,7 @@ def test_modules_of_other_packages_and_pickled_weights_are_not_loaded(transforme
     modules = json.loads((tmp_path / "e" / "modules.json").read_text())
     modules[2]["type"] = "os.path"
     (tmp_path / "e" / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(DrkitError, match=r"'os.path', whose code drkit does not run"):
+    with pytest.raises(DrkitError, match=r"modules\.json .*'os\.path'"):
         open_encoder(tmp_path / "e")
     FOREIGN["weightedmean"](transformer, tmp_path / "f")
     (tmp_path / "f" / "model.safetensors").rename(tmp_path / "f" / "pytorch_model.bin")
@@ -138,4 +138,4 @@ def test_a_family_that_is_published_with_prompts_is_named(name, advised, transfo
     assert advised in caplog.text
     caplog.clear()
     open_encoder(tmp_path / name, query_prompt="")
-    assert "published with prompts" not in caplog.text
+    assert advised not in caplog.text

@@ -98,7 +98,7 @@ def test_what_cannot_be_fused_is_refused():
         (run * 2, run, "duplicate query 'q'"),
         (run, run * 2, "duplicate query 'q'"),
         ([], run * 2, "duplicate query 'q'"),
-        (run, [("q", [("a", 1.0), ("a", 2.0)])], "query 'q' has a duplicate document"),
+        (run, [("q", [("a", 1.0), ("a", 2.0)])], "'q' .*duplicate"),
     ):
         with pytest.raises(DrkitError, match=message):
             list(align(first, second))
@@ -115,7 +115,7 @@ QRELS = st.dictionaries(QUERIES, st.dictionaries(DOCS, st.integers(0, 2), min_si
 def test_the_tuned_weight_is_the_best_of_the_grid(first, second, qrels, measure):
     judgements = [Judgement(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
     if not qrels.keys() & (first.keys() | second.keys()):
-        with pytest.raises(DrkitError, match="neither ranking has a judged query"):
+        with pytest.raises(DrkitError, match=r"neither .*judged query"):
             tune_weight(rows(first), rows(second), judgements, measure)
         return
     tuned = tune_weight(rows(first), rows(second), judgements, measure)

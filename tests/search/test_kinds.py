@@ -107,13 +107,13 @@ def test_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="kind 'hnsw', not 'flat'"):
         FlatIndex.load(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").write_bytes(b"cut off")
-    with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):
+    with pytest.raises(DrkitError, match=r"/i: .*cut .*`drkit index`"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").unlink()
     with pytest.raises(DrkitError, match=r"missing index\.faiss"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.json").write_text("[]")
-    with pytest.raises(DrkitError, match="does not describe an index"):
+    with pytest.raises(DrkitError, match=r"index\.json .*`drkit index`"):
         open_index(tmp_path / "i")
 
 
@@ -127,7 +127,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
     from tests.rerank.toys import stage_run
 
     folder = beir(tmp_path)
-    for index, problem in (("flat", None), ("ivf-pq", "an ivf-pq index needs at least 256 vectors")):
+    for index, problem in (("flat", None), ("ivf-pq", "ivf-pq .*256")):
         wanted = ComposeRequest(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
         settings = settings_from(CollectionSettings, compose(wanted, installed()))
         stage = stage_run(COLLECTION, tmp_path / index, {}, settings)

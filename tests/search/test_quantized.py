@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from drkit.search import FaissIndex, FaissSettings, FlatIndex, build_index, enco
 from drkit.search.index import RESCORE, recall
 from drkit.search.vectors import DocIds
 from drkit_cli.main import cli
+from tests.refusals import refused
 from tests.search.test_kinds import IDS, MATRIX, clustered
 
 pytest.importorskip("faiss")
@@ -93,13 +95,13 @@ def test_broken_files_and_settings_of_another_kind_are_refused(tmp_path):
     FaissIndex.build(MATRIX[:50], IDS[:50], kind="binary").save(tmp_path / "i")
     FaissIndex.build(MATRIX[:40], IDS[:40], kind="binary").save(tmp_path / "j")
     (tmp_path / "j" / "vectors.npy").replace(tmp_path / "i" / "vectors.npy")
-    with pytest.raises(DrkitError, match="50 ids do not match 50 codes and their vectors"):
+    with refused("50 ids", "50 codes", "`drkit index`", where="/i"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").write_bytes(b"no index")
-    with pytest.raises(DrkitError, match="cannot read the index"):
+    with pytest.raises(DrkitError, match=r"/i: .*no i.*`drkit index`"):
         open_index(tmp_path / "i")
     encode_corpus(Rows(), [(name, name) for name in IDS[:50]], tmp_path / "v")
-    with pytest.raises(DrkitError, match="a flat index has no settings"):
+    with pytest.raises(DrkitError, match=r"\bflat index .*settings"):
         build_index(tmp_path / "v", tmp_path / "k", settings=FaissSettings())
 
 
@@ -124,6 +126,6 @@ def test_the_command_builds_them_and_measures_their_recall(tmp_path):
     assert index.settings == {"factory": "RaBitQ", "parameters": "", "rescore": "vectors", "candidates": 8}
     assert index.facts["recall@10"] > 0.9
     done = CliRunner().invoke(cli, [*arguments, "--kind", "flat"])
-    assert "--candidates has no effect on a flat index" in done.output
+    assert "--candidates" in done.output
     done = CliRunner().invoke(cli, ["index", str(tmp_path / "v"), "--kind", "hnws", "-o", str(tmp_path / "j")])
-    assert "kind 'hnws': could not parse index string hnws; use one of flat, hnsw" in str(done.exception)
+    assert re.search("kind 'hnws': .*use one of flat, hnsw", str(done.exception))

@@ -94,7 +94,7 @@ def test_a_compressed_run_is_read(tmp_path, ending):
     assert list(read_run(tmp_path / f"r{ending}")) == [("q", [("d", 2.0), ("e", 1.0)])]
     for broken in (whole[:-9], b"plain"):
         (tmp_path / f"r{ending}").write_bytes(broken)
-        with pytest.raises(DrkitError, match=rf"r{ending}: cannot be read after line 0"):
+        with refused("line 0", where=f"/r{ending}"):
             list(read_run(tmp_path / f"r{ending}"))
 
 

@@ -104,7 +104,7 @@ def test_short_vectors_are_not_mixed_with_whole_ones(tmp_path):
 def test_what_cannot_be_cut_or_read_is_refused(tmp_path):
     how = {**HOW, "pooling": "mean", "similarity": "cosine"}
     width = masked_lm().config.hidden_size
-    with pytest.raises(DrkitError, match=f"{width} numbers and cannot be truncated to 999"):
+    with pytest.raises(DrkitError, match=rf"\b{width} numbers .*999;"):
         export_encoder(masked_lm(), tokenizer(), tmp_path / "e", **how, truncate_dim=999)
     with pytest.raises(DrkitError, match="truncate_dim"):
         export_encoder(masked_lm(), tokenizer(), tmp_path / "e", **how, truncate_dim=0)
@@ -112,10 +112,10 @@ def test_what_cannot_be_cut_or_read_is_refused(tmp_path):
     dense = next((tmp_path / "e").glob("*_Dense"))
     weights = load_file(dense / "model.safetensors")
     save_file({"linear.weight": weights["linear.weight"] * 2}, dense / "model.safetensors")
-    with pytest.raises(DrkitError, match="unsupported Dense module"):
+    with pytest.raises(DrkitError, match=r"_Dense: .*Dense"):
         TextEncoder.load(tmp_path / "e")
     (dense / "model.safetensors").unlink()
-    with pytest.raises(DrkitError, match="cannot read the weights"):
+    with pytest.raises(DrkitError, match=r"_Dense/model\.safetensors"):
         TextEncoder.load(tmp_path / "e")
 
 

@@ -108,7 +108,7 @@ def test_an_export_is_replaced_and_nothing_else(made, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     for other in ("theirs.parquet", "notes.txt"):
         content = (tmp_path / other).read_bytes()
-        with pytest.raises(DrkitError, match=f"{other} exists and holds no exported vectors"):
+        with pytest.raises(DrkitError, match=f"/{other} exists"):
             export_vectors(made / "vectors", tmp_path / other)
         assert (tmp_path / other).read_bytes() == content
 

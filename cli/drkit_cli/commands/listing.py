@@ -12,7 +12,7 @@ import click
 from drkit import __version__
 from drkit.core.spec import FINETUNING, RERANKING, Extension, Kind, provided_by
 from drkit.encoders.pooling import POOLINGS
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import UnknownNameError
 from drkit_cli.names import KINDS, PARTS, KindName
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -46,7 +46,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
 
     parts = installed()
     if kind and kind not in KINDS:
-        raise DrkitError(f"no kind {kind!r}{did_you_mean(kind, KINDS)} known: {', '.join(KINDS)}")
+        raise UnknownNameError("kind", kind, KINDS)
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")

@@ -12,7 +12,7 @@ import click
 from attrs import fields
 
 from drkit.core.spec import EXTENSIONS, Kind
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError, UnknownNameError
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.listing import use_of
 from drkit_cli.names import CHOSEN_BY, KINDS, PARTS, KindName, NameOfKind, kinds_of, names_of, recased
@@ -81,7 +81,7 @@ def _found(kind: str, name: str | None) -> tuple[str, str]:
             raise DrkitError(f"{kind!r} {said}; write `drkit show KIND NAME`; kinds: {', '.join(KINDS)}")
         kind, name = kinds[0], kind
     if kind not in KINDS:
-        raise DrkitError(f"no kind {kind!r}{did_you_mean(kind, KINDS)} known: {', '.join(KINDS)}")
+        raise UnknownNameError("kind", kind, KINDS)
     return kind, recased(name, names_of(kind))
 
 
