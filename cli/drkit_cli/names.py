@@ -132,7 +132,7 @@ class KindName(_ParamType):
 
 
 class PartName(_ParamType):
-    """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value.
+    """The name of a registered part of one kind: `NAME`, or `NAME:VALUE` if it takes a value.
 
     others: words that are allowed, too.
     """
@@ -156,8 +156,7 @@ class PartName(_ParamType):
         """Return the registered names that start with the incomplete text."""
         from drkit.core.registry import installed
 
-        registry = installed().registry
-        named = [(registry.name_of(spec), spec.summary) for spec in registry.specs(self.name)]
+        named = [(spec.name, spec.summary) for spec in installed().registry.specs(self.name)]
         named += [(other, "") for other in self.others]
         return [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
 
@@ -171,7 +170,7 @@ class LossOnSide(PartName):
 
 
 class InstalledName(_ParamType):
-    """The name of a recipe, a pipeline, or an extension of a kind: `[PACKAGE:]NAME`."""
+    """The name of a recipe, a pipeline, or an extension of a kind."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind

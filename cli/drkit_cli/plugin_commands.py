@@ -22,8 +22,8 @@ _ELSEWHERE = {
 class Commands(click.Group):
     """The group of all commands, which refuses arguments that no command can use.
 
-    A command of drkit's own comes before one of a plugin with the same name, which is `PACKAGE:NAME`. sections: the
-    names of drkit's own commands, by the heading of help that they stand under.
+    A command of drkit's own comes before one of a plugin with the same name. sections: the names of drkit's own
+    commands, by the heading of help that they stand under.
     """
 
     def __init__(self, *arguments: Any, **given: Any) -> None:
@@ -45,12 +45,10 @@ class Commands(click.Group):
         return sorted({*super().list_commands(ctx), *_of_plugins()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, or None. Raises DrkitError if several plugins have one of this name."""
+        """Return the command of a name, or None."""
         own = super().get_command(ctx, cmd_name)
         table = _of_plugins()
-        if own is not None or cmd_name.rpartition(":")[2] not in {item.name for item in table.items()}:
-            return own
-        return _command(table.get(cmd_name))
+        return own if own is not None or cmd_name not in table else _command(table.get(cmd_name))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command and its arguments.
@@ -65,7 +63,7 @@ class Commands(click.Group):
                 raise click.UsageError(f"an argument is not text: {text!r:.80} has a NUL, or bytes that are not UTF-8")
         name, known = args[0], self.list_commands(ctx)
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
-            failed = _of_plugins().failed
+            failed = (*_of_plugins().failed, *_of_plugins().clashes)
             not_loaded = f". Not loaded: {'; '.join(failed)}; see `drkit plugins`" if failed else ""
             instead = (
                 f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else f"{did_you_mean(name, known)} see `drkit --help`"

@@ -216,7 +216,7 @@ def _sides(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
     tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
     tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
     for label, task in tasks.items():
-        chosen = [f"{part.spec.kind} {registry.name_of(part.spec)}" for part in parts_of(task, registry, label)]
+        chosen = [f"{part.spec.kind} {part.spec.name}" for part in parts_of(task, registry, label)]
         yield label, ", ".join(one for one in chosen if one != f"context {ITSELF.use}")
 
 
@@ -319,7 +319,7 @@ def truncations(run: Path, stages: Iterable[str]) -> list[str]:
 def _parts(recipe: Recipe, registry: Registry) -> list[str]:
     chosen = [("collection", recipe.collection.use)]
     if recipe.pretrain:
-        chosen += [(part.spec.kind, registry.name_of(part.spec)) for part in parts_in_use(recipe.pretrain, registry)]
+        chosen += [(part.spec.kind, part.spec.name) for part in parts_in_use(recipe.pretrain, registry)]
     if recipe.finetune:
         rounds = recipe.finetune.rounds
         chosen += [("loss", recipe.finetune.for_round(current).loss.use) for current in rounds]

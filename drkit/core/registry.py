@@ -1,7 +1,6 @@
 """The registry of parts: maps (kind, name) to a spec; `installed` fills it from plugins.
 
-A bare name means drkit's own part if it has one, and otherwise the only part of that name. `PACKAGE:NAME` is never
-ambiguous.
+A name that several packages declare means drkit's own part if it has one; otherwise it means none of them.
 
 A plugin is an entry point in the group `drkit`. It implements some of the hooks below, which return data and have
 no side effects. A plugin that fails to load is reported with its error and does not affect the others; `drkit plugins`
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import pluggy
@@ -54,50 +53,32 @@ class Registry:
         return (spec for kind in sorted(Kind) for spec in self._names[kind].items())
 
     def names(self, kind: Kind | str) -> tuple[str, ...]:
-        """Return the shortest unambiguous name of every part of a kind, sorted."""
+        """Return the name of every part of a kind, sorted."""
         return tuple(self._names[Kind(kind)])
 
     def specs(self, kind: Kind | str) -> tuple[ComponentSpec, ...]:
-        """Return the specs of a kind, sorted by bare name; parts of the same name are all included."""
+        """Return the specs of a kind, sorted by name."""
         return self._names[Kind(kind)].items()
 
     def get(self, kind: Kind | str, name: str) -> ComponentSpec:
-        """Return the spec of the part `NAME` or `PACKAGE:NAME`.
-
-        Raises UnknownNameError (with the closest known name), or DrkitError if the name is ambiguous.
-        """
+        """Return the spec of a part. Raises UnknownNameError, with the closest known name."""
         return self._names[Kind(kind)].get(name)
 
-    def name_of(self, spec: ComponentSpec) -> str:
-        """Return the shortest unambiguous name of a part: `NAME`, or `PACKAGE:NAME`."""
-        return self._names[spec.kind].name_of(spec)
-
-    def clashes(self, kind: Kind | str) -> tuple[str, ...]:
-        """Return a sentence for each name of a kind that several packages use."""
-        return self._names[Kind(kind)].clashes()
+    @property
+    def clashes(self) -> tuple[str, ...]:
+        """A sentence for each name that several packages declare."""
+        return tuple(line for table in self._names.values() for line in table.clashes)
 
     def split(self, kind: Kind | str, text: str) -> tuple[ComponentSpec, str | None]:
-        """Return the part and the VALUE of `NAME`, `NAME:VALUE`, `PACKAGE:NAME` or `PACKAGE:NAME:VALUE`.
+        """Return the part and the VALUE of `NAME` or `NAME:VALUE`.
 
-        The text before the first colon is, in this order of preference: one of drkit's own parts that takes a VALUE;
-        a package with a part of the name that follows; a part. Raises as `get` does, and DrkitError for a VALUE given
-        to a part that takes none.
+        Raises UnknownNameError, and DrkitError for a VALUE given to a part that takes none.
         """
-        head, colon, rest = text.partition(":")
-        name, more, value = rest.partition(":")
-        specs = self.specs(kind)
-        is_builtin = any(s.name == head and s.shorthand and package_of(s.provider) == DRKIT for s in specs)
-        is_full = f"{package_of(head)}:{name}" in map(full_name, specs)
-        names = {s.name for s in specs}
-        if colon and not is_builtin and (is_full or (head not in names and name in names)):
-            spec, given = self.get(kind, f"{head}:{name}"), value if more else None
-        else:
-            spec, given = self.get(kind, head), rest if colon else None
-        if given is not None and not spec.shorthand:
-            raise DrkitError(
-                f"the {spec.kind} {spec.name!r} takes no value after a colon; write `{self.name_of(spec)}`"
-            )
-        return spec, given
+        name, colon, value = text.partition(":")
+        spec = self.get(kind, name)
+        if colon and not spec.shorthand:
+            raise DrkitError(f"the {spec.kind} {name!r} takes no value after a colon; write `{name}`")
+        return spec, value if colon else None
 
     def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
         """Build a part: call its target with (config, context), the config at its defaults if none is given."""
@@ -109,84 +90,48 @@ class Registry:
 
 
 # What a package provides under a name.
-Named: TypeAlias = "ComponentSpec | Extension | NamedFile"
-Item = TypeVar("Item", bound=Named)
+Item = TypeVar("Item", bound="ComponentSpec | Extension | NamedFile")
 
 
 class NameTable(Generic[Item]):
-    """Items of one kind (parts, recipes ..) by name; immutable. Iterating yields the unambiguous names.
+    """Items of one kind (parts, recipes ..) by name; immutable. Iterating yields the names, sorted.
 
-    kind: what the items are, for messages. failed: one line for each plugin that could not be loaded, and so may lack
-    a name.
+    Of items with the same name, drkit's own is kept; without one, none of them is. kind: what the items are, for
+    messages. failed: one line for each plugin that could not be loaded, and so may lack a name. clashes: a sentence for
+    each name that several packages declare.
     """
 
     def __init__(self, kind: str, items: Iterable[Item] = (), failed: Iterable[str] = ()) -> None:
-        self.kind, self.failed = kind, tuple(failed)
-        self._table: dict[str, list[Item]] = {}
+        rivals: dict[str, list[Item]] = {}
         for item in items:
-            self._table.setdefault(item.name, []).append(item)
+            rivals.setdefault(item.name, []).append(item)
+        preferred = {
+            name: [item for item in found if package_of(item.provider) == DRKIT] or found
+            for name, found in rivals.items()
+        }
+        self._items = {name: found[0] for name, found in sorted(preferred.items()) if len(found) == 1}
+        self.kind, self.failed = kind, tuple(failed)
+        self.clashes = tuple(self._clash(name, found) for name, found in rivals.items() if len(found) > 1)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.name_of(item) for item in self.items()))
+        return iter(self._items)
 
     def items(self) -> tuple[Item, ...]:
-        """Return every item, sorted by bare name."""
-        return tuple(item for name in sorted(self._table) for item in self._table[name])
+        """Return every item, sorted by name."""
+        return tuple(self._items.values())
 
     def get(self, name: str) -> Item:
-        """Return the item that `NAME` or `PACKAGE:NAME` means.
-
-        Raises UnknownNameError (with the closest name), or DrkitError if a bare name is ambiguous.
-        """
-        package, colon, bare = name.rpartition(":")
-        candidates = self._table.get(bare, [])
-        if colon:
-            candidates = [item for item in candidates if package_of(item.provider) == package_of(package)]
-        if not candidates and bare in self._table:
-            spellings = " or ".join(repr(self.name_of(item)) for item in self._table[bare])
-            raise DrkitError(f"no package {package!r} provides a {self.kind} named {bare!r}; write {spellings}")
-        if not candidates:
-            not_loaded = f". Not loaded: {'; '.join(self.failed)}; see `drkit plugins`" if self.failed else ""
+        """Return the item of a name. Raises UnknownNameError, with the closest name."""
+        if name not in self._items:
+            lines = (*self.failed, *self.clashes)
+            not_loaded = f". Not loaded: {'; '.join(lines)}; see `drkit plugins`" if lines else ""
             raise UnknownNameError(self.kind, name, self, advice=f"see `drkit list {self.kind}`{not_loaded}")
-        chosen = _resolve(candidates)
-        if chosen is None:
-            raise DrkitError(self._ambiguous(name, candidates))
-        return chosen
+        return self._items[name]
 
-    def name_of(self, item: Item) -> str:
-        """Return the shortest name by which `get` finds an item."""
-        return item.name if _resolve(self._table.get(item.name, ())) is item else full_name(item)
-
-    def clashes(self) -> tuple[str, ...]:
-        """Return a sentence for each name that several packages use: what it means, and how to write the others."""
-        return tuple(self._clash(rivals) for _, rivals in sorted(self._table.items()) if len(rivals) > 1)
-
-    def _ambiguous(self, name: str, rivals: Sequence[Item]) -> str:
-        providers = sorted({item.provider or "unknown" for item in rivals})
-        if len(providers) == 1:
-            return f"the {self.kind} name {name!r} is registered twice by {providers[0]}; ask its author to rename one"
-        spellings = " or ".join(sorted(repr(full_name(item)) for item in rivals))
-        return f"the {self.kind} name {name!r} is declared by {' and '.join(providers)}; write {spellings}"
-
-    def _clash(self, rivals: Sequence[Item]) -> str:
-        name, chosen = rivals[0].name, _resolve(rivals)
-        packages = " and ".join(sorted({package_of(item.provider) for item in rivals}))
-        others = " or ".join(sorted(repr(full_name(item)) for item in rivals if item is not chosen))
-        if chosen is None:
-            return f"{self.kind} {name!r} is declared by {packages}: write {others}"
-        owner = package_of(chosen.provider)
-        return f"{self.kind} {name!r} is declared by {packages}: {name!r} means {owner}'s, write {others} for the other"
-
-
-def _resolve(rivals: Sequence[Item]) -> Item | None:
-    """Return the item that their common bare name means: drkit's own, or the only one; None if it is ambiguous."""
-    preferred = [item for item in rivals if package_of(item.provider) == DRKIT] or rivals
-    return preferred[0] if len(preferred) == 1 else None
-
-
-def full_name(item: Named) -> str:
-    """Return `PACKAGE:NAME`."""
-    return f"{package_of(item.provider)}:{item.name}"
+    def _clash(self, name: str, rivals: Sequence[Item]) -> str:
+        providers = " and ".join(sorted({item.provider or "unknown" for item in rivals}))
+        used = "drkit's own is used" if name in self._items else "none of them is used"
+        return f"{self.kind} {name!r} is declared {len(rivals)} times, by {providers}; {used}: rename or uninstall one"
 
 
 def package_of(provider: str) -> str:
@@ -280,16 +225,19 @@ class Installed:
         factory=lambda: {kind: NameTable(kind) for kind in EXTENSIONS}
     )
 
+    @property
+    def clashes(self) -> tuple[str, ...]:
+        """A sentence for each name of any kind that several packages declare."""
+        tables: tuple[NameTable[Any], ...] = (self.pipelines, self.recipes, *self.extensions.values())
+        return (*self.registry.clashes, *(line for table in tables for line in table.clashes))
+
     def table(self, kind: str) -> NameTable[Any]:
         """Return the names of a kind that is not a part: `recipe`, `pipeline` or a kind of extension."""
         tables: Mapping[str, NameTable[Any]] = {"recipe": self.recipes, "pipeline": self.pipelines, **self.extensions}
         return tables[kind]
 
     def recipe(self, name: str) -> NamedFile:
-        """Return the recipe `NAME` or `PACKAGE:NAME`.
-
-        Raises UnknownNameError for an unknown name, DrkitError for an ambiguous one or a file that cannot be read.
-        """
+        """Return a recipe. Raises UnknownNameError, and DrkitError for a file that cannot be read."""
         return _require_readable("recipe", self.recipes.get(name))
 
     def pipeline(self, name: str) -> NamedFile:

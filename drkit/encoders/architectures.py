@@ -213,19 +213,11 @@ WORD_VECTORS = Architecture(transform=(), layers="layers", positions="", attenti
 def find_architecture(model_type: str) -> Architecture | None:
     """Return the record of a model type, or None if no installed package declares one.
 
-    Raises DrkitError if several packages declare one, or it cannot be loaded.
+    Raises DrkitError if it cannot be loaded.
     """
     name = model_type.replace("_", "-")  # names have hyphens, and a few model types of transformers underscores
     table = installed().extensions["architecture"]
-    packages = sorted(item.provider for item in table.items() if item.name == name)
-    if not packages:
-        return None
-    try:
-        declared = table.get(name)
-    except DrkitError:
-        declarers = " and ".join(packages)
-        raise DrkitError(f"the architecture {name!r} is declared by {declarers}; uninstall one of them") from None
-    return declared.load_as(Architecture, "drkit.encoders.Architecture")
+    return table.get(name).load_as(Architecture, "drkit.encoders.Architecture") if name in table else None
 
 
 def architecture(model_type: str, *, causal: bool = True) -> Architecture:
@@ -239,7 +231,8 @@ def architecture(model_type: str, *, causal: bool = True) -> Architecture:
     found = find_architecture(model_type)
     if found is None:
         table = installed().extensions["architecture"]
-        failed = f"; not loaded: {'; '.join(table.failed)}" if table.failed else ""
+        lines = (*table.failed, *table.clashes)
+        failed = f"; not loaded: {'; '.join(lines)}" if lines else ""
         raise DrkitError(
             f"encoders of the architecture {model_type!r} are not supported: {_reason(model_type)}"
             f"{did_you_mean(model_type, table)} supported: {', '.join(table)}; "

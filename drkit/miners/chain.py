@@ -244,7 +244,7 @@ def is_filter(choice: Choice, registry: Registry) -> bool:
 
 def source_names(registry: Registry) -> tuple[str, ...]:
     """Return the names of the miners that can start a chain."""
-    return tuple(registry.name_of(spec) for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
+    return tuple(spec.name for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
 
 
 class PassageLookup:

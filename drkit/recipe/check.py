@@ -142,7 +142,7 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
-    parts = [spec for spec in registry.specs(Kind.POOLING) if registry.name_of(spec) == encoder.pooling]
+    parts = [spec for spec in registry.specs(Kind.POOLING) if spec.name == encoder.pooling]
     needs_head = recipe.pretrain is not None or any("heads" in spec.receives for spec in parts)
     try:
         found = check_start_model(encoder.pretrained, causal=not needs_head)
@@ -486,7 +486,7 @@ class Matrix:
 def matrix(parts: Installed) -> Matrix:
     """Return the matrix of all installed maskers, decoders and losses."""
     maskers, contexts, decoders, losses = (
-        {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
+        {spec.name: spec for spec in parts.registry.specs(kind)}
         for kind in (Kind.MASKER, Kind.CONTEXT, Kind.DECODER, Kind.LOSS)
     )
     pairs = [pair for decoder in decoders for pair in _matrix_row(parts, decoder, maskers)]

@@ -132,8 +132,8 @@ def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
     if pipeline is None:
         return _BASE
     chosen = parts.pipelines.get(pipeline)
-    own = [one for one in parts.recipes.items() if (one.name, one.provider) == (chosen.name, chosen.provider)]
-    return parts.recipes.name_of(own[0]) if own else _BASE
+    own = any((one.name, one.provider) == (chosen.name, chosen.provider) for one in parts.recipes.items())
+    return pipeline if own else _BASE
 
 
 def quickened(recipe: Recipe, registry: Registry) -> Recipe:
@@ -203,14 +203,13 @@ def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tupl
         raise UnknownNameError("side", side, sides, where=f"--pretrain-loss {text}")
     parts = {one: _part_or_none(registry, Kind.DECODER, _inner(task, "decoder")) for one, task in sides.items()}
     chosen = side or next((one for one, decoder in parts.items() if _reads(spec, decoder)), ENCODER)
-    use = registry.name_of(spec)
-    loss: Table = {"use": use}
+    loss: Table = {"use": name}
     try:
         loss |= {"weight": float(weight)} if weight else {}
     except ValueError:
         raise DrkitError(f"--pretrain-loss {text}: the weight must be a number, got {weight!r}") from None
     present = _inner(sides[chosen], "losses")
-    key = next((one for one, term in present.items() if _use(term) == use), use.replace(":", "-"))
+    key = next((one for one, term in present.items() if _use(term) == name), name)
     return chosen, {key: loss}
 
 
@@ -340,10 +339,10 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Tabl
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
     """Return the table of a part: `beir:PATH` becomes `{use = "beir", path = "PATH"}`.
 
-    text: `[PACKAGE:]NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`.
+    text: `NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`.
     """
     spec, value = registry.split(kind, text)
-    chosen = {"use": registry.name_of(spec)}
+    chosen = {"use": spec.name}
     return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
@@ -357,7 +356,7 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
         *parts,
         *([request.pipeline] if request.pipeline else []),
     ]
-    return "-".join(names).strip(" .").replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
+    return "-".join(names).strip(" .").replace(":", "-")  # some file systems refuse colons
 
 
 def _names_of_tasks(pretrain: Mapping[str, Any]) -> list[str]:

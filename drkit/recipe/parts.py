@@ -146,14 +146,14 @@ def received_columns(loss: Choice, registry: Registry) -> frozenset[str]:
 def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:
     """Return a phrase that lists the maskers that provide all these names."""
     required = set(receives)
-    names = [registry.name_of(spec) for spec in registry.specs(Kind.MASKER) if required <= set(spec.provides)]
+    names = [spec.name for spec in registry.specs(Kind.MASKER) if required <= set(spec.provides)]
     return f"maskers that fit: {', '.join(names) or 'none'}"
 
 
 def losses_that_fit(registry: Registry, provided: Iterable[str]) -> str:
     """Return a phrase that lists the losses that receive only these names."""
     available = {*provided}
-    names = [registry.name_of(s) for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= available]
+    names = [s.name for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= available]
     return f"losses that fit: {', '.join(names) or 'none'}"
 
 

@@ -21,7 +21,7 @@ from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
 from drkit.core.files import write_text
-from drkit.core.registry import Registry, full_name
+from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
@@ -281,8 +281,7 @@ def _column(converter: Converter, registry: Registry) -> Callable[[Any, Any], Co
 
     def structure(value: Any, target: Any) -> Column:
         table = {"use": value} if isinstance(value, str) else value
-        parts = {name for spec in registry.specs(Kind.COLUMN) for name in (spec.name, full_name(spec))}
-        if not isinstance(table, Mapping) or table.get("use") not in tuple(parts):
+        if not isinstance(table, Mapping) or table.get("use") not in registry.names(Kind.COLUMN):
             return made(table, target)
         own = {key: table[key] for key in ("use", "default") if key in table}
         rest = {key: item for key, item in table.items() if key != "default"}
@@ -302,7 +301,7 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
         raise KeyError("use")
     spec = registry.get(kind, converter.structure(value["use"], str))
     settings = {key: item for key, item in value.items() if key != "use"}
-    return registry.name_of(spec), converter.structure(settings, spec.config)
+    return spec.name, converter.structure(settings, spec.config)
 
 
 def recipe_table(recipe: Recipe) -> dict[str, Any]:

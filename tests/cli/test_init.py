@@ -74,7 +74,6 @@ def test_formats_are_found_out(beir, tmp_path):
     assert find_collection(str(beir), PARTS) == f"beir:{beir}"
     assert find_collection(f"beir:{beir}", PARTS) == f"beir:{beir}"
     assert find_collection("pydocs", PARTS) == "pydocs"
-    assert find_collection(f"drkit:beir:{beir}", PARTS) == f"drkit:beir:{beir}", "PACKAGE:NAME:VALUE"
     texts, pairs = tmp_path / "texts.jsonl", tmp_path / "pairs.tsv"
     texts.write_text('{"id": "1", "text": "a text"}\n')
     pairs.write_text("query\tpassage\nwhat\tan answer\n")

@@ -82,7 +82,7 @@ def test_a_broken_package_is_named_where_an_architecture_is_missing(stranger):
 def test_two_packages_that_declare_one_architecture_are_named(stranger):
     write_package(stranger, "second", SOURCE)
     installed.cache_clear()
-    with pytest.raises(DrkitError, match=r"'ernie' is declared by second 1\.0 and stranger 1\.0; uninstall one"):
+    with pytest.raises(DrkitError, match=r"'ernie' is declared 2 times, by second 1\.0 and stranger 1\.0; none"):
         architecture("ernie")
 
 

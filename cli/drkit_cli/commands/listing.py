@@ -54,7 +54,6 @@ def list_parts(kind: str | None, matrix: bool) -> None:
         return
     kinds = [kind] if kind else KINDS
     found = {each: _rows(each, parts) for each in kinds}
-    clashes = {each: _clashes(each, parts) for each in kinds}
 
     def draw() -> None:
         from drkit_cli.render import console
@@ -63,10 +62,8 @@ def list_parts(kind: str | None, matrix: bool) -> None:
             if position:
                 echo("")
             console().print(_table(each, rows))
-            for line in clashes[each]:
-                echo(line)
 
-    print_result({"parts": found, "clashes": [line for lines in clashes.values() for line in lines]}, draw)
+    print_result({"parts": found}, draw)
 
 
 def _own_poolings() -> Iterator[dict[str, str]]:
@@ -88,25 +85,21 @@ def _print_matrix(parts: Installed) -> None:
 
 def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
     if kind in PARTS:
-        registry = parts.registry
-        specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
         rows = [
             {
-                "name": name,
+                "name": spec.name,
                 "summary": spec.summary,
                 "paper": spec.cite.key if spec.cite else "",
                 "from": spec.provider,
                 "use": use_of(spec),
             }
-            for name, spec in sorted(specs.items())
+            for spec in parts.registry.specs(kind)
         ]
         rows.sort(key=lambda row: ("", *_USES).index(row["use"]))
         return [*(_own_poolings() if kind == Kind.POOLING else ()), *rows]
-    table = parts.table(kind)
-    named = {table.name_of(item): item for item in table.items()}
     return [
-        {"name": name, "summary": _summary(item), "paper": "", "from": item.provider, "use": ""}
-        for name, item in sorted(named.items())
+        {"name": item.name, "summary": _summary(item), "paper": "", "from": item.provider, "use": ""}
+        for item in parts.table(kind).items()
     ]
 
 
@@ -120,10 +113,6 @@ def use_of(spec: ComponentSpec) -> str:
     if receives & {*provided_by(RERANKING)}:
         return "re-ranker"
     return "fine-tuning" if receives & {*provided_by(FINETUNING)} or not receives else "pre-training"
-
-
-def _clashes(kind: str, parts: Installed) -> Sequence[str]:
-    return parts.registry.clashes(kind) if kind in PARTS else parts.table(kind).clashes()
 
 
 def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit.core.registry import full_name, package_of
-from drkit.core.spec import EXTENSIONS, Kind
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -27,8 +25,8 @@ def plugins() -> None:
     from drkit.core.registry import installed
 
     parts = installed()
-    found = [_describe(report, parts) for report in parts.plugins]
-    clashes = list(all_clashes(parts))
+    found = [_describe(report) for report in parts.plugins]
+    clashes = list(_clashes(parts))
 
     def draw() -> None:
         for plugin in found:
@@ -55,28 +53,25 @@ def _print_plugin(plugin: Mapping[str, Any]) -> None:
     console().print(added)
 
 
-def all_clashes(parts: Installed) -> Iterator[str]:
-    """Yield a sentence for each name of any kind that several packages use, the names of drkit's commands included."""
-    for kind in Kind:
-        yield from parts.registry.clashes(kind)
-    for other in ("pipeline", "recipe", *EXTENSIONS):
-        yield from parts.table(other).clashes()
+def _clashes(parts: Installed) -> Iterator[str]:
+    """Yield a sentence for each name that several packages use, the names of drkit's commands included."""
+    yield from parts.clashes
     root = click.get_current_context().find_root().command
     own = root.commands if isinstance(root, click.Group) else {}
     for command in (each for each in parts.table("command").items() if each.name in own):
-        yield (
-            f"command {command.name!r} is declared by drkit and {package_of(command.provider)}: {command.name!r} means "
-            f"drkit's, write {full_name(command)!r} for the other"
-        )
+        yield f"command {command.name!r} is declared by {command.provider}, too; drkit's own is used"
 
 
-def _describe(report: PluginReport, parts: Installed) -> dict[str, Any]:
+def _describe(report: PluginReport) -> dict[str, Any]:
+    named = [
+        *((spec.kind.value, spec.name) for spec in report.specs),
+        *(("pipeline", file.name) for file in report.pipelines),
+        *(("recipe", file.name) for file in report.recipes),
+        *((kind, one.name) for kind, found in report.extensions.items() for one in found),
+    ]
     adds: dict[str, list[str]] = {}
-    for spec in report.specs:
-        adds.setdefault(spec.kind.value, []).append(parts.registry.name_of(spec))
-    for kind, items in {"pipeline": report.pipelines, "recipe": report.recipes, **report.extensions}.items():
-        if items:
-            adds[kind] = sorted(map(parts.table(kind).name_of, items))
+    for kind, name in named:
+        adds.setdefault(kind, []).append(name)
     return {
         "name": report.name,
         "from": report.provider,
