@@ -27,7 +27,7 @@ DEFAULT_SCORE = 0.5
 
 @frozen
 class Pair:
-    """A query, passages that answer it (relevance 1) or do not (0, None: left out), and its negatives.
+    """A query, passages that answer it (relevance 1) or do not (0), and its negatives.
 
     scores: a teacher's of the positives and negatives, by text.
     """
@@ -35,7 +35,7 @@ class Pair:
     anchor: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
-    relevance: int | None
+    relevance: int
     scores: Mapping[str, float] = field(factory=dict)
 
 
@@ -43,19 +43,11 @@ class Pair:
 class PairColumns:
     """The columns of a pair that a collection's settings name, or those in common use; and the meaning of its score.
 
-    A pair whose score is at least `min_score` is a positive (None: 0.5 of scores between 0 and 1). Or its score is a
-    label: a positive's, a negative's, or another, and the pair is left out. score `none`: ignore scores.
-
-    Raises DrkitError for settings without effect.
+    A pair whose score is at least `min_score` is a positive (None: 0.5 of scores between 0 and 1). score `none`: ignore
+    scores.
     """
 
     names: PairsConfig | HfConfig
-
-    def __attrs_post_init__(self) -> None:
-        if self.names.negative_labels and not self.names.positive_labels:
-            raise DrkitError("collection.negative_labels has no effect alone; set collection.positive_labels too")
-        if self.names.positive_labels and self.names.min_score is not None:
-            raise DrkitError("positive_labels and min_score are two readings of a score; set one of them @ collection")
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names a column of query, passage or score."""
@@ -127,16 +119,15 @@ class PairColumns:
     def _score_column(self, row: Row) -> str:
         """Return the column of a pair's score, or `none`. Raises DrkitError if a setting needs a missing one."""
         found = next((name for name in SCORES if name in row.values and not _is_teachers(row, name)), "none")
-        is_needed = self.names.positive_labels or self.names.min_score is not None
-        if found == "none" and not self.names.score and is_needed:
+        if found == "none" and not self.names.score and self.names.min_score is not None:
             raise DrkitError(
-                f"no column {' or '.join(map(repr, SCORES))} for collection.positive_labels or min_score; "
-                f"columns: {', '.join(row.values)}. Name it with --set collection.score=COLUMN",
+                f"no column {' or '.join(map(repr, SCORES))} for collection.min_score; columns: "
+                f"{', '.join(row.values)}. Name it with --set collection.score=COLUMN",
                 where=row,
             )
         return self.names.score or found
 
-    def _relevance(self, row: Row, *, has_negatives: bool) -> int | None:
+    def _relevance(self, row: Row, *, has_negatives: bool) -> int:
         column = self._score_column(row)
         if column == "none":
             return 1
@@ -154,26 +145,15 @@ class PairColumns:
                 f"positive",
                 where=row,
             )
-        return self._label(row, column, value) if self.names.positive_labels else self._score(row, column, value)
+        return self._score(row, column, value)
 
     def rule(self, row: Row) -> str:
         """Return in words how the score of a row is read; empty without scores."""
         column = self._score_column(row)
         if column == "none":
             return ""
-        if self.names.positive_labels:
-            return f"{column!r} {' or '.join(self.names.positive_labels)}"
         least = DEFAULT_SCORE if self.names.min_score is None else self.names.min_score
         return f"a {column!r} of at least {least:g} (collection.min_score)"
-
-    def _label(self, row: Row, column: str, value: Any) -> int | None:
-        """Return the relevance of a label: 1, 0, or None if the pair is left out."""
-        if not isinstance(value, (str, int, float)):
-            raise DrkitError(f"{column!r} must be a label, a string or a number, got {value!r:.60}", where=row)
-        label = _label(value)
-        if label in map(_label, self.names.positive_labels):
-            return 1
-        return 0 if label in map(_label, self.names.negative_labels) or not self.names.negative_labels else None
 
     def _score(self, row: Row, column: str, value: Any) -> int:
         """Return the relevance of a score. Raises DrkitError if it is not a number, or may have another meaning."""
@@ -181,15 +161,13 @@ class PairColumns:
         number = _number(value)
         if number is None or not (is_said or (0 <= number <= 1 and "premise" not in row.values)):
             expected = "a number" if is_said else "a number from 0 to 1"
-            nli = ", and of a premise a label that is explained" if "premise" in row.values else ""
-            raise DrkitError(f"{column!r} must be {expected}{nli}; got {value!r:.60}. {_MEANINGS}", where=row)
+            raise DrkitError(f"{column!r} must be {expected}; got {value!r:.60}. {_MEANINGS}", where=row)
         return int(number >= (DEFAULT_SCORE if self.names.min_score is None else self.names.min_score))
 
 
 _MEANINGS = (
-    "Say what others mean. Labels, here NLI's 0 (entailment), 1 and 2 (contradiction), or their names: "
-    "--set 'collection.positive_labels=[\"0\"]' --set 'collection.negative_labels=[\"2\"]'. A scale, here 0 to 5: "
-    "--set collection.min_score=4 (lower scores are negatives). --set collection.score=none ignores the column"
+    "Say what others mean: --set collection.min_score=4 of a scale, here 0 to 5 (lower scores are negatives). "
+    "--set collection.score=none ignores the column. Of labels, such as NLI's, keep the pairs of one in the file"
 )
 
 
@@ -204,12 +182,6 @@ def _negatives(row: Row, columns: Sequence[str]) -> list[str]:
             where=row,
         )
     return texts
-
-
-def _label(value: str | float) -> str:
-    """Return a label as it is compared: 0, 0.0 and "0" are one, true and "true" another."""
-    number = None if isinstance(value, bool) else _number(value)
-    return str(value).strip().lower() if number is None else f"{number:g}"
 
 
 def _is_teachers(row: Row, name: str) -> bool:

@@ -64,8 +64,7 @@ class PairTables:
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """Yield the judgements of a split, one per pair."""
         for row, query_id, pair in self._pairs(split):
-            relevance = pair.relevance or 0
-            yield from ((row, Judgement(query_id, text_id(text), relevance)) for text in pair.positives)
+            yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
 
     def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split."""
@@ -92,7 +91,7 @@ class PairTables:
         belongs = self.split_rules.membership(split)
         for row in self.sources[self.split_rules.source(split)]():
             pair = self.columns.read(row)
-            if pair.relevance is not None and belongs(query_id := text_id(pair.anchor)):
+            if belongs(query_id := text_id(pair.anchor)):
                 yield row, query_id, pair
 
 

@@ -104,8 +104,6 @@ _POSITIVE = "column of the passage (empty: positive, pos, answer, ..)"
 _NEGATIVES = "columns of negatives (empty: negative, neg, negative_1, ..)"
 _SCORE = "column of a score or label (empty: score, label); none: ignore it"
 _MIN_SCORE = "minimum score of a positive, a lower one is a negative's (empty: 0.5, and scores must lie in 0 .. 1)"
-_POSITIVE_LABELS = "labels of positives, such as 0 or entailment (empty: the score decides)"
-_NEGATIVE_LABELS = "labels of negatives; pairs with other labels are left out (empty: all but positive_labels)"
 
 
 @frozen
@@ -120,8 +118,6 @@ class PairsConfig:
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
     min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
-    positive_labels: tuple[str, ...] = setting((), None, _POSITIVE_LABELS)
-    negative_labels: tuple[str, ...] = setting((), None, _NEGATIVE_LABELS)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
 
@@ -134,13 +130,13 @@ class TrecConfig:
     corpus: str = setting(
         "", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst), .json or .parquet file, or a folder"
     )
-    train_topics: str = setting("", None, "training topics: TREC's <top>, XML, .tsv, .csv or .jsonl")
+    train_topics: str = setting("", None, "training topics: TREC's <top>, .tsv, .csv or .jsonl")
     train_qrels: str = setting("", None, "judgements of the training topics: TREC's four columns, or BEIR's three")
     dev_topics: str = setting("", None, "dev topics")
     dev_qrels: str = setting("", None, "judgements of the dev topics")
     test_topics: str = setting("", None, "test topics")
     test_qrels: str = setting("", None, "judgements of the test topics")
-    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> or <topic> that is the query")
+    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> that is the query")
     train_share: float = _train_share()
     unknown_judgements: str = _unknown("judgements and negatives")
 
@@ -157,8 +153,6 @@ class HfConfig:
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
     min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
-    positive_labels: tuple[str, ...] = setting((), None, _POSITIVE_LABELS)
-    negative_labels: tuple[str, ...] = setting((), None, _NEGATIVE_LABELS)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")

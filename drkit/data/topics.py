@@ -1,13 +1,11 @@
-"""Topics, the queries of a file: TREC's `<top>`, XML, JSON Lines, or a table of id and text."""
+"""Topics, the queries of a file: TREC's `<top>`, JSON Lines, or a table of id and text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from xml.parsers import expat
 
 from drkit.core.types import Query
 from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind, read_lines, read_rows
@@ -15,21 +13,13 @@ from drkit.errors import DrkitError
 
 QUERY_ID_COLUMNS = ("_id", "id", "query_id", "query-id", "qid")
 QUERY_COLUMNS = ("text", "query", "question", "title")
-TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec", ".xml")
+TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec")
 
-_TOPIC = re.compile(r"<(top|topic|query)\b", re.IGNORECASE)
 _START = re.compile(r"<top>", re.IGNORECASE)
 _END = re.compile(r"(?<=</top>)", re.IGNORECASE)
 _TAG = re.compile(r"<(num|title|desc|narr)>", re.IGNORECASE)
 _ANY_TAG = re.compile(r"<[^<>]*>")
 _LABEL = re.compile(r"^\s*(number|topic|description|narrative)\s*:\s*", re.IGNORECASE)
-# What XML topics call the parts of a `<top>`; "" is the text of a topic without elements, as of the clinical trials.
-_XML_PARTS = {
-    "num": ("number", "num", "id", "qid", "identifier"),
-    "title": ("title", "query", "text", ""),
-    "desc": ("desc", "description", "question"),
-    "narr": ("narr", "narrative"),
-}
 
 
 def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:
@@ -54,24 +44,14 @@ def require_text(query: Query, where: object) -> Query:
 
 
 def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
-    """Stream the queries of a file: TREC's `<top>` or XML (their `part` is the query), JSON Lines, or a table.
+    """Stream the queries of a file: TREC's `<top>` (its `part` is the query), JSON Lines, or a table.
 
-    Raises DrkitError naming `file:line` at a topic without a number or without that part.
+    Raises DrkitError naming `file:line` at a topic without a number or without that part, or for no topics at all.
     """
     if file_kind(path) in FORMATS:
         rows = read_rows(path, NamedColumns((QUERY_ID_COLUMNS,), ("id", "text")))
         return ((row, query_of(row)) for row in rows)
-    lines, above = read_lines(path), list[tuple[int, str]]()  # read once: it may be a pipe
-    for numbered in lines:
-        above.append(numbered)
-        if found := _TOPIC.search(numbered[1]):
-            is_xml = above[0][1].startswith("<?xml") or found[1].lower() != "top"
-            read = _read_xml_topics if is_xml else _read_trec_topics
-            return ((topic, _topic_query(topic, part)) for topic in read(path, chain(above, lines)))
-    raise DrkitError(
-        "expected topics (<top> or <topic>); a file of topics in another format must end in .tsv, .csv or .jsonl",
-        where=f"{path}:1",
-    )
+    return ((topic, _topic_query(topic, part)) for topic in _read_trec_topics(path))
 
 
 def read_topic_file(path: Path) -> list[Query]:
@@ -89,19 +69,20 @@ def read_topic_file(path: Path) -> list[Query]:
     return list(found.values())
 
 
-def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+def _read_trec_topics(path: Path) -> Iterator[Row]:
     """Yield a row of its parts for each `<top>`, whose elements are seldom closed."""
+    has_topics = False
     topic: Row | None = None
     tag = ""
     # Several topics may be on one line.
-    for number, line in ((number, part) for number, whole in lines for part in _END.split(whole)):
+    for number, line in ((number, part) for number, whole in read_lines(path) for part in _END.split(whole)):
         if _START.search(line):
             if topic is not None:
                 raise DrkitError(
                     f"<top> inside the topic of line {topic.number}; close that one with </top>",
                     where=f"{path}:{number}",
                 )
-            topic, tag = Row(path, number, {}), ""
+            topic, tag, has_topics = Row(path, number, {}), "", True
         if topic is None:
             continue
         for piece_tag, text in _pieces(line):
@@ -113,62 +94,12 @@ def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[
             topic = None
     if topic is not None:
         raise DrkitError("this <top> is never closed; the file may be truncated", where=topic)
-
-
-def _read_xml_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
-    """Yield a row of its parts for each `<topic>` (or `<query>`) of well-formed XML without entities of its own."""
-    topics = _XmlTopics(path)
-    try:
-        for _, line in lines:
-            topics.parser.Parse(f"{line}\n")
-            while len(topics.found) > bool(topics.inside):
-                yield _named(topics.found.pop(0))
-        topics.parser.Parse("", True)
-    except expat.ExpatError as error:
-        raise DrkitError(f"malformed XML ({expat.ErrorString(error.code)})", where=f"{path}:{error.lineno}") from None
-
-
-class _XmlTopics:
-    """Collects topics with the texts of their elements; inside: the open elements, from the topic's own on."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.found, self.inside = path, list[Row](), list[str]()
-        self.parser = parser = expat.ParserCreate()
-        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        parser.CharacterDataHandler = self._add
-        parser.EntityDeclHandler = parser.SkippedEntityHandler = self._refuse_entity
-
-    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
-        if self.inside:
-            self.inside.append(name.lower())
-        elif _TOPIC.match(f"<{name}"):
-            self.inside.append(name.lower())
-            values: dict[str, Any] = {key.lower(): value for key, value in attributes.items()}
-            self.found.append(Row(self.path, self.parser.CurrentLineNumber, values))
-
-    def _add(self, text: str) -> None:
-        if self.inside:
-            values, name = self.found[-1].values, "".join(self.inside[1:2])
-            values[name] = values.get(name, "") + text
-
-    def _end(self, _name: str) -> None:
-        if self.inside:
-            self._add(" ")
-            self.inside.pop()
-
-    def _refuse_entity(self, name: str, *_others: Any) -> None:
-        where = f"{self.path}:{self.parser.CurrentLineNumber}"
-        raise DrkitError(f"entities such as {name!r:.80} are not read; replace them by their text", where=where)
-
-
-def _named(topic: Row) -> Row:
-    """Return an XML topic with its parts under the names of a `<top>`, next to their own."""
-    filled = {name: value for name, value in topic.values.items() if value.strip()}
-    for part, names in _XML_PARTS.items():
-        value = next((filled[name] for name in names if name in filled), None)
-        if value is not None:
-            filled[part] = value
-    return Row(topic.path, topic.number, filled)
+    if not has_topics:
+        raise DrkitError(
+            "expected topics in <top>; topics in another format must be in a .tsv, .csv or .jsonl file (ir_datasets "
+            "reads those of TREC that are XML: irds:ID)",
+            where=f"{path}:1",
+        )
 
 
 def _pieces(line: str) -> Iterator[tuple[str, str]]:

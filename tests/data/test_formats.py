@@ -198,16 +198,11 @@ class TestPairs:
             (["1", "0", "0.5"], {}, [1, 0, 1]),
             ([5, 3.9, 0], {"min_score": 4.0}, [1, 0, 0]),
             ([1, -1], {"min_score": 0.0}, [1, 0]),
-            ([0, 1, 2, -1], {"positive_labels": ("0",), "negative_labels": ("2",)}, [1, 0]),
-            ([0.0, "0 ", 2, 1], {"positive_labels": ("0",)}, [1, 1, 0, 0]),
-            (["entailment", "neutral", "-"], {"positive_labels": ("entailment", "neutral")}, [1, 1, 0]),
-            (["1.0", 0, True, 1], {"positive_labels": ("1",), "negative_labels": ("0",)}, [1, 0, 1]),
-            ([True, False, "TRUE"], {"positive_labels": ("true",)}, [1, 0, 1]),
             ([3, None, "x"], {"score": "none"}, [1, 1, 1]),
         ],
     )
     @pytest.mark.parametrize("columns", [("sentence1", "sentence2", "score"), ("premise", "hypothesis", "label")])
-    def test_scores_and_labels_mean_what_the_settings_say(self, tmp_path, rows, settings, grades, columns):
+    def test_scores_mean_what_the_settings_say(self, tmp_path, rows, settings, grades, columns):
         if columns[0] == "premise" and not settings:
             settings = {"min_score": 0.5}
         path = jsonl(
@@ -238,20 +233,12 @@ class TestPairs:
         with refused(f"'{columns[2]}'", "--set collection.score=none", where=f"t.jsonl:{line}") as error:
             write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
         if rows[-1] is not None:
-            assert """--set 'collection.positive_labels=["0"]' --set 'collection.negative_labels=["2"]'""" in str(
-                error.value
-            )
             assert "--set collection.min_score=4" in str(error.value)
 
-    def test_settings_of_labels_without_effect_are_refused(self, tmp_path):
+    def test_a_least_score_without_scores_is_refused(self, tmp_path):
         path = str(jsonl(tmp_path / "t.jsonl", ROWS))
-        with pytest.raises(DrkitError, match="negative_labels has no effect alone"):
-            PairsCollection(PairsConfig(path=path, negative_labels=("2",)))
-        with pytest.raises(DrkitError, match="two readings of a score"):
-            PairsCollection(PairsConfig(path=path, positive_labels=("0",), min_score=0.0))
-        for reading in ({"positive_labels": ("0",)}, {"min_score": 0.0}):
-            with refused("'score' or 'label'", "--set collection.score=COL", where="jsonl:1"):
-                list(PairsCollection(PairsConfig(path=path, **reading)).judgements("train"))
+        with refused("'score' or 'label'", "--set collection.score=COL", where="jsonl:1"):
+            list(PairsCollection(PairsConfig(path=path, min_score=0.0)).judgements("train"))
 
     @pytest.mark.parametrize(
         ("name", "text", "notes"),

@@ -56,7 +56,6 @@ QRELS = b"q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n"
 RUN = b"q1 Q0 d1 1 9.5 tag\nq1 Q0 d2 2 1e-3 tag\nq2 Q0 d%20x 1 1 tag\n"
 TOPICS = b"<top>\n<num> Number: 301\n<title> some words\n<desc> Description: x\n</top>\n"
 RANKS = b"q1\td1\t1\nq1\td2\t2\nq2\td1\t1\n"
-XML = b'<topics>\n<topic number="1"><query>a &amp; b</query><narrative>c</narrative></topic>\n</topics>\n'
 MANIFEST = json.dumps(
     {
         "layout": 2,
@@ -155,7 +154,6 @@ FILES = [
     ("q.tsv", b"q1\tsome words\nq2\tmore\n", read_topics),
     ("q.trec", TOPICS, read_topics),
     ("q.jsonl", JSONL, read_topics),
-    ("q.xml", XML, read_topics),
     ("p.csv", CSV, lambda path: PairsCollection(PairsConfig(path=str(path))).judgements("train")),
     ("r.qrels", QRELS, read_judgements),
     ("r.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1\n", lambda path: read_judgements(path, beir=True)),
