@@ -265,7 +265,7 @@ def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:
         yield "text_weights weighs texts of several collections, but there is one: add texts @ pretrain.text_weights"
     if not any(weights.get(name, 1.0) for name in sources):
         yield "no text is drawn: every weight is 0 @ pretrain.text_weights"
-    scopes = {registry.name_of(spec): spec.scope_of(spec.config()) for spec in registry.specs(Kind.SIGNAL)}
+    scopes = {spec.name: spec.scope_of(spec.config()) for spec in registry.specs(Kind.SIGNAL)}
     if pretrain.weigh_by and scopes.get(pretrain.weigh_by) != "text":
         known = [name for name, scope in scopes.items() if scope == "text"]
         yield (
