@@ -18,7 +18,6 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.core.draws import Draws as Draws
     from drkit.core.protocols import Corpus as Corpus
-    from drkit.core.protocols import FindsIds as FindsIds
     from drkit.core.protocols import ReplacingMasker as ReplacingMasker
     from drkit.core.protocols import SignalTexts as SignalTexts
     from drkit.core.registry import API_VERSION as API_VERSION

@@ -92,10 +92,9 @@ def drkit(*arguments, cwd=None, **environment):
 
 def measure_nothing(replace=setattr):
     """Have constants for what commands measure of the machine and its packages for a second; replace: as `setattr`."""
-    names = ("drkit.core.processes", "drkit.runs.costs", "drkit.data.pydocs", "drkit.core.types")
-    processes, costs, pydocs, types = map(importlib.import_module, names)
+    names = ("drkit.runs.costs", "drkit.data.pydocs", "drkit.core.types")
+    costs, pydocs, types = map(importlib.import_module, names)
     size = types.CollectionSize(5000, {"train": 3500, "dev": 250, "test": 250}, (40, 80), (10, 20))
-    replace(processes, "free_cores", lambda: 99.0)
     replace(costs, "measure_rates", lambda: costs.Rates(1e10, 1.0, 1))
     replace(pydocs.PydocsCollection, "size", lambda self: size)
 

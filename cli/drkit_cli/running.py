@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +39,6 @@ def run_recipe(
 
     from drkit.core import processes
     from drkit.core.engine import open_engine
-    from drkit.core.processes import busy_note, configured_threads, free_cores
     from drkit.runs.costs import (
         collection_size,
         estimate_cost,
@@ -55,8 +53,7 @@ def run_recipe(
 
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
-    busy = busy_note(configured_threads(os.environ), free_cores())
-    made = evolve(made, notes=(*notes, *made.notes, *([busy] if busy else [])))
+    made = evolve(made, notes=(*notes, *made.notes))
     if not has_gpu():
         made = evolve(made, notes=(*made.notes, *memory_notes(recipe, made.stages, machine_memory())))
     if trial:

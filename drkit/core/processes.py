@@ -167,34 +167,6 @@ def configured_threads(environment: Mapping[str, str]) -> int:
     return int(given) if given.isdigit() and int(given) else available_cores()
 
 
-def free_cores(seconds: float = 0.2) -> float:
-    """Return how many of the available cores other programs leave free, measured for some seconds."""
-    import psutil
-
-    own = psutil.Process()
-    before = own.cpu_times()
-    shares = psutil.cpu_percent(interval=seconds, percpu=True)
-    after = own.cpu_times()
-    mine = float(after.user + after.system - before.user - before.system) / seconds
-    others = float(sum(shares[core] for core in _affinity() if core < len(shares))) / 100 - mine
-    return max(0.0, min(float(available_cores()), len(_affinity()) - max(0.0, others)))
-
-
-def busy_note(threads: int, free: float) -> str:
-    """Return what to expect if other programs leave fewer than half of the threads a core; empty if they do not.
-
-    >>> busy_note(4, 3.5)
-    ''
-    """
-    if free >= threads / 2:
-        return ""
-    fewer = f", or set {THREADS} to fewer threads to leave them their share" if threads > 1 else ""
-    return (
-        f"{threads} thread{'s' * (threads > 1)} configured, but other programs leave only about {free:.1f} of "
-        f"{available_cores()} cores free: expect this to take longer than alone. Stop other programs{fewer}"
-    )
-
-
 def watch_memory() -> Callable[[], dict[str, int]]:
     """Begin to watch; the function that is returned gives the peaks since then, in bytes.
 

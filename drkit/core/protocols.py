@@ -231,28 +231,15 @@ class RefreshesNegatives(Protocol):
 
 
 class Corpus(Protocol):
-    """Passages by index and by id, of any number; iterating streams them."""
+    """Passages by id, of any number; iterating streams them."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Passage]: ...
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids, in this order."""
 
-
-@runtime_checkable
-class FindsIds(Protocol):
-    """A corpus that can look up ids without reading all passages."""
-
     def find(self, doc_ids: Sequence[str]) -> Any:
         """Return the index of each id, i64[n], or -1 if it is unknown."""
-
-
-@runtime_checkable
-class SearchesTexts(Protocol):
-    """A retriever, as negative mining uses it."""
-
-    def search(self, texts: Sequence[str], depth: int) -> Sequence[Any]:
-        """Return (doc_ids, scores) of the best `depth` passages for each text, best first."""
 
 
 @runtime_checkable

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from attrs import astuple
 
 from drkit.core.engine import Engine, Loaded, Uses
 from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
+from drkit.core.files import replacing
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
@@ -26,43 +26,18 @@ from drkit.miners.chain import Chain, build_chain, model_hashes
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import plain, recipe_converter
 
-_IDS, _SCORES = pa.list_(pa.large_string()), pa.list_(pa.float64())
-_SCHEMA = pa.schema(
-    [
-        ("query_id", pa.large_string()),
-        ("doc_ids", _IDS),
-        ("scores", _SCORES),
-        ("positives", _IDS),
-        ("positive_scores", _SCORES),
-        ("dropped", pa.large_string()),
-    ]
-)
-
 
 def write_mined(mined: Iterable[Mined], path: Path) -> None:
-    """Write mined negatives to an Arrow file, atomically."""
-    rows = [
-        (
-            one.query_id,
-            one.doc_ids,
-            one.scores,
-            [*one.positive_scores],
-            [*one.positive_scores.values()],
-            json.dumps(dict(one.dropped)),
-        )
-        for one in mined
-    ]
-    with arrow_file(path, _SCHEMA) as writer:
-        columns = [[row[side] for row in rows] for side in range(len(_SCHEMA))]
-        writer.write_batch(record_batch(columns, _SCHEMA))
+    """Write mined negatives as JSON Lines, atomically."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(astuple(one), default=float)}\n" for one in mined)
 
 
 def read_mined(path: Path) -> Iterator[Mined]:
     """Yield the mined negatives of a file that `write_mined` wrote."""
-    for batch in read_batches(path):
-        for query_id, doc_ids, scores, positives, given, dropped in zip(*(c.to_pylist() for c in batch), strict=True):
-            positive_scores = dict(zip(positives, given, strict=True))
-            yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, json.loads(dropped))
+    with path.open(encoding="utf-8") as file:
+        for query_id, doc_ids, scores, positive_scores, dropped in map(json.loads, file):
+            yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, dropped)
 
 
 _MINED = PartFormat(write_mined, read_mined)

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from drkit.core.files import digest, replacing_folder
 from drkit.core.protocols import (
     Corpus,
-    FindsIds,
     LooksDeeper,
     MinesInBatches,
     NegativeFilter,
@@ -247,33 +246,16 @@ def source_names(registry: Registry) -> tuple[str, ...]:
     return tuple(spec.name for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
 
 
-class PassageLookup:
-    """Looks up passages by id, also ids that the corpus lacks.
+def is_known(corpus: Corpus, doc_ids: Sequence[str]) -> list[bool]:
+    """Return for each id whether the corpus has that passage."""
+    return [index >= 0 for index in corpus.find(doc_ids)] if doc_ids else []
 
-    Memory: none if the corpus has a `find` method; otherwise the set of all its ids, built on the first call.
-    """
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus: Any = corpus
-
-    def contains(self, doc_ids: Sequence[str]) -> list[bool]:
-        """Return for each id whether the corpus has that passage."""
-        if not doc_ids:
-            return []
-        if isinstance(self._corpus, FindsIds):
-            return [index >= 0 for index in self._corpus.find(doc_ids)]
-        return [doc_id in self._all_ids for doc_id in doc_ids]
-
-    def contents(self, doc_ids: Iterable[str]) -> dict[str, str]:
-        """Return the content of each passage that the corpus has, by id; ids may be repeated."""
-        unique = list(dict.fromkeys(doc_ids))
-        present = [doc_id for doc_id, is_known in zip(unique, self.contains(unique), strict=True) if is_known]
-        passages = self._corpus.get_many(present) if present else []
-        return {passage.doc_id: passage.content for passage in passages}
-
-    @cached_property
-    def _all_ids(self) -> frozenset[str]:
-        return frozenset(passage.doc_id for passage in self._corpus)
+def contents(corpus: Corpus, doc_ids: Iterable[str]) -> dict[str, str]:
+    """Return the content of each passage that the corpus has, by id; ids may be repeated."""
+    unique = list(dict.fromkeys(doc_ids))
+    present = [doc_id for doc_id, known in zip(unique, is_known(corpus, unique), strict=True) if known]
+    return {passage.doc_id: passage.content for passage in (corpus.get_many(present) if present else ())}
 
 
 def mine(
@@ -360,9 +342,8 @@ def text_rows(mined: Iterable[tuple[str, Sequence[str], Mined]], corpus: Corpus,
 
     mined: each anchor's text, the ids of its positives, and its negatives.
     """
-    lookup = PassageLookup(corpus)
     for batch in batched(mined, _QUERIES_PER_LOOKUP):
-        texts = lookup.contents(d for _, positives, found in batch for d in (*positives, *found.doc_ids[:count]))
+        texts = contents(corpus, (d for _, positives, found in batch for d in (*positives, *found.doc_ids[:count])))
         for anchor, positives, found in batch:
             negatives = [texts[doc_id] for doc_id in found.doc_ids[:count]]
             yield from ((anchor, texts[doc_id], negatives) for doc_id in positives if doc_id in texts)

@@ -11,7 +11,7 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.rows import batched, require_file
 from drkit.errors import DrkitError
-from drkit.miners.chain import PassageLookup, keep_candidates
+from drkit.miners.chain import contents, keep_candidates
 from drkit.miners.specs import (
     CrossEncoderFilterConfig,
     HasAnswerConfig,
@@ -104,9 +104,8 @@ class SameTextFilter:
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates whose text differs from the positives'; the others are counted as `same-text`."""
-        lookup = PassageLookup(corpus)
         for batch in batched(mined, QUERIES_PER_BATCH):
-            texts = {doc_id: self._normalized(text) for doc_id, text in lookup.contents(_named_ids(batch)).items()}
+            texts = {doc_id: self._normalized(text) for doc_id, text in contents(corpus, _named_ids(batch)).items()}
             for request, found in batch:
                 positives = {texts[doc_id] for doc_id in request.positives if doc_id in texts}
                 different = [texts.get(doc_id) not in positives for doc_id in found.doc_ids]
@@ -133,10 +132,9 @@ class HasAnswerFilter:
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates without an answer; the others are counted as `has-answer`."""
-        lookup = PassageLookup(corpus)
         for batch in batched(mined, QUERIES_PER_BATCH):
-            contents = lookup.contents(doc_id for _, found in batch for doc_id in found.doc_ids)
-            texts = {doc_id: spaced_tokens(content) for doc_id, content in contents.items()}
+            found_ids = (doc_id for _, found in batch for doc_id in found.doc_ids)
+            texts = {doc_id: spaced_tokens(text) for doc_id, text in contents(corpus, found_ids).items()}
             for request, found in batch:
                 answers = self._of(request)
                 kept = [not any(answer in texts[doc_id] for answer in answers) for doc_id in found.doc_ids]
@@ -184,25 +182,24 @@ class CrossEncoderFilter:
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates that score low enough; the others are counted as `cross-encoder`."""
-        lookup = PassageLookup(corpus)
         for batch in batched(mined, QUERIES_PER_BATCH):
-            scores = self._scores(batch, lookup.contents(_named_ids(batch)))
+            scores = self._scores(batch, contents(corpus, _named_ids(batch)))
             for index, (request, found) in enumerate(batch):
                 highest = self._threshold([scores[index, d] for d in request.positives if (index, d) in scores])
                 low = [scores.get((index, doc_id), -math.inf) <= highest for doc_id in found.doc_ids]
                 yield keep_candidates(found, low, "cross-encoder")
 
-    def _scores(self, batch: Sequence[Pair], contents: Mapping[str, str]) -> dict[tuple[int, str], float]:
+    def _scores(self, batch: Sequence[Pair], texts: Mapping[str, str]) -> dict[tuple[int, str], float]:
         """Return the scores of candidates and positives by (index of the query in the batch, passage id)."""
         pairs = [
             (index, doc_id)
             for index, (request, found) in enumerate(batch)
             for doc_id in (*sorted(request.positives), *found.doc_ids)
-            if found.doc_ids and doc_id in contents
+            if found.doc_ids and doc_id in texts
         ]
         if not pairs:
             return {}
-        scores = self._reranker.score([(batch[index][0].text, contents[doc_id]) for index, doc_id in pairs])
+        scores = self._reranker.score([(batch[index][0].text, texts[doc_id]) for index, doc_id in pairs])
         return {pair: float(score) for pair, score in zip(pairs, scores, strict=True)}
 
     def _threshold(self, positives: Sequence[float]) -> float:

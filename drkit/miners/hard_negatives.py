@@ -5,7 +5,6 @@ Texts have no ids there: a `TextCorpus` gives them the form that miners read.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from drkit.core.files import SCRATCH
-from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
+from drkit.core.protocols import NegativeFilter
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.data.rows import batched
@@ -35,7 +35,6 @@ from drkit.miners.chain import (
 from drkit.miners.filters import QueryTextFilter
 from drkit.search import Retriever
 from drkit.search.encode import as_encoder
-from drkit.search.rankings import Hits
 from drkit.search.reranking import Scorer, as_scorer
 
 if TYPE_CHECKING:
@@ -49,15 +48,14 @@ _ROWS_PER_BATCH = 256
 class HardNegatives:
     """Mines passages that resemble an answer but are not one, for pairs of texts, as a `datasets.Dataset`.
 
-    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, a retriever (any object with
-    `search(texts, depth)` that returns ids of the corpus), or a miner's name (`bm25`, `random`). filters: names
-    (`ranks:10-100`, `margin`, `cross-encoder-filter`), or objects with `keep`. settings: of the named miners, as in
-    `margin.absolute=0.1`, or `dense.depth=100` for an encoder. teacher: scores pairs, for `scored` and
-    `cross-encoder-filter`: a re-ranker's folder or hub id, a `CrossEncoder` of sentence-transformers, or any object
-    with `score(pairs)`.
+    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, or a miner's name (`bm25`,
+    `random`). filters: names (`ranks:10-100`, `margin`, `cross-encoder-filter`), or objects with `keep`. settings: of
+    the named miners, as in `margin.absolute=0.1`, or `dense.depth=100` for an encoder. teacher: scores pairs, for
+    `scored` and `cross-encoder-filter`: a re-ranker's folder or hub id, a `CrossEncoder` of sentence-transformers, or
+    any object with `score(pairs)`.
 
     Every method takes data, the (anchor, positive) pairs: a Dataset with these columns, or else its first two, or any
-    iterable of tuples or mappings; and corpus: texts, {id: text}, or a Dataset with a column `text`; None: the
+    iterable of tuples or mappings; and corpus: texts, {id: text}, or a Dataset with a column `text`; None: only the
     positives. Positives that the corpus lacks are added to it. Equal texts are one passage, and a repeated pair counts
     once. An anchor's own text and its positives anywhere in the data are never its negatives. Rows are grouped by
     anchor, in the order of the data. Memory: all texts, the result, and the hits of some queries; vectors go through a
@@ -133,8 +131,8 @@ class HardNegatives:
         if count < 1:
             raise DrkitError(f"negatives must be at least 1, got {count}")
         texts = TextCorpus()
-        for given_id, text in read_corpus(corpus if corpus is not None else ()):
-            texts.add(text, given_id=given_id)
+        for text in read_corpus(corpus if corpus is not None else ()):
+            texts.add(text)
         positives, counts = read_positives(data, texts), MiningCounts()
         requests = (
             MiningRequest(str(number), anchor, frozenset(doc_ids))
@@ -156,7 +154,7 @@ class HardNegatives:
 
     def _chain(self, texts: TextCorpus, stack: ExitStack) -> Chain:
         name = self._source_name()
-        retriever = self._retriever(texts, stack) if name == "dense" else None
+        retriever = self._index(texts, stack) if name == "dense" else None
         names = [name, *(part for part in self.filters if isinstance(part, str))]
         context = BuildContext(retriever=retriever, reranker=self.teacher, seed=self.seed)
         named = build_chain(parse_chain(names, self.settings, self.registry), self.registry, context)
@@ -167,7 +165,7 @@ class HardNegatives:
         return chain
 
     def _source_name(self) -> str:
-        """Return the miner's name: the source itself, or `dense` for an encoder or a retriever."""
+        """Return the miner's name: the source itself, or `dense` for an encoder."""
         if not isinstance(self.source, str):
             return "dense"
         name = self.source.partition(":")[0]
@@ -177,15 +175,11 @@ class HardNegatives:
         if name in _NOT_FOR_TEXTS or not Path(self.source).is_dir():
             raise DrkitError(
                 f"the source {self.source!r} cannot mine pairs of texts; give a SentenceTransformer, an encoder's "
-                f"folder, a retriever, or one of: {', '.join(allowed)}"
+                f"folder, or one of: {', '.join(allowed)}"
             )
         return "dense"
 
-    def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
-        if isinstance(self.source, SearchesTexts):
-            if not texts.has_given_ids:
-                raise DrkitError("a retriever returns ids, so the corpus must have them; give it as {id: text}")
-            return TextCorpusRetriever(self.source, texts)
+    def _index(self, texts: TextCorpus, stack: ExitStack) -> Retriever:
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH))) / "vectors"
         return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
@@ -208,9 +202,6 @@ def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
     library = import_extra("datasets", "HardNegatives")
     tables = [pa.Table.from_pylist(batch) for batch in batched(rows, _ROWS_PER_BATCH)]
     return library.Dataset(pa.concat_tables(tables)) if tables else None
-
-
-_ID_COLUMNS = ("doc_id", "_id", "id")
 
 
 def read_positives(data: Iterable[Any], corpus: TextCorpus) -> dict[str, list[str]]:
@@ -256,20 +247,14 @@ def _pair(row: Any) -> tuple[Any, ...]:
 class TextCorpus:
     """Distinct texts as a `Corpus`: a passage's id is its index, as a string. Memory: the texts.
 
-    A text may also have ids of the caller's own; several ids may name one text.
-
     >>> corpus = TextCorpus()
-    >>> corpus.add("a text", given_id="x"), corpus.add("another"), corpus.add("a text", given_id="y")
-    ('0', '1', '0')
-    >>> len(corpus), corpus.find_given("y"), corpus.given_id_of("1")
-    (2, '0', None)
+    >>> corpus.add("a text"), corpus.add("another"), corpus.add("a text"), len(corpus)
+    ('0', '1', '0', 2)
     """
 
     def __init__(self) -> None:
         self._doc_ids: dict[str, str] = {}
         self._texts: list[str] = []
-        self._by_given_id: dict[str, str] = {}
-        self._given_ids: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -277,80 +262,42 @@ class TextCorpus:
     def __iter__(self) -> Iterator[Passage]:
         return (Passage(str(index), text) for index, text in enumerate(self._texts))
 
-    def add(self, text: str, *, given_id: str | None = None) -> str:
-        """Add a text if it is new, and return its id; given_id: the caller's id of the text."""
+    def add(self, text: str) -> str:
+        """Add a text if it is new, and return its id."""
         doc_id = self._doc_ids.setdefault(text, str(len(self._texts)))
         if int(doc_id) == len(self._texts):
             self._texts.append(text)
-        if given_id is not None:
-            self._by_given_id[given_id] = doc_id
-            self._given_ids.setdefault(doc_id, given_id)
         return doc_id
+
+    def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the index of each id, i64[n]; all ids are known."""
+        return np.array([int(doc_id) for doc_id in doc_ids], np.int64)
 
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids, in this order."""
         return [Passage(doc_id, self._texts[int(doc_id)]) for doc_id in doc_ids]
 
-    def find_given(self, given_id: str) -> str | None:
-        """Return the id of the text that the caller calls `given_id`, or None if it is unknown."""
-        return self._by_given_id.get(given_id)
 
-    def given_id_of(self, doc_id: str) -> str | None:
-        """Return the caller's first id of a text, or None if it has none."""
-        return self._given_ids.get(doc_id)
-
-    @property
-    def has_given_ids(self) -> bool:
-        """Whether the caller gave any text an id."""
-        return bool(self._by_given_id)
-
-
-def read_corpus(corpus: Iterable[Any]) -> Iterator[tuple[str | None, str]]:
-    """Yield (id or None, text) of texts, a mapping of id to text, passages, or rows with a column `text`.
+def read_corpus(corpus: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts of a list of texts, a mapping of id to text, passages, or rows with a column `text`.
 
     Raises DrkitError with the passage's number for anything else.
 
     >>> list(read_corpus({"d1": "one"})), list(read_corpus([{"_id": "d2", "title": "A", "text": "two"}, "three"]))
-    ([('d1', 'one')], [('d2', 'A two'), (None, 'three')])
+    (['one'], ['A two', 'three'])
     """
-    for number, item in enumerate(corpus.items() if isinstance(corpus, Mapping) else corpus, start=1):
-        given_id, text = (None, item) if isinstance(item, str) else _id_and_text(item)
+    for number, item in enumerate(corpus.values() if isinstance(corpus, Mapping) else corpus, start=1):
+        text = _text_of(item)
         if not isinstance(text, str):
             raise DrkitError(
                 f"passage {number} of the corpus is {item!r:.80}; give texts, a mapping of id to text, or rows with "
                 f"a column `text`"
             )
-        yield given_id, text
+        yield text
 
 
-def _id_and_text(item: Any) -> tuple[str | None, Any]:
-    if isinstance(item, tuple):
-        return item if len(item) == 2 else (None, None)
+def _text_of(item: Any) -> Any:
     if isinstance(item, Mapping):
-        given_id = next((str(item[name]) for name in _ID_COLUMNS if name in item), None)
         text = item.get("text", next(iter(item.values())) if len(item) == 1 else None)
-        return given_id, Passage("", text, item.get("title") or "").content if isinstance(text, str) else None
-    return getattr(item, "doc_id", None), getattr(item, "content", None)
-
-
-class TextCorpusRetriever:
-    """Wraps a retriever that finds the caller's ids, so that it returns ids of a `TextCorpus`."""
-
-    def __init__(self, retriever: Any, corpus: TextCorpus) -> None:
-        self._retriever, self._corpus = retriever, corpus
-        if isinstance(retriever, ScoringRetriever):
-            self.score = self._score
-
-    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
-        """Return the best `depth` passages of each text; a hit that the corpus lacks has the id None."""
-        found = self._retriever.search(texts, depth)
-        return [Hits(tuple(map(self._corpus.find_given, ids)), tuple(scores)) for ids, scores in found]  # type: ignore[arg-type]
-
-    def _score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        given_ids = [[self._corpus.given_id_of(doc_id) for doc_id in of_text] for of_text in doc_ids]
-        scores = self._retriever.score(texts, [[name for name in names if name is not None] for names in given_ids])
-        remaining = [iter(of_text) for of_text in scores]
-        return [
-            [math.nan if name is None else next(of_text) for name in names]
-            for names, of_text in zip(given_ids, remaining, strict=True)
-        ]
+        return Passage("", text, item.get("title") or "").content if isinstance(text, str) else None
+    return item if isinstance(item, str) else getattr(item, "content", None)

@@ -19,7 +19,7 @@ from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.miners.chain import PassageLookup, add_dropped
+from drkit.miners.chain import add_dropped, is_known
 from drkit.miners.specs import (
     Bm25Config,
     DenseConfig,
@@ -181,7 +181,7 @@ class GivenMiner:
     def __init__(self, config: GivenConfig, context: BuildContext | None = None) -> None:
         self.config = config
         self._given = context.negatives if context is not None else None
-        self._passages: PassageLookup | None = None
+        self._corpus: Corpus | None = None
 
     @property
     def depth(self) -> int:
@@ -194,15 +194,15 @@ class GivenMiner:
             raise DrkitError(
                 "the collection comes without negatives for these queries; use another source, such as bm25 or dense"
             )
-        self._passages = PassageLookup(corpus)
+        self._corpus = corpus
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request. Raises DrkitError before `index`."""
-        if self._passages is None or self._given is None:
+        if self._corpus is None or self._given is None:
             raise _not_indexed("given")
         for request in requests:
             given = list(self._given.get(request.query_id, ()))
-            known = [doc_id for doc_id, found in zip(given, self._passages.contains(given), strict=True) if found]
+            known = [doc_id for doc_id, found in zip(given, is_known(self._corpus, given), strict=True) if found]
             negatives = pick_negatives(request, (known, [0.0] * len(known)), depth)
             yield add_dropped(negatives, "unknown-id", len(given) - len(known))
 
@@ -220,7 +220,7 @@ class RunFileMiner:
         self.config = config
         self._rankings: Rankings | None = None
         self._rows: dict[str, int] = {}
-        self._passages: PassageLookup | None = None
+        self._corpus: Corpus | None = None
 
     @property
     def depth(self) -> int:
@@ -229,23 +229,23 @@ class RunFileMiner:
 
     def index(self, corpus: Corpus) -> None:
         """Read the file. Raises DrkitError with file and line if it is not a run file."""
-        self._rankings, self._passages = read_run(local_path(self.config.path)).ordered(), PassageLookup(corpus)
+        self._rankings, self._corpus = read_run(local_path(self.config.path)).ordered(), corpus
         self._rows = {query_id: row for row, query_id in enumerate(self._rankings.query_ids)}
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
-        if self._rankings is None or self._passages is None:
+        if self._rankings is None or self._corpus is None:
             raise _not_indexed("run-file")
         for request in requests:
-            yield self._answer(request, self._rankings, self._passages, depth)
+            yield self._answer(request, self._rankings, self._corpus, depth)
 
-    def _answer(self, request: MiningRequest, rankings: Rankings, passages: PassageLookup, depth: int) -> Mined:
+    def _answer(self, request: MiningRequest, rankings: Rankings, corpus: Corpus, depth: int) -> Mined:
         row = self._rows.get(request.query_id)
         if row is None:
             return Mined(request.query_id, (), (), dropped={"query-not-in-run": 1})
         ranking = dict(rankings.pairs(row))
-        known = passages.contains(list(ranking))
-        hits = {doc_id: score for (doc_id, score), is_known in zip(ranking.items(), known, strict=True) if is_known}
+        known = is_known(corpus, list(ranking))
+        hits = {doc_id: score for (doc_id, score), found in zip(ranking.items(), known, strict=True) if found}
         positives = {doc_id: ranking[doc_id] for doc_id in sorted(request.positives) if doc_id in ranking}
         negatives = pick_negatives(request, (tuple(hits), tuple(hits.values())), depth, positive_scores=positives)
         return add_dropped(negatives, "unknown-id", len(ranking) - len(hits))

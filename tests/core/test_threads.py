@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 from drkit.core import processes
-from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores, use_available_cores
-from drkit_cli.main import cli
+from drkit.core.processes import available_cores, configured_threads, use_available_cores
 
 
 @pytest.fixture
@@ -81,36 +79,3 @@ def test_threads_do_not_sleep_at_once_and_no_torch_is_imported():
 def test_configured_threads(eight, monkeypatch, given, count):
     monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
     assert configured_threads({"OMP_NUM_THREADS": given} if given else {}) == count
-
-
-def test_free_cores_are_between_none_and_all():
-    assert 0 <= free_cores(0.05) <= available_cores()
-
-
-def test_own_work_does_not_count_as_that_of_others(eight, monkeypatch):
-    from collections import namedtuple
-
-    import psutil
-
-    times = namedtuple("Times", ["user", "system"])
-    spent = iter([times(0.0, 0.0), times(0.2, 0.0)])
-    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
-    monkeypatch.setattr(psutil.Process, "cpu_times", lambda _: next(spent))
-    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: [100.0] * 3 + [0.0] * 5)
-    assert free_cores(0.2) == pytest.approx(6.0), "two cores are busy with others, one with this process"
-
-
-def test_only_a_busy_machine_is_worth_a_note(eight, monkeypatch):
-    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
-    assert busy_note(8, 4.0) == ""
-    assert busy_note(8, 1.24).startswith(
-        "8 threads configured, but other programs leave only about 1.2 of 8 cores free"
-    )
-    assert busy_note(1, 0.2).startswith("1 thread configured")
-
-
-def test_the_plan_says_so(monkeypatch):
-    monkeypatch.setattr(processes, "free_cores", lambda: 0.3)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    done = CliRunner().invoke(cli, ["compose", "--dry-run", "--quick"])
-    assert "2 threads configured, but other programs leave only" in " ".join(done.output.split())

@@ -52,6 +52,10 @@ class ListCorpus:
     def get_many(self, doc_ids):
         return [self.passages[d] for d in doc_ids]
 
+    def find(self, doc_ids):
+        indices = {doc_id: index for index, doc_id in enumerate(self.passages)}
+        return [indices.get(doc_id, -1) for doc_id in doc_ids]
+
 
 class InOrder:
     """A retriever that finds d0, d1, .. for every query."""

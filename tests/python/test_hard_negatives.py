@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drkit.core.types import Passage
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners import HardNegatives
 from drkit.miners.chain import keep_candidates
-from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search.rankings import Hits
+from drkit.search import TextEncoder
 
 
 def answers(pairs):
@@ -25,17 +21,11 @@ def answers(pairs):
     return known
 
 
-@pytest.fixture(params=["SentenceTransformer", "folder", "retriever", "bm25"])
-def source(request, model, folder, pairs):
+@pytest.fixture(params=["SentenceTransformer", "folder", "bm25"])
+def source(request, model, folder):
     if request.param == "SentenceTransformer":
         return model
-    if request.param == "folder":
-        return folder
-    if request.param == "bm25":
-        return "bm25"
-    encoder, texts = TextEncoder.load(folder), [positive for _, positive in pairs]
-    # two ids for some of the texts
-    return Retriever(encoder, FlatIndex.build(encoder.encode_passages(texts), [f"d {i}" for i in range(len(texts))]))
+    return folder if request.param == "folder" else "bm25"
 
 
 def test_any_source_gives_tuples_without_an_answer(source, pairs):
@@ -150,24 +140,6 @@ def test_a_teachers_scores_are_labels(pairs, judge, monkeypatch):
     assert filtered.counts["dropped"]["cross-encoder"] > 0
 
 
-class Broken:
-    """A retriever of missing hits and unknown ids; it scores nothing."""
-
-    def search(self, texts, depth):
-        return [Hits(("d 1", "nowhere", "", "d 2", "d 2"), (3.0, 2.0, math.inf, 1.0, 0.5)) for _ in texts]
-
-
-def test_any_retriever_and_what_it_gets_wrong():
-    corpus = [Passage("d 1", "one"), Passage("d 2", "two"), Passage("d 3", "one")]
-    hard = HardNegatives(Broken(), ["margin"])
-    data = hard.triplets([("a", "three")], corpus=corpus)
-    assert data["negative"][:] == ["one", "two"]
-    assert hard.counts["dropped"] == {"missing": 2, "repeated": 1}
-    assert hard.counts["queries_with_unscored_positives"] == 1
-    retriever = Bm25Retriever().index(corpus)
-    assert HardNegatives(retriever).triplets([("one two", "one")], corpus=corpus)["negative"][:] == ["two"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "data", "said"),
     [
@@ -180,7 +152,6 @@ def test_any_retriever_and_what_it_gets_wrong():
         (("bm25",), ["ab"], "row 1 of the data must be a pair of texts, got 'ab'"),
         (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data must be a pair"),
         (("bm25",), [("one two", "three four")], "none of the 1 pairs has 5 negatives"),
-        ((Broken(),), [("a", "b")], "give it as {id: text}"),
     ],
 )
 def test_invalid_sources_filters_and_data_are_reported(arguments, data, said):
