@@ -1,5 +1,6 @@
 """What an error must say, whatever its wording: the file with its line, the setting, and the values that it names."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -24,3 +25,8 @@ def unknown(kind, name, *known):
         yield caught
     assert (caught.value.kind, caught.value.name) == (kind, name), str(caught.value)
     assert {*known} <= {*caught.value.known}, str(caught.value)
+
+
+def says(text, *named):
+    """Return whether a text has these names and values in this order, however its lines break."""
+    return re.search(".*".join(map(re.escape, named)), " ".join(text.split())) is not None

@@ -68,5 +68,5 @@ def test_processes_share_every_batch_of_the_schedule():
 def test_more_processes_than_examples_are_refused():
     schedule = Schedule(lengths=np.full(2, 9, np.int32), batch_size=8, batches=3, seed=1)
     assert [len(batch) for batch in schedule.share(1, 2)] == [1, 1, 1]
-    with pytest.raises(DrkitError, match="2 training examples for 3 processes"):
+    with pytest.raises(DrkitError, match=r"2 .*examples .*3 processes"):
         schedule.share(2, 3)

@@ -17,7 +17,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.evaluate.tuning import tune_weight
 from drkit.search import Bm25Retriever, TextEncoder, align, convex, read_run
-from tests.refusals import unknown
+from tests.refusals import says, unknown
 from tests.runs.test_probes import Topics, tokenizer
 
 LUCENE = ((1.2, 0.75),)
@@ -136,7 +136,7 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
     for note, system in zip(own, ("BM25", "e"), strict=True):
         assert note.startswith(f"one, {system}: 1 hits have the id of their query")
         assert said in note
-    assert weight == "one: hybrid has weight 0.5 for e, the default: one has no other dev queries to tune it on"
+    assert says(weight, "one: ", "hybrid", "0.5 for e", "default", "dev queries")
 
 
 def test_the_encoder_of_a_run_is_fused_with_the_weight_of_its_run(folder, encoder, tmp_path):
@@ -147,17 +147,17 @@ def test_the_encoder_of_a_run_is_fused_with_the_weight_of_its_run(folder, encode
     (run / "hybrid" / "weight.json").write_text('{"weight": 0.9, "depth": 1000}')
     named = NamedCollection(f"beir:{folder / 'one'}")
     found = {}
-    for given, reason in ((run / "encoder", "0.9 for R, that of its run:"), (encoder, "0.5 for e, the default:")):
+    for given, reason in ((run / "encoder", "0.9 for R"), (encoder, "0.5 for e")):
         progress, output = RecordedProgress(), tmp_path / given.name
         scores = dict(evaluate_encoder(str(given), named, output, bm25=LUCENE, progress=progress))
-        assert f"one: hybrid has weight {reason}" in progress.notes[-1]
+        assert says(progress.notes[-1], "one: ", "hybrid", reason)
         found[given] = scores["hybrid"].mean("nDCG@10")
     words, vectors = (read_run(one) for one in sorted((tmp_path / "e").glob("*.trec"), key=is_dense))
     fused = evaluate(convex(align(words, vectors), 0.9, 1000), [*Topics().judgements("test")], ["nDCG@10"])
     assert found[run / "encoder"] == pytest.approx(fused.mean("nDCG@10")) != found[encoder]
     for damaged in ("{}", "[]", '{"weight": "much", "depth": 1}', "{"):
         (run / "hybrid" / "weight.json").write_text(damaged)
-        with pytest.raises(DrkitError, match=r"missing or invalid .*weight\.json"):
+        with pytest.raises(DrkitError, match=r"/R .*/hybrid/weight\.json.*evaluation\.bm25 .*evaluation\.hybrid"):
             evaluate_encoder(str(run / "encoder"), named, tmp_path / "out", bm25=LUCENE)
 
 
@@ -206,7 +206,7 @@ def test_the_best_k1_and_b_on_dev_queries_rank_the_others(tmp_path):
     assert means[2] == 1.0 > max(means[:2]), "otherwise this test is too weak"
     said = RecordedProgress()
     without = evaluate_beir(None, data, tmp_path / "none", measures=("RR@10",), bm25=tried, progress=said)
-    assert "both: BM25: k1 1.2, b 0.75, the first given: no other dev queries choose among them" in said.notes
+    assert any(says(note, "both: BM25: k1 1.2, b 0.75", "dev queries") for note in said.notes)
     assert without.means == evaluate_beir(None, data, tmp_path / "one", measures=("RR@10",), bm25=LUCENE).means
     with_dev(data, judged)
     wanted = evaluate(ranked(retrievers[2], "test"), list(topics.judgements("test")), ["RR@10"]).mean("RR@10")
@@ -214,24 +214,21 @@ def test_the_best_k1_and_b_on_dev_queries_rank_the_others(tmp_path):
         progress = RecordedProgress()
         found = evaluate_beir(None, data, tmp_path / "out", measures=("RR@10",), bm25=tried, progress=progress)
         assert found.means["both"]["BM25"]["RR@10"] == pytest.approx(wanted, abs=1e-6)
-        assert progress.notes[0] == (
-            f"both: BM25: k1 3, b 1, the best of 3 on {len(judged)} dev queries "
-            f"(RR@10 1.000; {means[0]:.3f} with k1 1.2, b 0.75)"
-        )
+        best, given = f"{len(judged)} dev queries (RR@10 1.000;", f"{means[0]:.3f} with k1 1.2, b 0.75)"
+        assert says(progress.notes[0], "both: BM25: k1 3, b 1", best, given)
     assert progress.begun == []
     (kept,) = (tmp_path / "out").glob("*.json")
     for broken in ("[]", "{}", '{"means": {}, "k1": "a"}', "nothing"):
         kept.write_text(broken)
-        with pytest.raises(DrkitError, match=r"\.json .*delete it and its .trec file"):
+        with pytest.raises(DrkitError, match=r"/both-.*\.json .*\.trec "):
             evaluate_beir(None, data, tmp_path / "out", measures=("RR@10",), bm25=tried)
     # Dev queries that are evaluated choose nothing.
     named, seen = NamedCollection(f"beir:{data}"), RecordedProgress()
     options = {"split": "dev", "measures": ("RR@10",), "progress": seen}
     ((_, scores),) = evaluate_encoder(None, named, tmp_path / "out", bm25=tried, **options)
     assert scores.mean("RR@10") == pytest.approx(means[0], abs=1e-6)
-    assert [note for note in seen.notes if "BM25" in note] == [
-        "both: BM25: k1 1.2, b 0.75, the first given: no other dev queries choose among them"
-    ]
+    (note,) = [note for note in seen.notes if "BM25" in note]
+    assert says(note, "both: BM25: k1 1.2, b 0.75", "dev queries")
 
 
 def test_the_fusion_is_tuned_on_dev_queries_where_there_are_some(encoder, tmp_path, monkeypatch):
@@ -282,10 +279,7 @@ def test_judgements_of_unknown_passages_are_not_counted_and_other_splits_are_not
     progress = RecordedProgress()
     assert evaluate_beir(None, data, tmp_path / "out", bm25=LUCENE, progress=progress).means == whole.means
     assert progress.begun == [], "the passages and the queries are the same"
-    assert progress.notes[0] == (
-        "whole: 2 judgements of passages that it lacks are not counted, as in a run with "
-        "collection.unknown_judgements=drop"
-    )
+    assert says(progress.notes[0], "whole: 2 judgements", "passages", "collection.unknown_judgements=drop")
 
 
 def test_an_encoder_is_named_after_its_folder_or_its_run(encoder, tmp_path):
@@ -326,10 +320,13 @@ def test_a_data_set_that_was_cut_off_is_gone_on_with(folder, encoder, tmp_path, 
 
 
 def test_what_cannot_be_evaluated_is_told(folder, tmp_path):
-    for given, said in ((tmp_path / "none", "folder not found"), (folder / "notes", "contains no data set")):
+    for given, said in (
+        (tmp_path / "none", "not found: .*/none;"),
+        (folder / "notes", r"/notes .*corpus\.jsonl, queries\.jsonl .*qrels/test\.tsv"),
+    ):
         with pytest.raises(DrkitError, match=said):
             evaluate_beir(None, given, tmp_path, bm25=LUCENE)
-    with pytest.raises(DrkitError, match="nothing to evaluate"):
+    with pytest.raises(DrkitError, match=r"encoder, bm25"):
         evaluate_beir(None, folder, tmp_path)
     with pytest.raises(DrkitError, match="unknown measure"):
         evaluate_beir(None, folder, tmp_path, bm25=LUCENE, measures=("mrr",))
@@ -344,15 +341,15 @@ def test_any_function_of_texts_is_evaluated_as_an_encoder_is(folder, encoder, tm
     assert found == expected, name
     same = module.evaluate_encoder(opened.encode_passages, BeirCollection(BeirConfig(path=str(folder / "one"))), **how)
     assert same == expected
-    with pytest.raises(DrkitError, match="no 'dev' queries"):
+    with pytest.raises(DrkitError, match=r"'dev'"):
         module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", split="dev")
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "a.md").write_text("")
     empty = DocumentsCollection(DocumentsConfig(path=str(tmp_path / "documents")))
-    with pytest.raises(DrkitError, match="has only texts, no 'test' queries"):
+    with pytest.raises(DrkitError, match=r"documents:documents .*'test' queries"):
         module.evaluate_encoder(opened.encode_passages, empty)
     one_less = {"encode_queries": lambda texts: opened.encode_queries(texts)[1:]}
-    with pytest.raises(DrkitError, match="every query needs one"):
+    with pytest.raises(DrkitError, match=r"19 vectors .*20 queries"):
         module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", **one_less)
     with pytest.raises(DrkitError, match="not finite"):
         module.evaluate_encoder(lambda texts: [[float("nan")]] * len(texts), f"beir:{folder / 'one'}")

@@ -87,5 +87,5 @@ def test_one_value_of_each_needs_no_queries(tmp_path):
 
 
 def test_variants_of_nothing_are_refused():
-    with pytest.raises(DrkitError, match="BM25 has no words to index"):
+    with pytest.raises(DrkitError, match=r"BM25 .*words"):
         next(Bm25Retriever.variants([], [(1.2, 0.75)]))

@@ -150,15 +150,15 @@ def test_evaluation_needs_no_gradient():
 @pytest.mark.parametrize(
     ("features", "labels", "said"),
     [
-        (columns(1), None, "at least 2 columns of texts .*got 1"),
-        ([*columns(1, rows=3), *columns(1, rows=4)], None, "same number of rows.*3, 4"),
+        (columns(1), None, "at least 2 columns .*got 1"),
+        ([*columns(1, rows=3), *columns(1, rows=4)], None, "columns .*rows.*3, 4$"),
         (columns(3), torch.zeros(10), "teacher"),
     ],
 )
 def test_what_does_not_fit_is_told(features, labels, said):
     with pytest.raises(DrkitError, match=said):
         CachedGradients(Bag(), ContrastiveLoss(CONTRASTIVE))(features, labels)
-    with pytest.raises(DrkitError, match="chunk must be at least 1, got 0"):
+    with pytest.raises(DrkitError, match=r"chunk .*1, got 0"):
         CachedGradients(Bag(), ContrastiveLoss(CONTRASTIVE), chunk=0)
 
 

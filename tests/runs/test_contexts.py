@@ -16,6 +16,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from tests.data.seq2seq import write_t5
+from tests.refusals import says
 
 PARTS = installed()
 NAMES = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "John", "Frances"]
@@ -96,7 +97,7 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
         assert metrics["documents"] == 41
         assert metrics["empty"] == 1
         assert metrics["alone"] > 0
-        assert any("have only one sentence" in note for note in said)
+        assert any(says(note, "one sentence") for note in said)
         inputs = {name: tmp_path / "run" / name for name in done}
         assert len(open_texts(inputs)) == metrics["spans"] > 41
         assert (tmp_path / "run/signal-importance").exists() == ("signal-importance" in done)
@@ -125,9 +126,9 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
         "extractive": 39,
         "surplus": 1,
     }
-    assert any("1 queries skipped: their passage id is unknown" in note for note in said)
-    assert any("39 of 41 texts have no query; their most important spans are used instead" in note for note in said)
-    assert any("beyond the first 1 of their text" in note for note in said)
+    assert any(says(note, "1 queries", "passage id") for note in said)
+    assert any(says(note, "39 of 41 texts", "spans") for note in said)
+    assert any(says(note, "first 1 ") for note in said)
     path.write_text("d1\tsomething else entirely\nd2\twhat broke\n")
     again, _ = run(texts, tmp_path / "run", f"queries=file:{path}", "candidates=1")
     assert again["queries"].content() != done["queries"].content()
@@ -145,13 +146,11 @@ def test_a_documents_queries_serve_all_its_spans(texts, tmp_path):
 
 
 def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
-    with pytest.raises(
-        DrkitError, match=r"the file of queries .*absent.tsv, which a context names, does not exist @ pretrain"
-    ):
+    with pytest.raises(DrkitError, match=r"absent\.tsv.* context .*@ pretrain$"):
         run(texts, tmp_path / "run", f"queries=file:{tmp_path / 'absent.tsv'}")
     path = tmp_path / "queries.tsv"
     path.write_text("p7\twhat\n")
-    with pytest.raises(DrkitError, match="none of the 1 given queries"):
+    with pytest.raises(DrkitError, match=r"1 given queries .*'p7'.*'d0'"):
         run(texts, tmp_path / "run", f"queries=file:{path}")
     path.write_text("d1\twhat\nd2\n")
     with pytest.raises(DrkitError, match=r"queries.tsv:2: expected 2 cells"):

@@ -17,6 +17,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.checkpoints import load_encoder
+from tests.refusals import says
 
 PARTS = installed()
 SMALL = (
@@ -76,7 +77,7 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
         decoder="enhanced",
         encoder=str(first),
     )
-    assert "continuing with the decoder 'main' (enhanced) of the checkpoint" in said
+    assert any(says(line, "decoder 'main' (enhanced)", "checkpoint") for line in said)
     assert recipe.encoder.pooling == "mean", "the first run's own, not that of an encoder from elsewhere"
     assert recipe.pretrain.decoders["main"].decoder.config.targets == 0.125, "the small scale's schedule"
     for name in ("model.safetensors", "decoder-main.safetensors"):
@@ -92,7 +93,7 @@ def test_a_sentence_encoders_new_head_starts_from_the_words_frequencies(texts, t
     run = tmp_path / "second"
     exported = str(tmp_path / "first" / "encoder")
     _, said = go(texts, run, "pretrain.learning_rate=1e-30", masker="uniform", decoder="enhanced", encoder=exported)
-    assert "the language-model head is untrained: its bias starts from the words' frequencies" in said
+    assert any(says(line, "language-model head", "bias") for line in said)
     bias, vocab_size = lm_bias(run)
     expected = log_frequencies(TokenStore.open(run / "tokens"), vocab_size=vocab_size)
     torch.testing.assert_close(bias, torch.from_numpy(expected))
@@ -112,9 +113,7 @@ def lm_bias(run):
 
 def test_another_decoder_starts_anew_and_that_is_said(texts, first, tmp_path):
     _, said = go(texts, tmp_path / "second", masker="uniform", decoder="mlm", encoder=str(first))
-    assert any(
-        "the checkpoint's decoder 'main' is 'enhanced'" in line and "starts from scratch" in line for line in said
-    )
+    assert any("the checkpoint's decoder 'main' is 'enhanced'" in line and "from scratch" in line for line in said)
 
 
 def test_going_on_twice_keeps_the_small_scale(texts, first, tmp_path):
@@ -131,7 +130,7 @@ def test_the_exported_encoder_holds_no_head_and_no_decoder(first):
 
 def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
     (tmp_path / "recipe.toml").write_text((first / "recipe.toml").read_text())
-    with pytest.raises(DrkitError, match="has not finished its pre-training: finish it with"):
+    with pytest.raises(DrkitError, match=r"pre-training.*`drkit run .*recipe\.toml`.*--encoder"):
         compose(ComposeRequest(encoder=str(tmp_path)), PARTS)
 
 
@@ -160,10 +159,10 @@ def test_a_decoder_whose_weights_are_damaged_does_not_start_anew(texts, first, t
     change(weights)
     path.unlink()  # the copy may be a link
     save_file(weights, path, metadata=about)
-    with pytest.raises(DrkitError, match=r"do not fit the decoder 'main' of these settings \(.*restore the file"):
+    with pytest.raises(DrkitError, match=r"decoder-main\.safetensors .* decoder 'main' .*\(layer\."):
         go(texts, tmp_path / "second", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))
     save_file(weights, path)
-    with pytest.raises(DrkitError, match=r"cannot read the weights in .*decoder-main.safetensors"):
+    with pytest.raises(DrkitError, match=r"/third/initial/decoder-main\.safetensors': 'part'"):
         go(texts, tmp_path / "third", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))
 
 

@@ -130,16 +130,20 @@ def go(stages, run, recipe=RECIPE, progress=None, **options):
     return execute(stages, run, recipe, registry=PARTS.registry, progress=progress or Silent(), **options)
 
 
+# How `survey` begins: a stage runs again for a reason, or goes on from a step.
+AGAIN, RESUMED = "again because ", "resumed from step "
+
+
 def reasons(stages, run):
-    """Why stages were begun, by name; those that were kept are missing."""
+    """What changed for the stages that were begun, by name; those that were kept are missing."""
     progress = Begun()
     go(stages, run, progress=progress)
-    return progress.reasons
+    return {name: reason.removeprefix(AGAIN) for name, reason in progress.reasons.items()}
 
 
 def found(stages, run, **options):
     """What `survey` says of every stage."""
-    return {one.stage.name: one.summary for one in survey(stages, run, **options)}
+    return {one.stage.name: one.summary.removeprefix(AGAIN) for one in survey(stages, run, **options)}
 
 
 @pytest.mark.parametrize("spec", declared_stages(), ids=lambda spec: spec.name)
@@ -209,9 +213,9 @@ def test_a_pruned_stage_stays_finished_until_a_stage_reads_its_files(tmp_path):
     d = Stage("d", WRITE, Toy(4), "reads c alone", of(StageOutput("c")))
     assert reasons((*line(), d), run) == {"d": ""}, "nothing that was pruned is read"
     why = {
-        "a": "again because its files were pruned, and b reads them",
-        "b": "again because its files were pruned, and c reads them",
-        "c": "again because value: 3 -> 30",
+        "a": "its files were pruned, and b reads them",
+        "b": "its files were pruned, and c reads them",
+        "c": "value: 3 -> 30",
     }
     surveyed = found((*line(c=30), d), run)
     assert {name: surveyed[name] for name in why} == why
@@ -236,9 +240,9 @@ def test_a_pruned_stage_that_comes_out_different_is_said_and_what_follows_runs_a
     go((drifting, *line()[1:]), run)
     pruned(run / "a")
     (run / "b/out.txt").unlink()
-    with pytest.raises(DrkitError, match=r"a was made again because .* not the same as before.*drkit run"):
+    with pytest.raises(DrkitError, match=r"^a .*`drkit status .*`drkit run"):
         go((drifting, *line()[1:]), run)
-    assert reasons((drifting, *line()[1:]), run) == {"b": "again because a changed", "c": "again because b changed"}
+    assert reasons((drifting, *line()[1:]), run) == {"b": "a changed", "c": "b changed"}
     assert (run / "c/out.txt").read_text() == "new+2+3"
 
 
@@ -254,7 +258,7 @@ def test_a_failed_stage_leaves_no_folder_and_keeps_the_others(tmp_path):
 
 def test_a_full_disk_is_told_in_words(tmp_path):
     full = Stage("a", FAIL, Failing(OSError(errno.ENOSPC, "No space left on device")), "fails")
-    with pytest.raises(DrkitError, match=r"disk is full .* in stage a.*drkit run"):
+    with pytest.raises(DrkitError, match=r"full .* stage a;.*`drkit run"):
         go((full,), tmp_path / "run")
 
 
@@ -313,7 +317,7 @@ def test_a_recipe_edited_in_place_is_another_recipe(tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(DrkitError, match="not empty and not a run"):
+    with pytest.raises(DrkitError, match=r"no recipe\.toml\).*--run-dir"):
         go(chain(), tmp_path)
 
 
@@ -335,7 +339,7 @@ def test_a_kill_leaves_nothing_half_done_and_frees_the_run(tmp_path):
     deadline = time.monotonic() + 30
     while not half.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    with pytest.raises(DrkitError, match="another process is working"):
+    with pytest.raises(DrkitError, match=r"another process .*/run;.*--run-dir"):
         go(chain(), run)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
@@ -382,7 +386,7 @@ def test_a_run_of_an_older_layout_is_refused_in_one_line(tmp_path):
     old = {key: before[key] for key in ("stage", "fingerprint", "settings", "inputs", "files", "metrics", "versions")}
     (run / "a/manifest.json").write_text(json.dumps({**old, "content": "abc"}))
     for attempt in (lambda: go(chain(), run), lambda: list(survey(chain(), run)), lambda: read_manifest(run / "a")):
-        with pytest.raises(DrkitError, match=r"made by another version of drkit.*--run-dir") as error:
+        with pytest.raises(DrkitError, match=r"another version .*--run-dir.*--encoder") as error:
             attempt()
         assert "\n" not in str(error.value)
     assert CALLS == []
@@ -399,9 +403,9 @@ def test_a_damaged_file_is_named_and_its_stage_made_again(tmp_path, harm, said):
         (run / "b/out.txt").write_text("")
     else:
         (run / "b/out.txt").unlink()
-    expected = {"a": "kept", "b": f"again because {said}", "c": "again because b may change"}
+    expected = {"a": "kept", "b": said, "c": "b may change"}
     assert found(chain(), run) == expected
-    assert reasons(chain(), run) == {"b": f"again because {said}"}
+    assert reasons(chain(), run) == {"b": said}
     assert (run / "b/out.txt").read_text() == "1+2"
 
 
@@ -411,7 +415,7 @@ def test_a_changed_file_of_the_same_size_is_found_by_its_hash(tmp_path):
     (run / "b/out.txt").write_text("9+9")
     assert found(chain(), run) == {"a": "kept", "b": "kept", "c": "kept"}
     verified = found(chain(), run, verify=True)
-    assert verified == {"a": "kept", "b": "again because out.txt was changed", "c": "again because b may change"}
+    assert verified == {"a": "kept", "b": "out.txt was changed", "c": "b may change"}
 
 
 def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not(tmp_path):
@@ -422,8 +426,8 @@ def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not
     assert reasons(elsewhere, run) == {}
     a, b, c = chain()
     newer = (a, evolve(b, spec=evolve(WRITE, version=2)), c)
-    said = "again because stage: write version 1 -> write version 2"
-    assert found(newer, run) == {"a": "kept", "b": said, "c": "again because b may change"}
+    said = "stage: write version 1 -> write version 2"
+    assert found(newer, run) == {"a": "kept", "b": said, "c": "b may change"}
     assert reasons(newer, run) == {"b": said}
     assert read_manifest(run / "b").stage_version == 2
     assert reasons(newer, run) == {}
@@ -435,7 +439,7 @@ def test_a_changed_setting_is_named_and_an_observing_one_changes_nothing(tmp_pat
     a, b, c = chain()
     assert reasons((a, evolve(b, settings=Toy(2, note="other words")), c), run) == {}
     found = reasons(chain(b=20), run)
-    assert found == {"b": "again because value: 2 -> 20", "c": "again because b changed"}
+    assert found == {"b": "value: 2 -> 20", "c": "b changed"}
 
 
 def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
@@ -452,7 +456,7 @@ def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
     assert (run / "b/out.txt").read_text() == "1+2", "as it was made"
     assert done["b"].inputs == done["b"].origins == {}
     unobserved = (stages(9)[0], evolve(stages(9)[1], inputs={"from/a": StageOutput("a", "out.txt")}))
-    assert reasons(unobserved, run) == {"b": "again because from/a: not set -> a/out.txt"}
+    assert reasons(unobserved, run) == {"b": "from/a: not set -> a/out.txt"}
 
 
 def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(tmp_path):
@@ -468,7 +472,7 @@ def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(
     assert (run / "c/out.txt").read_text() == "one+3"
     (run / "a/out.txt").unlink()  # what makes it again, with another log
     found = reasons(stages("two"), run)
-    assert found == {"a": "again because out.txt is missing", "c": "again because a/log.jsonl changed"}
+    assert found == {"a": "out.txt is missing", "c": "a/log.jsonl changed"}
     assert (run / "c/out.txt").read_text() == "two+3"
 
 
@@ -490,17 +494,17 @@ def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
     run = tmp_path / "run"
     go(stages(1), run)
     assert reasons(stages(2), run) == {
-        "both": "again because value: 1 -> 2",
-        "two": "again because both/two changed",
+        "both": "value: 1 -> 2",
+        "two": "both/two changed",
     }
-    with pytest.raises(DrkitError, match=r"the stage 'two' has no three; its files: one/out.txt, two/out.txt"):
+    with pytest.raises(DrkitError, match=r"'two' .*three; .*one/out\.txt, two/out\.txt"):
         go((stages(2)[0], Stage("x", WRITE, Toy(), "reads", of(StageOutput("both", "three")))), run)
 
 
 def test_a_stage_takes_its_own_settings_and_declared_inputs_alone():
     with pytest.raises(TypeError, match="a: expected Toy, got Failing"):
         Stage("a", WRITE, Failing(RuntimeError()), "wrong settings")
-    with pytest.raises(TypeError, match="a: count-up declares no input 'from/b'"):
+    with pytest.raises(TypeError, match=r"a: count-up .*'from/b'"):
         Stage("a", COUNT_UP, Toy(), "wrong input", of(StageOutput("b")))
 
 
@@ -515,12 +519,12 @@ def test_survey_of_a_half_finished_run(tmp_path):
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             go(stages, run)
-    assert found(stages, run) == {"a": "kept", "n": "resumed from step 2", "z": "to do"}
+    assert found(stages, run) == {"a": "kept", "n": f"{RESUMED}2", "z": "to do"}
     one, two, three = survey(stages, run)
     assert (one.state, two.state, three.state) == (State.KEPT, State.RESUMED, State.TO_DO)
     assert (one.manifest, two.step, three.manifest) == (read_manifest(run / "a"), 2, None)
     changed = (evolve(first, settings=Toy(7)), counting, last)
-    assert found(changed, run) == {"a": "again because value: 1 -> 7", "n": "resumed from step 2", "z": "to do"}
+    assert found(changed, run) == {"a": "value: 1 -> 7", "n": f"{RESUMED}2", "z": "to do"}
     other = (first, evolve(counting, settings=Toy(5)), last)
     assert found(other, run)["n"] == "to do", "what was begun was begun for other settings"
     assert read_manifest(run / "a") is not None
@@ -536,7 +540,7 @@ def test_a_resumed_stage_says_from_which_step(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             go((stage,), run)
     go((stage,), run, progress=progress)
-    assert progress.reasons == {"n": "resumed from step 2"}
+    assert progress.reasons == {"n": f"{RESUMED}2"}
     assert found((stage,), run) == {"n": "kept"}
     assert not (run / "n/checkpoints").exists()
 

@@ -15,7 +15,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import Scores, paired_t_test
 from drkit.experiments import Cell, Sweep
 from drkit.recipe.toml import write_recipe
-from tests.refusals import unknown
+from tests.refusals import says, unknown
 
 TINY = {
     **{"encoder.vocab_size": 100, "encoder.layers": 1, "encoder.hidden": 16, "encoder.heads": 2},
@@ -125,23 +125,26 @@ def test_a_heat_map_has_the_first_axis_in_rows_and_the_others_in_columns(tmp_pat
 
 
 def test_what_cannot_be_is_refused_before_a_run(beir, tmp_path):
-    with pytest.raises(ProblemsError, match="no setting named 'max_stebs'"):
+    with pytest.raises(ProblemsError, match=r"'max_stebs'.*'max_steps'.*@ pretrain"):
         drkit.compose(collection=beir, **{"pretrain.max_stebs": 1})
-    with pytest.raises(DrkitError, match="a sweep needs a choice with a list of values"):
+    with pytest.raises(DrkitError, match=r"masker=\['uniform', 'pmi'\].*seed"):
         drkit.sweep(masker="pmi", folder=tmp_path)
-    with pytest.raises(DrkitError, match="did you mean 'pmi'"):
+    with pytest.raises(DrkitError, match=r"'pmii'.*'pmi'"):
         drkit.sweep(masker=["uniform", "pmii"], collection=beir, folder=tmp_path)
     axis = {"masker": ["uniform", "pmi"], "folder": tmp_path / "runs"}
     for wrong, said in (
-        ({"seed": 3}, "has its seeds in `seeds`"),
-        ({"seeds": (1, 1)}, "two runs of the sweep have the same name"),
-        ({"masker": ["pmi", "pmi"]}, "two runs of the sweep have the same name"),
-        ({"collection": f"jsonl:{beir.partition(':')[2]}/corpus.jsonl", "pipeline": None}, "a sweep cannot compare"),
+        ({"seed": 3}, r"`seeds` \(--seeds 1,2,3\).*'seed'"),
+        ({"seeds": (1, 1)}, "two runs .*same name"),
+        ({"masker": ["pmi", "pmi"]}, "two runs .*same name"),
+        (
+            {"collection": f"jsonl:{beir.partition(':')[2]}/corpus.jsonl", "pipeline": None},
+            "uniform-42: .*'test'",
+        ),
     ):
         with pytest.raises(DrkitError, match=said):
             drkit.sweep(**{"paper": "retromae", "pipeline": "dpr", "collection": beir, **TINY, **axis, **wrong})
     recipe = drkit.compose(paper="retromae", pipeline="dpr", collection=beir, **TINY)
-    with pytest.raises(DrkitError, match="not a run"):
+    with pytest.raises(DrkitError, match=r"--reuse .*: .*recipe\.toml"):
         drkit.run(recipe, tmp_path / "run", reuse=[tmp_path])
     assert not list(tmp_path.iterdir())
 
@@ -160,10 +163,10 @@ def test_the_command_prints_the_table_of_the_same_runs(beir, tmp_path, run_drkit
     assert code == 0, err
     rows = json.loads(out)["rows"]
     assert [f"{row['mean']:.3f}" for row in rows] == [first[2], second[2]]
-    for wrong, said in (("masker", "is not an axis"), ("masker=", "is not an axis")):
+    for wrong, said in (("masker", "'masker'"), ("masker=", "'masker='")):
         code, _, err = run_drkit("sweep", wrong)
         assert code == 2
         assert said in err
     code, _, err = run_drkit("sweep", "masker=pmi", "--seeds", "one")
     assert code == 2
-    assert "expected whole numbers" in err
+    assert says(err, "--seeds", "one")

@@ -17,6 +17,7 @@ from drkit.data import open_collection, read_queries
 from drkit.data.corpus import collection_of
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError, ProblemsError
+from drkit.evaluate.names import system_in_words
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
@@ -27,6 +28,7 @@ from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder, align, convex
 from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5
+from tests.refusals import says
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
 
@@ -125,7 +127,7 @@ def test_queries_of_a_file_and_of_a_model_are_trained_on(beir, tmp_path):
     collection, counts, said = made(recipe, tmp_path / "run")
     given, generated = counts.values()
     assert (given["made"], given["unknown"]) == (2, 1)
-    assert any("1 of unknown passages left out" in line for line in said)
+    assert any(says(line, "1 of unknown passages") for line in said)
     from_model = [
         (text, d) for d, text in read_queries(tmp_path / "run" / "pseudo-queries" / "queries-2.jsonl") if text
     ]
@@ -138,7 +140,7 @@ def test_the_round_trip_of_the_encoder_and_of_either(beir, tmp_path):
     everything, _, _ = made(recipe_of(f"beir:{beir}", *own[:2], "pseudo_queries.round_trip=0"), tmp_path / "all")
     recipe = recipe_of(f"beir:{beir}", *own, "pseudo_queries.found_by=['bm25', 'encoder']")
     either, _, said = made(recipe, tmp_path / "run")
-    assert all("BM25 or the encoder finds the passage of" in line for line in said)
+    assert all(says(line, "BM25", "encoder") for line in said)
     encoder = load_text_encoder(tmp_path / "run" / "initial", settings_from(TextReading, recipe))
     index = FlatIndex.load(tmp_path / "run" / "index-initial")
     finders = [Bm25Retriever().index(everything.corpus), Retriever(encoder, index)]
@@ -173,7 +175,7 @@ def test_nothing_left_to_train_on_is_said(beir, tmp_path):
 
 def test_a_text_too_short_for_any_query_is_said(tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "a lion"}\n')
-    with pytest.raises(DrkitError, match=r"0 queries were made.*longer texts.*@ pseudo_queries\.sources"):
+    with pytest.raises(DrkitError, match=r" 0 queries .*extractive, crops, .*titles.*@ pseudo_queries\.sources"):
         made(recipe_of(f"jsonl:{tmp_path / 'texts.jsonl'}", "pretrain=none"), tmp_path / "run")
 
 
@@ -202,7 +204,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):
 @pytest.mark.parametrize("pipeline", ["two-stage", "three-stage", "ance"])
 def test_a_pipeline_that_was_asked_for_is_never_left_out(pipeline, beir, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "a lion"}\n')
-    for collection, has in ((f"jsonl:{tmp_path / 'texts.jsonl'}", "only texts"), (f"beir:{beir}", "only test queries")):
+    for collection, has in ((f"jsonl:{tmp_path / 'texts.jsonl'}", "only texts"), (f"beir:{beir}", "test queries")):
         request = ComposeRequest(pipeline=pipeline, collection=collection)
         with pytest.raises(DrkitError, match=f"{pipeline}.*{has}: --pipeline texts"):
             plan(compose(request, PARTS), PARTS.registry)
@@ -238,7 +240,7 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
         *("compose", "--pipeline", "texts", "--collection", f"jsonl:{beir / 'corpus.jsonl'}", *settings),
         *("--run-dir", run),
     )
-    assert "BM25 finds the passage of" in done.stdout + done.stderr
+    assert says(done.stdout + done.stderr, "BM25", "passage")
     assert str(run / "encoder") in done.stdout
     assert open_collection(run / "collection").splits() == ()
     assert not (run / "labels-only").exists(), "nothing would compare it"
@@ -253,7 +255,7 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
         (name, pytest.approx(score)) for name, score in expected
     ]
     measured = drkit("evaluate", "--encoder", run, "--collection", f"beir:{beir}", "--bm25", "-o", tmp_path / "ranked")
-    assert "hybrid has weight 0.3 for run, that of its run" in " ".join(measured.stderr.split())
+    assert says(measured.stderr, "hybrid", "0.3 for run")
 
 
 def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
@@ -278,8 +280,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
         run = tmp_path / own[0] if own else tmp_path / "texts"
         done = drkit("compose", *given, *collection, "--run-dir", run)
         said = " ".join((done.stdout + done.stderr).split())
-        assert "exported: the encoder as it is; no dev queries show" in said
-        assert "; --set finetune=none leaves the training out" in said
+        assert says(said, "exported: ", "dev queries", "--set finetune=none")
         assert TextEncoder.load(run / "encoder").identity()["weights"] == TextEncoder.load(made).identity()["weights"]
         assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
     assert json.loads((run / "hybrid" / "weight.json").read_text())["retriever"] == "as-it-is"
@@ -378,7 +379,7 @@ def test_an_existing_encoder_is_compared_with_what_it_was(beir, tmp_path):
     systems = [row["system"] for row in rows]
     assert systems[:2] == ["bm25", "as-it-is"]
     assert systems[-3:] == ["retriever-1", "retriever-2", "hybrid"]
-    assert "the encoder as it is" in done.stdout
+    assert system_in_words("as-it-is") in done.stdout
 
 
 def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp_path):

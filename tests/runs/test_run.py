@@ -21,6 +21,7 @@ from drkit.evaluate.systems import verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
+from tests.refusals import says
 from tests.runs.conftest import TINY, command, drkit, tiny
 from tests.warm import warm_process
 
@@ -95,7 +96,7 @@ def test_texts_that_are_cut_are_counted_wherever_a_run_is_looked_at(tiny_run):
         cut = sum(len(tokenizer(text, verbose=False)["input_ids"]) > limit for text in texts)
         line = f"{cut:,} of {len(texts):,} {what} were truncated to {limit} tokens; --set encoder.{setting}="
         assert [line in " ".join(text.split()) for text in shown] == [bool(cut)] * 3, what
-    assert "passages were truncated to 48 tokens" in out
+    assert says(out, "passages", "48 tokens")
 
 
 def test_no_pickle_and_no_checkpoint_is_left(tiny_run):
@@ -154,14 +155,14 @@ def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
     shown = drkit("search", run, "remove a handler from the logger", "--hybrid", "-k", 3).stdout
     assert all(f"{score:.4f}  {doc_id}" in shown for doc_id, score in best.pairs())
     assert len(hybrid) == len(open_collection(run / "collection").corpus)
-    for arguments, message in (
-        (("search", run / "index", "a", "--hybrid"), "has no hybrid system"),
-        (("search", run, "a", "--hybrid", "--encoder", run), "--hybrid searches with the run's own encoder"),
-        (("search", run, " ", "--hybrid"), "the query is empty"),
+    for arguments, named in (
+        (("search", run / "index", "a", "--hybrid"), ("/index ", "/weight.json")),
+        (("search", run, "a", "--hybrid", "--encoder", run), ("--hybrid", "--encoder")),
+        (("search", run, " ", "--hybrid"), ("query", "empty")),
     ):
         done = drkit(*arguments, check=False)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-        assert message in " ".join(done.stderr.split())
+        assert says(done.stderr, *named)
 
 
 def test_sentence_transformers_and_transformers_give_the_same_vectors(tiny_run):
@@ -226,13 +227,13 @@ def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, t
     assert drkit("status", run).stdout == intact, "the size is the same"
     found = drkit("status", run, "--verify", check=False)
     assert found.returncode == 1
-    assert "again because model.safetensors was changed" in " ".join(found.stdout.split())
+    assert says(found.stdout, "model.safetensors")
     weights.write_bytes(content[:-1])
     cut = " ".join(drkit("status", run).stdout.split())
-    assert f"again because model.safetensors has {len(content) - 1:,} bytes, expected {len(content):,}" in cut
+    assert says(cut, f"model.safetensors has {len(content) - 1:,} bytes", f"{len(content):,}")
     missing = drkit("status", tmp_path / "nothing", check=False)
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
-    assert "is not a run (no recipe.toml)" in missing.stderr
+    assert says(missing.stderr, str(tmp_path / "nothing"), "recipe.toml")
 
 
 def _kill_at_random(arguments, delays):
@@ -330,7 +331,7 @@ def test_texts_alone_are_pretrained_on_and_exported(tmp_path):
         "--run-dir",
         run,
     )
-    assert "has only texts: the run ends with the pre-trained encoder" in done.stderr
+    assert says(done.stderr, "only texts", "pre-trained encoder")
     assert str(run / "encoder") in done.stdout
     assert TextEncoder.load(run / "encoder").encode_queries(["a lion"]).shape == (1, 16)
 
@@ -358,7 +359,7 @@ def test_starting_from_an_existing_encoder(tiny_run, beir, tmp_path):
         "--set=pretrain.gradient_accumulation_steps=1",
         *("--set=encoder.passage_length=48", "--set=finetune.negatives=1", "--run-dir", run),
     )
-    assert "starts from a sentence encoder" not in done.stdout + done.stderr
+    assert "a sentence encoder" not in done.stdout + done.stderr
     assert read_manifest(run / "evaluation") is not None
     assert TextEncoder.load(run / "encoder").pooling == "mean", "the checkpoint's own, not the paper's"
 
@@ -373,7 +374,7 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
         *("--run-dir", tmp_path / "continued"),
     )
     assert "no language-model head" in done.stderr
-    assert "pre-training starts from a sentence encoder" in done.stdout + done.stderr
+    assert "a sentence encoder" in done.stdout + done.stderr
     assert TextEncoder.load(tmp_path / "continued" / "encoder").pooling == "mean"
     _check_as_it_is(whole, tmp_path / "continued", done.stdout)
 
@@ -391,7 +392,7 @@ def _check_as_it_is(whole, continued, printed):
         assert [score for _, score in found] == pytest.approx([score for _, score in same], abs=1e-5)
     rows = [row["system"] for row in read_manifest(continued / "evaluation").metrics["rows"]]
     assert rows == ["bm25", "as-it-is", "retriever-1", "retriever-2", "hybrid"]
-    assert "the encoder as it is: RR@10" in printed
+    assert f"{system_in_words('as-it-is')}: RR@10" in printed
 
 
 def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
@@ -399,8 +400,8 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     choice = json.loads((run / "choice" / "choice.json").read_text())
     best = max(choice["values"], key=choice["values"].get)
     assert choice["chosen"] == best
-    assert f"exported: {system_in_words(best)}, the best of 4 retrievers" in " ".join(out.split())
-    assert f"Exported: {system_in_words(best)}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
+    assert says(out, f"exported: {system_in_words(best)}", "4 retrievers")
+    assert says((run / "report" / "report.md").read_text(), f"Exported: {system_in_words(best)}", "4 retrievers")
     bm25 = read_manifest(run / "bm25").metrics
     shown = (
         f"BM25: k1 {bm25['k1']:g}, b {bm25['b']:g}, the best of {len(bm25['means'])} on {bm25['queries']:,} dev queries"
@@ -425,10 +426,10 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(beir, tmp_pa
     (given / "qrels" / "test.tsv").write_text("\n".join(rows) + "\n")
     arguments = ["compose", *tiny(given, "pipeline"), "--paper=retromae"]
     done = drkit(*arguments, "--run-dir", run)
-    assert "no training queries" in done.stderr
+    assert says(done.stderr, "training queries")
     facts = read_manifest(run / "hybrid").metrics
     assert (facts["weight"], facts["tuned"]) == (0.3, None), "there are no dev queries to tune it on"
-    assert "0.3 x pretrained + 0.7 x BM25, min-max scaled; the default weight" in done.stdout
+    assert says(done.stdout, "0.3 x pretrained + 0.7 x BM25", "default weight")
     assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
         "bm25",
         "initial",

@@ -13,6 +13,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
 from drkit.runs.manifest import LAYOUT, Manifest, describe_files, write_manifest
 from drkit.search import read_qrels, read_run, write_qrels, write_run
+from tests.refusals import refused, says, unknown
 from tests.runs.test_probes import Topics
 
 MEASURES = ["RR@10", "AP"]
@@ -76,7 +77,7 @@ def test_a_trec_file_against_qrels_of_trec_of_beir_and_of_a_collection(run, tmp_
     assert one[0][1] == evaluate(ranking(58), qrels, MEASURES)
     with pytest.raises(DrkitError, match="give --qrels FILE or --collection NAME"):
         find_judgements(systems)
-    with pytest.raises(DrkitError, match="has no 'dev2' queries"):
+    with unknown("split", "dev2", "dev", "test"):
         find_judgements(systems, collection=str(run), split="dev2")
 
 
@@ -134,12 +135,12 @@ def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
     for text, said in (
         ("", "no judgements"),
         ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),
-        ("test1 0 d1 x\n", r"qrels:1: the score 'x' is not a 32-bit integer"),
+        ("test1 0 d1 x\n", r"qrels:1: .*'x' .*32-bit integer"),
     ):
         (tmp_path / "qrels").write_text(text)
         with pytest.raises(DrkitError, match=said):
             evaluate_files(systems, find_judgements(systems, qrels=tmp_path / "qrels"))
-    with pytest.raises(DrkitError, match="cannot be read"):
+    with refused("No such file", where="/none"):
         find_judgements(systems, qrels=tmp_path / "none")
 
 
@@ -149,7 +150,8 @@ def test_queries_without_a_ranking_are_told(run, tmp_path):
     systems, notes = find_systems([str(tmp_path / "some.trec")]), []
     judged = find_judgements(systems, qrels=tmp_path / "qrels")
     evaluate_files(systems, judged, ["RR@10"], note=notes.append)
-    assert notes == [f"{tmp_path / 'some.trec'} has no hits for 1 of the 2 queries: they count 0"]
+    (note,) = notes
+    assert says(note, str(tmp_path / "some.trec"), "1 of the 2 queries", "0")
 
 
 def test_systems_of_one_name_are_told_apart_by_their_folders(tmp_path):
@@ -171,10 +173,10 @@ def test_what_is_no_system_is_told(run, tmp_path):
     (cut_off / "recipe.toml").write_text("")
     for given, said in (
         (["/no/such"], "not found: /no/such"),
-        ([f"{run}:firts"], "did you mean 'first'"),
-        ([str(tmp_path)], "is not a run"),
-        ([str(cut_off)], "no finished evaluation"),
-        ([f"{run}:first", f"{run}:first"], "the system 'r:first' is given twice; give each once"),
+        ([f"{run}:firts"], "'firts'; .*'first'"),
+        ([str(tmp_path)], r"missing recipe\.toml"),
+        ([str(cut_off)], "/cut-off .*evaluation.*`drkit run "),
+        ([f"{run}:first", f"{run}:first"], "'r:first' .*twice"),
     ):
         with pytest.raises(DrkitError, match=said):
             find_systems(given)

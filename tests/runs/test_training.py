@@ -246,11 +246,11 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
             out = super().forward(x)
             return {**out, "loss.copy": out["loss.copy"] * float("nan")}
 
-    with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
+    with pytest.raises(DrkitError, match=r"nan at step 2: .*learning_rate.*warmup_steps.*'copy'"):
         go(Diverging(), tmp_path / "soon", logging_steps=2, max_steps=40)
-    with pytest.raises(DrkitError, match="loss is nan at step 8"):
+    with pytest.raises(DrkitError, match=r"nan at step 8: .*'copy'"):
         go(Diverging(), tmp_path / "late", logging_steps=8, save_steps=500, max_steps=80)
-    with pytest.raises(DrkitError, match="loss is nan at step 1:"):
+    with pytest.raises(DrkitError, match=r"nan at step 1: .*'copy'"):
         go(Diverging(), tmp_path / "short", logging_steps=50, save_steps=500)
 
 

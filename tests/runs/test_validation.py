@@ -38,6 +38,7 @@ from drkit.train.validation import (
     best_step,
     validation_task,
 )
+from tests.refusals import says
 from tests.runs.damages import flip_byte
 from tests.runs.test_probes import Heard, Topics, tokenizer
 from tests.runs.test_training import Collate
@@ -157,10 +158,9 @@ def test_an_early_stop_is_said(tmp_path):
     heard = Heard()
     go(tmp_path, FROM_THE_START, patience=2, progress=heard)
     assert heard.notes[0] == "what is told"
-    assert heard.notes[-2:] == [
-        "stopped at step 10 of 12: no gain since step 6",
-        "keeping the weights of step 6 of 10",
-    ]
+    stopped, kept = heard.notes[-2:]
+    assert says(stopped, "step 10 of 12", "step 6")
+    assert says(kept, "weights", "step 6 of 10")
 
 
 def test_patience_alone_ends_with_the_last_weights(tmp_path):
@@ -185,8 +185,9 @@ def test_sharded_weights_are_not_measured_and_never_chosen_from(tmp_path, choose
     made.on_train_begin(args, state, None)
     made.on_step_end(args, SimpleNamespace(**{**vars(state), "global_step": 2}), None)
     made.on_train_end(args, SimpleNamespace(**{**vars(state), "global_step": 4}), None)
-    last = ", so training ends with its last weights" if chooses else ""
-    assert heard.notes == [f"pretrain.probe is off: it cannot measure sharded weights (DeepSpeed){last}"]
+    (note,) = heard.notes
+    assert says(note, "pretrain.probe", "DeepSpeed")
+    assert ("last weights" in note) == chooses
     assert not list(tmp_path.iterdir())
 
 
@@ -288,7 +289,7 @@ def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp
     assert (kept(checkpoint), kept(tmp_path)) == (["best-2.safetensors"], ["best-6.safetensors"])
     assert newest_checkpoint(tmp_path, Silent()) == checkpoint
     assert kept(tmp_path) == ["best-2.safetensors"]
-    with pytest.raises(DrkitError, match="best weights so far are missing"):
+    with pytest.raises(DrkitError, match=r"/best-6\.safetensors"):
         best.load(toy, 6)
 
 
@@ -365,7 +366,7 @@ def test_what_cannot_be_validated_is_told(stored, tmp_path):
     with pytest.raises(DrkitError, match="unknown measure 'mrr'"):
         constructed(stored, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
-    with pytest.raises(DrkitError, match="needs judged dev queries"):
+    with pytest.raises(DrkitError, match=r"dev queries.*train, test.*--set finetune\.validation\.every=0"):
         constructed(stored, Validation(every=1), collection=tmp_path / "no-dev")
 
 
