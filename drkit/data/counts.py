@@ -4,8 +4,8 @@ The key of an n-gram is a number whose digits are its tokens (their ids + 1; 0 s
 text), so the sorted keys of the longest n-grams begin with those of all shorter ones, and one sort counts every order.
 As many tokens as fit 64 bits make a key; of longer n-grams, the rank of that beginning in its table is the first digit.
 Ranges of texts are counted separately, on several machines with an engine: their sorted n-grams go to disk
-and are merged by ranges of keys. They are looked up in the same way: a table is read once, from front to back, however
-many texts there are.
+and are merged by ranges of keys. They are looked up in the same way: all that have keys of a range are sorted together,
+so that a table is read once, from front to back, and an n-gram costs the same however many texts there are.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.merging import Run, Spilled, differ, merged, sorted_with_positions, spill, summed
+from drkit.data.merging import Run, Spilled, differ, key_ranges, merged, sorted_with_positions, spill, summed
 from drkit.data.store import TokenStore
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
@@ -74,7 +73,8 @@ def count(
                 _write_tables(runs, writers, base, min_count)
             counted = orders[-1]
             if counted < window:
-                beginnings = grams.look_up(folder / f"{counted}.arrow")
+                grams.look_up(folder, range(counted, counted + 1))
+                beginnings = len(NgramTable(folder / f"{counted}.arrow").keys)
     return NgramCounts(folder)
 
 
@@ -145,17 +145,12 @@ class _StoreNgrams:
         self.parts = [part for written in self._engine.run(tasks) for part in written]
         shutil.rmtree(self._scratch / str(done[-1]), ignore_errors=True)
 
-    def look_up(self, table: Path, order: int | None = None) -> int:
-        """Set ranks and counts to those of a table, which each task reads once; returns the number of its n-grams.
-
-        order: of the table; a part has n-grams of several orders, and the longest are looked up if it is None.
-        """
-        beyond = self._orders[-1] - (order or self._orders[-1])
-        given = (table, self._base**beyond, self.keys_at_once, self._workers)
+    def look_up(self, folder: Path, orders: range) -> None:
+        """Look up the n-grams of some of the present orders in the tables of a folder, which each task reads once."""
+        tables = [(folder / f"{order}.arrow", self._base ** (self._orders[-1] - order)) for order in orders]
+        given = (tables, self.keys_at_once, self._workers)
         tasks = (Task(self._name(some), look_up_parts, (*given, some)) for some in self._shares(self.parts))
-        for _ in self._engine.run(tasks):
-            pass
-        return len(NgramTable(table).keys)
+        self.parts = [part for found in self._engine.run(tasks) for part in found]
 
     def _shares(self, parts: list[T]) -> Iterator[list[T]]:
         """Yield the parts of each task; a machine has as few tasks as it can."""
@@ -180,32 +175,43 @@ def write_parts(
         offsets = store.offsets[first : last + 1]
         tokens = slice(int(offsets[0]), int(offsets[-1]))
         flat = store.flat_ids[tokens].astype(np.int64)
-        ranks = None if shorter is None else shorter.at_tokens(shorter.ranks, missing=-1)
+        ranks = None if shorter is None else shorter.found_at_tokens()[:, -1]
         return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), orders, ranks, base))
 
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(write, parts))
 
 
-def look_up_parts(path: Path, beyond: int, keys_at_once: int, workers: int, parts: Sequence[_Part]) -> None:
-    """Set the ranks and counts of parts to those of the table in a file, which is read once; repeated calls agree.
+def look_up_parts(
+    tables: Sequence[tuple[Path, int]], keys_at_once: int, workers: int, parts: list[_Part]
+) -> list[_Part]:
+    """Return parts with the counts and ranks that their n-grams have in tables, each of which is read once.
 
-    beyond: the digits of a part's keys that the table's do not have, as a power of the base.
+    tables: of several orders, shortest first; each has a file, and the digits of a part's keys that its own keys do not
+    have, as a power of the base.
     """
-    table = NgramTable(path)
-    starts = range(0, len(table.keys), keys_at_once)
-    lasts = np.array([table.keys[start : start + keys_at_once][-1] for start in starts], np.int64)
+    opened = [(NgramTable(path), beyond) for path, beyond in tables]
+    dtype = np.min_scalar_type(-max(table.total for table, _ in opened) - 1)
+    parts = [part.with_found(np.dtype((dtype, (len(tables) + 1,)))) for part in parts]
+
+    def write(slices: Sequence[slice]) -> None:
+        pieces = [part.keys[rows] for part, rows in zip(parts, slices, strict=True)]
+        keys, positions = sorted_with_positions(np.concatenate(pieces))
+        found = np.empty((len(keys), len(tables) + 1), dtype)
+        for column, (table, beyond) in enumerate(opened):
+            own = keys // beyond
+            firsts = np.flatnonzero(differ(own))
+            ranks, counts = table.find(own[firsts])
+            copies = np.diff(firsts, append=len(own))
+            found[positions, column] = np.repeat(counts, copies)
+        found[positions, -1] = np.repeat(ranks, copies)
+        ends = np.cumsum([len(piece) for piece in pieces])
+        for part, rows, values in zip(parts, slices, np.split(found, ends[:-1]), strict=True):
+            part.found[rows] = values
+
     with ThreadPoolExecutor(workers) as pool:
-        cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:] // beyond, lasts, side="right")], parts))
-        for number, start in enumerate(starts):
-            rows = slice(start, start + keys_at_once)
-            run = np.array(table.keys[rows]), np.array(table.counts[rows])
-            slices = [slice(int(cut[number]), int(cut[number + 1])) for cut in cuts]
-            list(pool.map(partial(_Part.look_up, beyond=beyond, run=run, rank=start), parts, slices))
-    for part, cut in zip(parts, cuts, strict=True):
-        missing = slice(int(cut[-1]), len(part.keys))
-        part.ranks[missing] = np.full(missing.stop - missing.start, -1)
-        part.counts[missing] = np.zeros(missing.stop - missing.start)
+        list(pool.map(write, key_ranges([part.keys for part in parts], max(keys_at_once // workers, 1))))
+    return parts
 
 
 @frozen(eq=False)
@@ -213,15 +219,15 @@ class _Part:
     """The distinct n-grams of a range of texts, in files.
 
     tokens: of the texts, in the store. starts: i32[tokens], which n-gram starts at a token, or -1. keys: i64[n],
-    sorted. counts: i64[n], in the texts; after a look-up, in a table. ranks: i64[n], after a look-up, in the table, or
-    -1.
+    sorted. counts: i64[n], in the texts. found: after a look-up, [n, tables + 1], the counts in each table, and the
+    rank in the last one; 0 and -1 if it is missing.
     """
 
     tokens: slice
     starts: Spilled
     keys: Spilled
     counts: Spilled
-    ranks: Spilled
+    found: Spilled
 
     @classmethod
     def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Part:
@@ -231,29 +237,22 @@ class _Part:
         counts = np.diff(firsts, append=len(in_order))
         starts = np.full(len(keys), -1, np.int32)
         starts[positions] = np.repeat(np.arange(len(firsts), dtype=np.int32), counts)
-        columns: dict[str, NDArray[Any]] = {"starts": starts, "keys": in_order[firsts], "counts": counts}
-        spilled = {name: spill(values, f"{files}.{name}") for name, values in columns.items()}
-        ranks = Path(f"{files}.ranks")
-        ranks.touch()
-        return cls(tokens, **spilled, ranks=Spilled(str(ranks), counts.dtype, len(counts)))
+        kept = spill(starts, f"{files}.starts"), spill(in_order[firsts], f"{files}.keys")
+        found = Spilled(f"{files}.found", np.dtype(np.int64), 0)
+        return cls(tokens, *kept, spill(counts, f"{files}.counts"), found)
 
-    def at_tokens(self, values: Spilled, *, missing: int) -> NDArray[np.int64]:
-        """Return for each token the value of the n-gram that starts there; values: i64[n], of the distinct n-grams."""
-        found: NDArray[np.int64] = np.append(values[:], missing)[self.starts[:]]
-        return found
+    def with_found(self, dtype: np.dtype[Any]) -> _Part:
+        """Return the part with an empty file for what a look-up finds."""
+        Path(self.found.path).touch()
+        return evolve(self, found=Spilled(self.found.path, dtype, len(self.keys)))
 
-    def look_up(self, rows: slice, beyond: int, run: Run, rank: int) -> None:
-        """Look up the n-grams in `rows`, whose keys are among those of `run` or missing.
-
-        beyond: see `look_up_parts`; run: keys of a table that follow one another, and their counts; rank: of its first
-        key.
-        """
-        keys, counts = run
-        own = self.keys[rows] // beyond
-        nearest = np.searchsorted(keys, own)
-        found = keys[nearest] == own
-        self.ranks[rows] = np.where(found, rank + nearest, -1)
-        self.counts[rows] = np.where(found, counts[nearest], 0)
+    def found_at_tokens(self) -> NDArray[Any]:
+        """Return what was found for the n-gram that starts at each token, [tokens, tables + 1]."""
+        found = self.found[:]
+        missing = np.zeros((1, found.shape[1]), found.dtype)
+        missing[0, -1] = -1
+        at_tokens: NDArray[Any] = np.append(found, missing, axis=0)[self.starts[:]]
+        return at_tokens
 
 
 def _chunk_size(store: TokenStore, memory_mb: int, workers: int, machines: int) -> int:
@@ -283,7 +282,7 @@ def ngram_keys(
     flat: NDArray[np.int64],
     remaining: NDArray[np.int64],
     orders: range,
-    ranks: NDArray[np.int64] | None,
+    ranks: NDArray[np.signedinteger[Any]] | None,
     base: int,
 ) -> NDArray[np.int64]:
     """Return the key i64[tokens] of the longest n-gram of these orders that starts at each token, or -1.
@@ -293,7 +292,7 @@ def ngram_keys(
     """
     digits = np.zeros(len(flat) + orders[-1], np.int64)
     digits[: len(flat)] = np.where(flat < base - 1, flat + 1, 0)
-    keys = np.zeros(len(flat), np.int64) if ranks is None else ranks.copy()
+    keys = np.zeros(len(flat), np.int64) if ranks is None else ranks.astype(np.int64)
     there = keys >= 0
     for order in orders:
         digit = digits[order - 1 : order - 1 + len(flat)]
@@ -316,14 +315,16 @@ class NgramTable:
         self.total = int(self._arrays.metadata["total"])
         self.metadata = self._arrays.metadata
 
-    def ranks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index i64[n] of each key in the table, or -1 if it is missing (or is -1)."""
-        if not len(self.keys):
-            return np.full(len(keys), -1, dtype=np.int64)
-        # Sorted keys read the memory-mapped table from front to back.
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        indices = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
-        return np.where(self.keys[indices] == distinct, indices, -1)[inverse]
+    def find(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rank i64[n] and the count i64[n] of each of some sorted keys; -1 and 0 if it is missing."""
+        # A search of the whole table would read pages of all of it.
+        start, stop = np.searchsorted(self.keys, [keys.min(initial=0), keys.max(initial=-1) + 1])
+        near = self.keys[start:stop]
+        if not len(near):
+            return np.full(len(keys), -1), np.zeros(len(keys), np.int64)
+        nearest = np.minimum(np.searchsorted(near, keys), len(near) - 1)
+        found, nearest = near[nearest] == keys, nearest + start
+        return np.where(found, nearest, -1), np.where(found, self.counts[nearest], 0)
 
     def log_shares(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return log(count / total) f64[n] of counts [n]; NaN for 0."""
@@ -367,9 +368,8 @@ class NgramCounts:
             keys = ngram_keys(flat, remaining, orders, ranks, self.base)
             for order in orders:
                 table = self.tables[order - 1]
-                ranks = table.ranks(keys // self.base ** (orders[-1] - order))
-                counts, found = np.zeros(len(ranks), np.int64), ranks >= 0
-                counts[found] = table.counts[ranks[found]]
+                distinct, inverse = np.unique(keys // self.base ** (orders[-1] - order), return_inverse=True)
+                ranks, counts = (values[inverse] for values in table.find(distinct))
                 yield table.log_shares(counts)
 
     def store_log_shares(
@@ -383,8 +383,8 @@ class NgramCounts:
         """Yield for ranges of a store's texts what `log_shares` yields, as a list.
 
         scratch: where counts of every token of the store are written first: 2 to 8 bytes for each order and token, and
-        up to 28 bytes for each token while n-grams are looked up (None: the system's temporary folder). engine: where
-        the n-grams are looked up, in this process if None; other machines need a scratch folder that they share.
+        twice that and 28 bytes for each token while n-grams are looked up (None: the system's temporary folder).
+        engine: where they are looked up, in this process if None; other machines need a scratch folder that they share.
         """
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".counts-") as folder:
             found = self._store_counts(store, Path(folder), engine)
@@ -395,15 +395,16 @@ class NgramCounts:
     def _store_counts(self, store: TokenStore, scratch: Path, engine: Engine | None) -> list[NDArray[Any]]:
         """Return for each order how often the n-gram that starts at each token was counted, in mapped files."""
         grams, found = _StoreNgrams(store, self.base, scratch, engine=engine), list[NDArray[Any]]()
-        starts = {orders[0]: orders for orders in self._spans()}
-        for order, table in enumerate(self.tables, start=1):
-            if order in starts:
-                grams.lengthen(starts[order])
-            grams.look_up(self.folder / f"{order}.arrow", order)
-            path, dtype = scratch / f"counts-{order}", np.min_scalar_type(table.total)
+        for orders in self._spans():
+            grams.lengthen(orders)
+            grams.look_up(self.folder, orders)
+            path, dtype = scratch / f"counts-{orders[-1]}", np.dtype(np.int64)
             # Written, not mapped to be filled: on a full disk, that kills the process without a message.
             with path.open("wb") as file:
                 for part in grams.parts:
-                    part.at_tokens(part.counts, missing=0).astype(dtype).tofile(file)
-            found.append(np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype))
+                    counts = part.found_at_tokens()[:, :-1]
+                    counts.tofile(file)
+                    dtype = counts.dtype
+            whole = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+            found.extend(whole.reshape(-1, len(orders)).T)
         return found

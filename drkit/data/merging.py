@@ -18,7 +18,7 @@ Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique
 
 @frozen
 class Spilled:
-    """Numbers [length] in a file, read and written by slices.
+    """Numbers in a file, read and written by slices: [length], or more axes where the dtype is that of a row.
 
     Not mapped, and read without reading ahead: for a small slice the system may read megabytes more, which costs a run
     with little memory more than the work itself.
@@ -41,7 +41,7 @@ class Spilled:
     def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
         with Path(self.path).open("r+b") as file:
             file.seek(rows.indices(self.length)[0] * self.dtype.itemsize)
-            values.astype(self.dtype, copy=False).tofile(file)
+            values.astype(self.dtype.base, copy=False).tofile(file)
 
 
 def spill(values: NDArray[Any], path: str) -> Spilled:

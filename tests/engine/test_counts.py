@@ -69,8 +69,8 @@ def test_the_tables_are_those_of_one_process(tokens, tmp_path, memory_mb):
     found = made(store, tmp_path / "tasks", engine, memory_mb=memory_mb)
     assert found == made(store, tmp_path / "here", None)
     assert sorted(found[0]) == ["1.arrow", "2.arrow", "3.arrow", "4.arrow"]
-    # Three tasks each: all orders are counted at once; for the values, they are found at once, then looked up.
-    assert len(engine.names) == 3 * (1 + 1 + 4)
+    # Three tasks each: all orders are counted at once; for the values, they are found at once, then looked up at once.
+    assert len(engine.names) == 3 * (1 + 1 + 1)
     assert engine.names[0].startswith("4-grams of")
 
 
