@@ -10,6 +10,7 @@ from attrs import frozen
 
 from drkit.core.engine import Engine, LocalEngine, Task, Uses, is_local
 from drkit.core.files import digest, read_chunks, remove_folder, replacing
+from drkit.core.processes import Shard
 
 T = TypeVar("T")
 
@@ -59,20 +60,22 @@ class FileChunks:
         write: Callable[[Iterable[T], Path], Any],
         engine: Engine | None,
         on_progress: Callable[[int], None] | None = None,
+        shard: Shard | None = None,
     ) -> list[Path]:
         """Write the parts that are missing, a task each; returns the files of all parts, in order.
 
-        on_progress: called with the number of items in finished parts. Raises DrkitError for tasks that fail.
+        on_progress: called with the number of items in finished parts. shard: the share of this process, which leaves
+        the other parts to others. Raises DrkitError for tasks that fail.
         """
         files: list[Path] = []
-        kept = made = 0
+        own, kept, made = shard or Shard(), 0, 0
 
         def missing() -> Iterator[Task[int]]:
             nonlocal kept
             for number, part in enumerate(parts):
                 path = self.folder / f"{number:05d}-{digest(part.content)}"
                 files.append(path)
-                if path.is_file():
+                if path.is_file() or number % own.processes != own.rank:
                     kept += part.size
                 else:
                     yield Task(part.name, write_part, (part, write, path), uses=part.uses)

@@ -117,7 +117,7 @@ class BeirCollection(JudgedFiles):
 
 
 class JsonlCollection(FileCollection):
-    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file, or of a folder of such files; no queries.
+    """The texts of a `.jsonl`, `.tsv`, `.csv` or `.parquet` file, or of a folder of such files; no queries.
 
     Raises DrkitError as `passage_files` does; a bad line is named as `file:line` when it is read.
     """

@@ -4,9 +4,8 @@ Top-k, then nucleus sampling (Query-as-context section 3.1: top_p 0.95, top_k 25
 that depends on (seed, passage, candidate, position) alone, and batches are fixed runs of passages, so that the queries
 do not depend on how many processes make them, or whether they were interrupted.
 
-The file is JSON Lines, `{"doc_id": .., "queries": [..]}`. While it is made, every process appends its batches, one per
-line, to a file of its own in a folder beside it: a kill loses the current batch, and the last process to finish joins
-the parts.
+The file is JSON Lines, `{"doc_id": .., "queries": [..]}`. While it is made, every batch is a file of its own in a
+folder beside it: a kill loses the current batch, and the last process to finish joins them.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import torch
-from attrs import define, frozen
+from attrs import frozen
 from attrs.validators import and_, ge, gt, le
 from filelock import FileLock
 from torch import Tensor
@@ -28,18 +27,16 @@ from transformers import LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from drkit.core.draws import Draws
-from drkit.core.engine import Engine, Loaded, Task, is_local, loaded_value
-from drkit.core.files import read_json, replacing, write_text
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks
+from drkit.core.files import replacing
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.rows import batched
 from drkit.data.store import encoded
-from drkit.errors import DrkitError
 
-_PARTS = "part-*.jsonl"
 _BATCH = 1024
-_Block: TypeAlias = "tuple[int, int, Sequence[tuple[str, str]]]"
 
 
 @frozen
@@ -190,140 +187,43 @@ def generate_file(
 
     Called again, it resumes where it was interrupted, with any number of processes and any engine; an existing file is
     kept. All processes get all texts and share a file system. model: `Loaded` for an engine of several machines.
-    engine: where queries are generated; in this process if None. on_progress: called with the number of texts done, or,
-    on an engine of several machines, handed out.
-
-    Raises DrkitError if the folder beside the file has parts made with other settings.
+    engine: where queries are generated; in this process if None. on_progress: called with the number of texts done, or
+    left to other processes.
     """
-    shard, path = shard or Shard(), Path(path)
-    parts = path.with_name(f".{path.name}.parts")
-    if path.exists():
-        _remove_parts(parts, path)  # a kill may have left them
-        return path
+    path, kept = Path(path), FileChunks.beside(Path(path))
+    lock = path.with_name(f".{path.name}.lock")
+    if not path.exists():
+        files = kept.write(_batches(texts, model), CHUNKS.write, engine, on_progress, shard or Shard())
+        with FileLock(lock):
+            if not path.exists():
+                if not all(file.is_file() for file in files):
+                    return None
+                with replacing(path) as temporary, temporary.open("wb") as whole:
+                    whole.writelines(file.read_bytes() for file in files)
+    shutil.rmtree(kept.folder, ignore_errors=True)  # several processes may do so at once, and a kill may leave some
+    lock.unlink(missing_ok=True)
+    return path
+
+
+def _batches(texts: Iterable[tuple[str, str]], model: QueryModel | Loaded[QueryModel]) -> Iterator[FileChunk[bytes]]:
+    """Yield the batches of texts, each a part of the file; its content names the model and its settings."""
     generator: QueryModel = loaded_value(model)
-    _record_model(parts, generator)
-    work = _Blocks(texts, generator.sampling.batch_size, parts, _finished(parts), on_progress)
-    if engine is None or is_local(engine):
-        with _own_part(parts, shard).open("ab") as file:
-            for block, first, batch in work.missing(shard):
-                file.write(_line(generator, block, first, batch))
-                file.flush()
-    else:
-        for _ in engine.run(work.tasks(model)):
-            pass
-    return _assemble(parts, path, work.total)
+    about = {"model": str(generator.model.name_or_path), **attrs.asdict(generator.sampling)}
+    for first, batch in blocks(texts, generator.sampling.batch_size):
+        name = f"queries of texts {first + 1} to {first + len(batch)}"
+        yield FileChunk(name, len(batch), [about, first, batch], generate_lines, (model, first, batch), "gpu")
 
 
-@define
-class _Blocks:
-    """The batches of texts whose queries are generated; total: how many there are, once all texts are read."""
-
-    texts: Iterable[tuple[str, str]]
-    size: int
-    parts: Path
-    done: Container[int]
-    on_progress: Callable[[int], None] | None
-    total: int = 0
-
-    def missing(self, shard: Shard) -> Iterator[_Block]:
-        """Yield the blocks of this process that are not finished."""
-        for block, (first, batch) in enumerate(blocks(self.texts, self.size)):
-            self.total = block + 1
-            if block % shard.processes == shard.rank and block not in self.done:
-                yield block, first, batch
-            if self.on_progress:
-                self.on_progress(first + len(batch))
-
-    def tasks(self, model: QueryModel | Loaded[QueryModel]) -> Iterator[Task[int]]:
-        """Yield tasks of about 1,024 texts each."""
-        for some in batched(self.missing(Shard()), max(1, _BATCH // self.size)):
-            yield Task(
-                f"queries of texts {some[0][1] + 1} to {some[-1][1] + len(some[-1][2])}",
-                generate_blocks,
-                (model, self.parts, some),
-                uses="gpu",
-            )
-
-
-def generate_blocks(model: QueryModel | Loaded[QueryModel], parts: Path, given: Sequence[_Block]) -> int:
-    """Generate the queries of blocks (number, index of the first text, texts) as one part; returns their number."""
+def generate_lines(
+    model: QueryModel | Loaded[QueryModel], first: int, batch: Sequence[tuple[str, str]]
+) -> Iterator[bytes]:
+    """Yield the lines of a batch of (id, text) pairs, the first of which is text number `first`."""
     generator: QueryModel = loaded_value(model)
-    with replacing(parts / f"part-{given[0][0]:07d}-{given[-1][0]:07d}.jsonl") as temporary:
-        temporary.write_bytes(b"".join(_line(generator, *block) for block in given))
-    return len(given)
-
-
-def _line(model: QueryModel, block: int, first: int, batch: Sequence[tuple[str, str]]) -> bytes:
-    queries = model([text for _, text in batch], range(first, first + len(batch)))
-    line = {"block": block, "ids": [name for name, _ in batch], "queries": queries}
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    queries = generator([text for _, text in batch], range(first, first + len(batch)))
+    for (name, _), own in zip(batch, queries, strict=True):
+        yield json.dumps({"doc_id": name, "queries": own}, ensure_ascii=False).encode() + b"\n"
 
 
 def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
     """Yield (index of its first text, texts) for each run of `size` texts."""
     return ((number * size, batch) for number, batch in enumerate(batched(texts, size)))
-
-
-def _record_model(parts: Path, model: QueryModel) -> None:
-    """Make the folder of parts, or check that its parts come from the same model and settings."""
-    settings = parts / "settings.json"
-    ours = {"model": str(model.model.name_or_path), **attrs.asdict(model.sampling)}
-    if settings.is_file() and (theirs := read_json(settings, f"remove {parts} and repeat the command")) != ours:
-        changed = [name for name in ours if theirs.get(name) != ours[name]]
-        raise DrkitError(
-            f"{parts} has queries generated with other settings ({', '.join(changed)}): "
-            f"use the same settings, or remove the folder"
-        )
-    write_text(settings, json.dumps(ours))
-
-
-def _own_part(parts: Path, shard: Shard) -> Path:
-    """Return the part of this process, without a last line that a kill left incomplete."""
-    path = parts / f"part-{shard.rank}.jsonl"
-    if path.is_file():
-        with path.open("rb+") as file:
-            file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
-    return path
-
-
-def _finished(parts: Path) -> dict[int, tuple[Path, int]]:
-    """Return the part of each finished block, and the offset of its line."""
-    found: dict[int, tuple[Path, int]] = {}
-    for path in sorted(parts.glob(_PARTS)):
-        with path.open("rb") as file:
-            start = 0
-            for line in file:
-                if line.endswith(b"\n"):
-                    found[int(json.loads(line)["block"])] = (path, start)
-                start += len(line)
-    return found
-
-
-def _assemble(parts: Path, path: Path, n_blocks: int) -> Path | None:
-    """Join the parts in the order of the texts, once all blocks are finished."""
-    with FileLock(_lock(path)):
-        if path.exists():
-            return path
-        done = _finished(parts)
-        if len(done) < n_blocks:
-            return None
-        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-            for block in range(n_blocks):
-                part, start = done[block]
-                with part.open("rb") as lines:
-                    lines.seek(start)
-                    line = json.loads(lines.readline())
-                for name, queries in zip(line["ids"], line["queries"], strict=True):
-                    file.write(json.dumps({"doc_id": name, "queries": queries}, ensure_ascii=False) + "\n")
-    _remove_parts(parts, path)
-    return path
-
-
-def _lock(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
-def _remove_parts(parts: Path, path: Path) -> None:
-    """Remove what only the making of a file needs; several processes may do so at once."""
-    shutil.rmtree(parts, ignore_errors=True)
-    _lock(path).unlink(missing_ok=True)

@@ -1,8 +1,6 @@
 """Datasets of Hugging Face, by folder or hub id: a corpus with queries and judgements, or pairs of texts.
 
 Local data is read from where it is, and only a dataset that is named by its id is downloaded; its code is never run.
-Files of a folder without a dataset card are read by `drkit.data.rows`, as everywhere: `datasets` reads the id `007` of
-a table as 7, and its errors name no line.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import ID_COLUMNS, SPLIT_NAMES, PassageColumns, Splits, judged_queries, words_of
+from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries
 from drkit.data.columns import PairColumns
-from drkit.data.pairs import PairTables, Rows, TableCollection, read_files
+from drkit.data.pairs import PairTables, Rows, TableCollection
 from drkit.data.qrels import parse_relevance
-from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind
+from drkit.data.rows import Row, file_kind
 from drkit.data.specs import HfConfig
 from drkit.data.topics import query_of
 from drkit.errors import DrkitError, import_extra
@@ -34,18 +32,17 @@ _QRELS = (
     ("corpus-id", "corpus_id", "doc_id", "docid"),
     ("score", "relevance", "label"),
 )
-_HEADER = NamedColumns((("text", "score", *ID_COLUMNS),))
 _ROWS = 1024
+_FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 _SAVED = ("dataset_dict.json", "dataset_info.json")
-_FORMATS = (*FORMATS, ".arrow")
 
 
 class HfCollection(TableCollection):
     """A dataset with `corpus`, `queries` and judgements, as BEIR's have; or one with columns for query and passage.
 
-    A folder: written by `save_to_disk`, or with Parquet, Arrow, JSON or CSV files named by split; corpus, queries and
-    judgements in folders or files named `corpus`, `queries` and `qrels`. On the hub these are configurations, and the
-    judgements may be a dataset of their own (`qrels`). Pairs are read as `PairsCollection` reads them.
+    A folder: written by `save_to_disk`, or of files that `datasets` reads; corpus, queries and judgements in folders
+    named `corpus`, `queries` and `qrels`. On the hub these are configurations, and the judgements may be a dataset of
+    their own (`qrels`). Pairs are read as `PairsCollection` reads them.
 
     Raises DrkitError if a dataset is not available or lacks a part; bad rows are named when they are read.
     """
@@ -66,10 +63,9 @@ class HfCollection(TableCollection):
             qrels = _open_part(config.qrels or config.path, qrels_part)
             corpus, queries = (_open_part(config.path, part) for part in ("corpus", "queries"))
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
-        columns = PairColumns(config)
-        sources = _open_part(config.path, config.subset, columns)
+        sources = _open_part(config.path, config.subset)
         split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
-        return PairTables(sources, columns, split_rules)
+        return PairTables(sources, PairColumns(config), split_rules)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the paths or ids that were given, and the version of `datasets`."""
@@ -119,9 +115,9 @@ class RetrievalTables:
 
 
 def _parts_of(path: str) -> set[str]:
-    """Return the parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
+    """Return the parts of a dataset: the configurations of one with a card, and the folders in a folder."""
     folder = local_path(path)
-    names = {entry.name.split(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
+    names = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
     if folder.is_dir() and not _has_card(folder):
         return names
     _check_hub(path)
@@ -129,10 +125,10 @@ def _parts_of(path: str) -> set[str]:
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
 
-def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict[str, Rows]:
-    """Return the rows of a dataset, or of its folder, file or configuration `part`, by split.
+def _open_part(path: str, part: str) -> dict[str, Rows]:
+    """Return the rows of a dataset, or of its folder or configuration `part`, by split.
 
-    columns: of tables without a header. Raises DrkitError for a dataset without rows.
+    Raises DrkitError for a dataset without rows.
     """
     folder = local_path(path)
     if not folder.is_dir():
@@ -140,19 +136,14 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
     inner = folder / part if part and (folder / part).is_dir() else folder
     if any((inner / name).is_file() for name in _SAVED):
         return _load_saved(inner)
-    found = (path for path in inner.rglob("*") if path.is_file() and not path.name.startswith("."))
-    files = sorted(path for path in found if file_kind(path) in _FORMATS)
-    if part and inner == folder:
-        files = [file for file in files if file.name.startswith(f"{part}.")]
-    if _has_card(folder) and inner == folder and not (part and files):
-        # The card says which files are what; streaming copies nothing to a cache.
-        return _load_hf(str(folder), part, streaming=True)
-    if not files:
-        missing = f"no part {part!r}" if part else "no data"
+    is_missing = part and inner == folder and not _has_card(folder)
+    if is_missing or not any(file_kind(path) in _FORMATS for path in inner.rglob("*")):
+        missing = f"no part {part!r}" if is_missing else "no data"
         raise DrkitError(
-            f"collection hf: {folder} has {missing}; expected {', '.join(_FORMATS)} files or a saved dataset"
+            f"collection hf: {inner} has {missing}; expected a saved dataset or {', '.join(_FORMATS)} files"
         )
-    return _split_of_files(files, columns)
+    # Streaming copies nothing to a cache.
+    return _load_hf(str(inner), part if inner == folder else "", streaming=True)
 
 
 def _has_card(folder: Path) -> bool:
@@ -187,16 +178,6 @@ def _load_saved(folder: Path) -> dict[str, Rows]:
     with _reading_hf(str(folder)):
         saved = datasets.load_from_disk(str(folder))
     return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(folder))
-
-
-def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str, Rows]:
-    """Files by the split among the words of their names; those without one are train."""
-    found: dict[str, list[Path]] = {}
-    for path in files:
-        words = words_of(path.name)
-        split = next((split for split, names in SPLIT_NAMES.items() if words & {*names}), "train")
-        found.setdefault(split, []).append(path)
-    return {split: partial(read_files, paths, columns or _HEADER) for split, paths in found.items()}
 
 
 def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:

@@ -45,7 +45,7 @@ Slice = tuple[TokenStore, int, int]
 
 
 def read_queries(path: Path) -> Iterator[tuple[str, str]]:
-    """Stream (passage id, query) of a file of queries: .jsonl, .json, .tsv, .csv (compressed or not) or .parquet.
+    """Stream (passage id, query) of a file of queries: .jsonl, .tsv, .csv (compressed or not) or .parquet.
 
     JSON: `doc_id` (or `_id`, `id`) and `query` or `queries`, a string or a list of strings. Tables: two columns, id and
     query, or a header that names them; an id may be in many rows.

@@ -1,6 +1,6 @@
-"""Rows of data files, one at a time: JSON Lines, JSON, .tsv, .csv (each compressed or not), Parquet and Arrow.
+"""Rows of data files, one at a time: JSON Lines, .tsv, .csv (each compressed or not), and Parquet.
 
-Errors name the line, `file:line`, or the row. Parquet and Arrow are read by pyarrow, .csv by `csv`. Neither pyarrow nor
+Errors name the line, `file:line`, or the row. Parquet is read by pyarrow, .csv by `csv`. Neither pyarrow nor
 `datasets` reads text formats here: they name no line of a bad row, `datasets` makes 7 of the id `007` and null of the
 title `NA`, and of a million rows (200 MB) they hold 120 and 430 MB in memory, where 20 are enough.
 """
@@ -17,7 +17,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -34,7 +34,6 @@ _SEPARATORS = {".tsv": "\t", ".csv": ","}
 COMPRESSED = (".gz", ".zst")
 # The longest documents are books of some megabytes; a line of a gzip bomb would fill the memory.
 LONGEST_LINE = 16 << 20
-_LONGEST_LIST = 512 << 20
 
 
 @frozen
@@ -159,11 +158,9 @@ def read_rows(path: Path, columns: Columns) -> Iterator[Row]:
     Raises DrkitError naming `file:line` at a row that cannot be read.
     """
     kind = file_kind(path)
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".json"):
         return read_jsonl(path)
-    if kind == ".json":
-        return _read_json(path)
-    return _read_table(path, columns) if kind in _SEPARATORS else _read_arrow(path)
+    return _read_table(path, columns) if kind in _SEPARATORS else _read_parquet(path)
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
@@ -178,70 +175,33 @@ def read_jsonl(path: Path) -> Iterator[Row]:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DrkitError(
-                f"malformed JSON ({error}); expected one object per line", where=f"{path}:{number}"
+                f"malformed JSON ({error}); expected one object per line{_of_list(line)}", where=f"{path}:{number}"
             ) from None
-        yield Row(path, number, _require_object(values, f"{path}:{number}"))
-
-
-def _require_object(values: Any, where: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=where)
-    return values
-
-
-def _read_json(path: Path) -> Iterator[Row]:
-    """Yield the objects of one JSON list; JSON Lines in a file named .json are read as such."""
-    first = next((line for _, line in read_lines(path) if line.strip()), "")
-    if not first.lstrip().startswith("["):
-        yield from read_jsonl(path)
-        return
-    try:
-        items = json.loads("\n".join(_bounded(path)))
-    except (ValueError, RecursionError) as error:
-        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DrkitError(f"{path}{line}: malformed JSON ({error}); expected a list of objects") from None
-    for number, item in enumerate(items, start=1):
-        yield Row(path, number, _require_object(item, f"{path}: item {number}"), "item")
-
-
-def _bounded(path: Path) -> Iterator[str]:
-    """Yield the lines of a file that is read as a whole."""
-    size = 0
-    for _, line in read_lines(path):
-        size += len(line)
-        if size > _LONGEST_LIST:
+        if not isinstance(values, dict):
             raise DrkitError(
-                f"a list of more than {_LONGEST_LIST >> 20} MB does not fit into memory; write one object per "
-                f"line, into a file named .jsonl",
-                where=path,
+                f"expected a JSON object, got {type(values).__name__}{_of_list(line)}", where=f"{path}:{number}"
             )
-        yield line
+        yield Row(path, number, values)
 
 
-def _read_arrow(path: Path) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
-    import pyarrow as pa
-
-    numbers = count(1)
-    try:
-        for batch in _arrow_batches(path):
-            for values in batch.to_pylist():
-                yield Row(path, next(numbers), values, "row")
-    except (OSError, pa.ArrowException) as error:
-        kind = file_kind(path).removeprefix(".").capitalize()
-        raise DrkitError(f"cannot be read as {kind} after row {next(numbers) - 1} ({error})", where=path) from None
+def _of_list(line: str) -> str:
+    """Return the advice for a line that begins a list of objects, or nothing."""
+    return "; write each object of a list on its own line (jq -c '.[]' FILE)" if line.startswith("[") else ""
 
 
-def _arrow_batches(path: Path) -> Iterator[Any]:
+def _read_parquet(path: Path) -> Iterator[Row]:
+    """Yield the rows of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if file_kind(path) == ".parquet":
+    number = 0
+    try:
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(1024)
-    else:
-        with pa.memory_map(str(path)) as source:
-            yield from pa.ipc.open_stream(source)
+            rows = (values for batch in file.iter_batches(1024) for values in batch.to_pylist())
+            for number, values in enumerate(rows, start=1):
+                yield Row(path, number, values, "row")
+    except (OSError, pa.ArrowException) as error:
+        raise DrkitError(f"cannot be read as Parquet after row {number} ({error})", where=path) from None
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:

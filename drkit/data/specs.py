@@ -66,9 +66,7 @@ class IrdsConfig:
 class JsonlConfig:
     """Settings of `JsonlCollection`."""
 
-    path: str = setting(
-        "", None, "texts: a .jsonl, .tsv, .csv (or .gz, .zst), .json or .parquet file, or a folder of them"
-    )
+    path: str = setting("", None, "texts: a .jsonl, .tsv, .csv (or .gz, .zst) or .parquet file, or a folder of them")
     text_field: str = setting("", None, "key or column of the text (empty: the usual names)")
     id_field: str = setting("", None, "key or column of the id (empty: the usual names, else the row number)")
     title_field: str = setting("", None, "key or column of the title (empty: `title`)")
@@ -110,7 +108,7 @@ _MIN_SCORE = "minimum score of a positive, a lower one is a negative's (empty: 0
 class PairsConfig:
     """Settings of `PairsCollection`."""
 
-    path: str = setting("", None, "a training file (.jsonl, .json, .tsv, .csv, .parquet), or a folder with train.*")
+    path: str = setting("", None, "a training file (.jsonl, .tsv, .csv, .parquet), or a folder with train.*")
     dev: str = setting("", None, "file of dev pairs")
     test: str = setting("", None, "file of test pairs")
     anchor: str = setting("", None, _ANCHOR)
@@ -127,9 +125,7 @@ class TrecConfig:
     """Settings of `TrecCollection`."""
 
     path: str = setting("", None, "folder with corpus, topics and qrels under their usual names; or the corpus file")
-    corpus: str = setting(
-        "", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst), .json or .parquet file, or a folder"
-    )
+    corpus: str = setting("", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst) or .parquet file, or a folder")
     train_topics: str = setting("", None, "training topics: TREC's <top>, .tsv, .csv or .jsonl")
     train_qrels: str = setting("", None, "judgements of the training topics: TREC's four columns, or BEIR's three")
     dev_topics: str = setting("", None, "dev topics")

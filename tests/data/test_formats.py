@@ -139,9 +139,7 @@ def written(path: Path) -> Path:
     """The rows in the format of the path."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(ROWS))
-    elif ".jsonl" in path.suffixes:
+    elif {".json", ".jsonl"} & {*path.suffixes}:
         jsonl(path, ROWS)
     else:
         separator, quoting = ("\t", csv.QUOTE_NONE) if ".tsv" in path.suffixes else (",", csv.QUOTE_MINIMAL)
@@ -470,7 +468,7 @@ class TestTexts:
             ("a.tsv", "text\tid\ttitle\r\none\t1\tT\r\ntwo\t2\t\r\n"),
             ("a.csv", 'id,text,title\n1,"one",T\n2,two,\n'),
             ("a.jsonl", '\ufeff{"id": 1, "text": "one", "title": "T"}\n{"docid": "2", "contents": "two"}\n'),
-            ("a.json", '[{"_id": "1", "text": "one", "title": "T"}, {"_id": "2", "text": "two", "title": null}]'),
+            ("a.json", '{"_id": "1", "text": "one", "title": "T"}\n{"_id": "2", "text": "two", "title": null}\n'),
         ],
     )
     def test_every_format_gives_ids_texts_and_titles(self, tmp_path, name, text):

@@ -52,8 +52,8 @@ def retrieval(folder: Path, suffix: str) -> Path:
                 configs += [f"  - split: {split}", f"    path: {part}/{split}.parquet"]
         (folder / "README.md").write_text("\n".join(["---", *configs, "---", "# Data"]))
     else:
-        write(CORPUS, folder / f"corpus{suffix}")
-        write(QUERIES, folder / f"queries{suffix}")
+        write(CORPUS, folder / "corpus" / f"corpus{suffix}")
+        write(QUERIES, folder / "queries" / f"queries{suffix}")
         for split, rows in QRELS.items():
             write(rows, folder / "qrels" / f"{split}{suffix}")
     return folder
@@ -115,8 +115,8 @@ def test_what_cannot_be_had_says_so(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DrkitError, match="has no data; expected"):
         HfCollection(HfConfig(path=str(tmp_path / "empty"))).splits()
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "b"}\n')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "a", "text": "b"}\n')
+    for part in ("corpus", "queries"):
+        write([{"_id": "a", "text": "b"}], tmp_path / part / f"{part}.jsonl")
     with pytest.raises(DrkitError, match="no part 'default'"):
         HfCollection(HfConfig(path=str(tmp_path))).splits()
 

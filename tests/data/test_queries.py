@@ -301,8 +301,8 @@ def test_it_goes_on_where_it_was_cut_off_with_other_processes_too(model, generat
     with pytest.raises(Dies):
         generate_file(iter(texts), loaded, path, on_progress=die)
     parts = tmp_path / ".queries.jsonl.parts"
-    with (parts / "part-0.jsonl").open("ab") as file:
-        file.write(b'{"block": 2, "ids": ["t8"')  # a line that a kill left unfinished
+    assert len([*parts.iterdir()]) == 2
+    (parts / ".00002-x.1.tmp").write_bytes(b'{"doc_id": "t8"')  # a file that a kill left unfinished
     made = []
 
     class Counted:
@@ -319,13 +319,15 @@ def test_it_goes_on_where_it_was_cut_off_with_other_processes_too(model, generat
     assert lines == generated
 
 
-def test_parts_of_other_settings_are_refused(model, real_texts, tmp_path):
+def test_parts_of_other_settings_are_not_used(model, real_texts, tmp_path):
     loaded = QueryModel.open(str(model), SHORT)
     texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:8])]
     assert generate_file(iter(texts), loaded, tmp_path / "q.jsonl", shard=Shard(0, 2)) is None
     loaded.sampling = evolve(SHORT, seed=9, top_k=3)
-    with pytest.raises(DrkitError, match=r"other settings \(top_k, seed\)"):
-        generate_file(iter(texts), loaded, tmp_path / "q.jsonl", shard=Shard(1, 2))
+    assert generate_file(iter(texts), loaded, tmp_path / "q.jsonl", shard=Shard(1, 2)) is None
+    whole = generate_file(iter(texts), loaded, tmp_path / "whole.jsonl").read_bytes()
+    assert generate_file(iter(texts), loaded, tmp_path / "q.jsonl").read_bytes() == whole
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["q.jsonl", "whole.jsonl"]
 
 
 SCRIPT = """
@@ -350,7 +352,7 @@ def test_processes_of_torchrun_killed_and_started_again(model, generated, real_t
     script = str(tmp_path / "script.py")
     process.start(*arguments, script=script)
     until = time.monotonic() + 100
-    while not any(part.stat().st_size for part in parts.glob("part-*")) and time.monotonic() < until:
+    while not any(parts.glob("0*")) and time.monotonic() < until:
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()

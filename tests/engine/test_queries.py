@@ -5,14 +5,13 @@ import json
 import pytest
 
 from drkit.core.engine import Loaded, LocalEngine, open_engine
-from drkit.data import generation
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.errors import DrkitError
 from tests.data.seq2seq import write_t5
 from tests.engine.engines import Pickling
 
 TEXTS = [(f"t{n}", f"remove the suffix number {n} from each string of the file {n % 3}") for n in range(30)]
-SHORT = Sampling(count=2, max_new_tokens=4, batch_size=2, seed=5)
+SHORT = Sampling(count=2, max_new_tokens=4, batch_size=6, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +20,7 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def loaded(model, monkeypatch):
-    """The model; tasks are small."""
-    monkeypatch.setattr(generation, "_BATCH", 6)
+def loaded(model):
     return Loaded(QueryModel.open, str(model), SHORT)
 
 
@@ -44,7 +41,7 @@ def test_finished_blocks_are_kept_by_the_other_engine(loaded, expected, tmp_path
     path, rest = tmp_path / "q.jsonl", Pickling(window=1)
 
     def stop(done):
-        if done == 14:
+        if done == 12:
             raise KeyboardInterrupt
 
     options = (
@@ -54,7 +51,7 @@ def test_finished_blocks_are_kept_by_the_other_engine(loaded, expected, tmp_path
         generate_file(iter(TEXTS), loaded, path, **options)
     if first == "local":
         generate_file(iter(TEXTS), loaded, path, engine=rest)
-        assert rest.names[0] == "queries of texts 15 to 20"
+        assert rest.names[0] == "queries of texts 13 to 18"
     else:
         seen = []
         generate_file(iter(TEXTS), Loaded(counted_model, loaded.value, seen), path, engine=LocalEngine())
