@@ -1,4 +1,4 @@
-"""Evaluate run files, runs and encoders; an encoder also on many BEIR folders at once."""
+"""Evaluate the rankings of run files and runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, local_path
@@ -37,42 +37,26 @@ class JudgedQueries:
     texts: Mapping[str, str] = field(factory=dict)
 
 
-@define
-class OwnHits:
-    """Counts the hits of rankings whose id is their query's own.
+def note_own_hits(
+    rankings: Rankings, judgements: Iterable[Judgement], source: Path | str, *, exclude_self: bool
+) -> str:
+    """Say how many hits have the id of their query, and what to do about them; nothing if all are answers that count.
 
-    answers: the queries whose own passage is judged relevant. That passage is what they look for, as in `pydocs`; any
-    other passage with a query's id may be the query itself, as in ArguAna.
+    A passage with its query's id that is judged relevant is what the query looks for, as in `pydocs`; any other may be
+    the query itself, as in ArguAna.
     """
-
-    answers: frozenset[str]
-    copies: int = 0
-    found_answers: int = 0
-
-    @classmethod
-    def among(cls, judgements: Iterable[Judgement]) -> OwnHits:
-        """Return a counter for rankings that these judgements measure."""
-        return cls(frozenset(j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0))
-
-    def count(self, rankings: Rankings) -> None:
-        """Count the own hits of rankings."""
-        own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
-        self.found_answers += len(own & self.answers)
-        self.copies += len(own - self.answers)
-
-    def notes(self, source: Path | str, *, exclude_self: bool) -> list[str]:
-        """Return what a user should know about them; nothing if all of them are answers that count."""
-        ignored = self.copies + self.found_answers
-        if exclude_self and ignored:
-            note = f"{source}: {ignored:,} hits have the id of their query and are ignored (--exclude-self)"
-            lost = f"; {self.found_answers:,} of them are judged relevant, leave --exclude-self out to count them"
-            return [f"{note}{lost if self.found_answers else ''}"]
-        if not exclude_self and self.copies:
-            return [
-                f"{source}: {self.copies:,} hits have the id of their query and count; if these passages are the "
-                f"queries themselves, ignore them with --exclude-self"
-            ]
-        return []
+    own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
+    answers = own & {j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0}
+    if exclude_self and own:
+        lost = f"; {len(answers):,} of them are judged relevant, leave --exclude-self out to count them"
+        ignored = f"{source}: {len(own):,} hits have the id of their query and are ignored (--exclude-self)"
+        return f"{ignored}{lost if answers else ''}"
+    if len(own) > len(answers) and not exclude_self:
+        return (
+            f"{source}: {len(own) - len(answers):,} hits have the id of their query and count; if these passages are "
+            f"the queries themselves, ignore them with --exclude-self"
+        )
+    return ""
 
 
 @frozen
@@ -111,15 +95,14 @@ def evaluate_files(
         excludes_self = exclude_self or bool(system.run and _results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
-            own, rankings = OwnHits.among(judged.judgements), _read_judged(path, judged_ids)
-            own.count(rankings)
+            rankings = _read_judged(path, judged_ids)
             scores.append(evaluate(rankings, judged.judgements, names, exclude_self=excludes_self))
             missing = len(with_relevant - rankings.ranked)
             if note and missing:
                 note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
-            if note:
-                for text in own.notes(path, exclude_self=excludes_self):
-                    note(text)
+            own = note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self)
+            if note and own:
+                note(own)
         results.append((system.name, average(scores)))
     return results
 

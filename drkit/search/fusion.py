@@ -134,11 +134,6 @@ def fused(hits: Iterable[AlignedHits], weights: tuple[float, float], depth: int 
     return Rankings.at(ids, [one.query_id for one in aligned], (one.best(weights, depth) for one in aligned))
 
 
-def has_weight(run: str | Path) -> bool:
-    """Return whether a run has a hybrid system."""
-    return (Path(run) / "hybrid" / WEIGHT).is_file()
-
-
 def stored_weight(run: str | Path) -> tuple[float, int]:
     """Return the weight that a run gives to its retriever, and how many hits of each ranking it fuses.
 

@@ -34,14 +34,15 @@ def files(tmp_path_factory):
 
 
 def test_a_trec_file_is_measured_and_its_values_are_written(files, tmp_path):
-    values, table = tmp_path / "v.tsv", tmp_path / "t.json"
-    arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values, "--table", table]
+    values = tmp_path / "v.tsv"
+    arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values]
     code, out, err = drkit("evaluate", files / "one.trec", *arguments)
     assert code == 0, err
     assert "6 queries" in out
     assert "0.667" in out
     assert values.read_text(encoding="utf-8").startswith("system\tquery_id\tRR@10\tP@1\none\tq 0\t0.5\t0.0\n")
-    assert json.loads(table.read_text())["rows"][0]["values"]["RR@10"] == pytest.approx(4 / 6)
+    _, document, _ = drkit("evaluate", files / "one.trec", *arguments, "--json")
+    assert json.loads(document)["rows"][0]["values"]["RR@10"] == pytest.approx(4 / 6)
     _, same, _ = drkit("evaluate", files / "one.trec", "--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1")
     assert same == out
 
@@ -68,38 +69,16 @@ def test_two_files_are_compared(files):
     assert found[0]["corrected"] == pytest.approx(min(1.0, 2 * found[0]["test"]["p"]))
 
 
-def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
-    given = ("--bm25", "-o", tmp_path / "out", "--table", tmp_path / "t.json")
-    code, out, err = drkit("evaluate", "--beir", files, *given)
-    assert code == 0, err
-    assert "average" in out
-    assert set(json.loads((tmp_path / "t.json").read_text())["data_sets"]) == {"beir"}
-    assert len(list((tmp_path / "out").glob("*.trec"))) == 1
-
-
-def test_bm25_on_a_collection_has_a_table_and_values(files, tmp_path):
-    arguments = ["--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1", "-o", tmp_path / "out"]
-    values, table = tmp_path / "v.tsv", tmp_path / "t.json"
-    code, out, err = drkit("evaluate", "--bm25", *arguments, "--per-query", values, "--table", table)
-    assert code == 0, err
-    assert "6 queries" in out
-    assert json.loads(table.read_text())["rows"][0]["values"].keys() == {"RR@10", "P@1"}
-    assert len(values.read_text().splitlines()) == 7
-    code, again, err = drkit("evaluate", "--bm25", *arguments)
-    assert (code, again) == (0, out)
-    assert "kept" in err
-
-
 def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     write_run(tmp_path / "own.trec", [("q 0", [("q 0", 3.0), ("ü", 2.0)]), ("q 1", [("ü", 2.0)])], "own")
-    given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--table", tmp_path / "t.json")
-    code, _, err = drkit("evaluate", *given)
+    given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json")
+    code, out, err = drkit("evaluate", *given)
     assert code == 0, err
     assert "1 hits have the id of their query and count" in err
-    counted = json.loads((tmp_path / "t.json").read_text())["rows"][0]["values"]["RR@10"]
-    code, _, err = drkit("evaluate", *given, "--exclude-self")
+    counted = json.loads(out)["rows"][0]["values"]["RR@10"]
+    code, out, err = drkit("evaluate", *given, "--exclude-self")
     assert "1 hits have the id of their query and are ignored" in err
-    assert json.loads((tmp_path / "t.json").read_text())["rows"][0]["values"]["RR@10"] > counted
+    assert json.loads(out)["rows"][0]["values"]["RR@10"] > counted
 
 
 def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
@@ -117,16 +96,16 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
     ("arguments", "said"),
     [
         (["evaluate"], "give a run's folder"),
-        (["evaluate", "--bm25"], "--encoder and --bm25 go with --collection NAME or --beir FOLDER"),
-        (["evaluate", "one.trec", "--bm25", "--collection", "beir:beir"], "and without a run"),
-        (["evaluate", "--beir", ".", "--bm25", "--split", "dev"], "without a run, judgements, --split"),
-        (["evaluate", "--bm25", "--collection", "beir:beir", "--split", "dev"], "has no 'dev' queries"),
+        (["evaluate", "--encoder", "e"], "--encoder goes with --collection NAME or --beir FOLDER"),
+        (["evaluate", "one.trec", "--encoder", "e", "--collection", "beir:beir"], "without a run"),
+        (["evaluate", "--beir", ".", "--encoder", "e", "--split", "dev"], "--set, --split or --per-query"),
+        (["evaluate", "--encoder", "e", "--collection", "beir:beir", "--split", "dev"], "has no 'dev' queries"),
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], "as TSV; name the file v.tsv"),
-        (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
-        (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
+        (["evaluate", "one.trec", "--beir", "."], "--beir, --pooling and prompts are those of --encoder"),
+        (["evaluate", "--beir", "."], "--beir, --pooling and prompts are those of --encoder"),
         (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),
         (
             ["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"],
@@ -208,10 +187,11 @@ def test_a_duplicate_id_is_refused_with_both_lines_before_any_work(foreign):
         path = foreign / f"{name}.jsonl"
         whole = path.read_text()
         path.write_text(whole + whole.splitlines()[0] + "\n")
-        for options in (("--collection", f"beir:{foreign}"), ("--beir", foreign.parent)):
-            code, _, err = drkit("evaluate", "--bm25", *options, "-o", foreign / "rankings", "-m", "P@1")
-            assert code == 2
-            assert f"{first}{path}:1 and " in err
-            assert f"{path}:6" in err
+        code, _, err = drkit(
+            "mine", "--miner", "bm25", "--collection", f"beir:{foreign}", "-o", foreign / "mined.jsonl"
+        )
+        assert code == 2
+        assert f"{first}{path}:1 and " in err
+        assert f"{path}:6" in err
         path.write_text(whole)
-    assert not (foreign / "rankings").exists()
+    assert not (foreign / "mined.jsonl").exists()

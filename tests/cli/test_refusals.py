@@ -34,11 +34,7 @@ def refused(run_drkit):
         (["search", "", "words"], "empty (after search)"),
         (["run", ""], "empty (after run)"),
         (["evaluate", "runs/R", "--pooling", "cls"], "--pooling and prompts are those of --encoder"),
-        (
-            ["evaluate", "--beir", ".", "--bm25-k1", "0.9"],
-            "--bm25-k1, --bm25-b and --bm25-language are settings of --bm25",
-        ),
-        (["evaluate", "--beir", ".", "--bm25", "--bm25-b", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["queries", "--model", "m", "--top-p", "1.5", "-o", "q.jsonl"], "1.5 is not in the range 0<x<=1"),
         (["compose", "--name", "../../escape", "--dry-run"], "not a path"),
         (["compose", "--name", "a\ud800", "--dry-run"], "not text"),
         (["compose", "--name", "a\0", "--dry-run"], "not text"),

@@ -142,8 +142,8 @@ def commands(run, beir, scorer, generator, out):
             *("-o", out / "scored.jsonl"),
         ],
         "export": ["export", run, "-o", out / "exported"],
-        "evaluate": ["evaluate", run, "--table", out / "table.json", "--per-query", out / "values.tsv"],
-        "evaluate-encoder": ["evaluate", "--encoder", run, *collection, "--bm25", "-o", out / "evaluated"],
+        "evaluate": ["evaluate", run, "--per-query", out / "values.tsv"],
+        "evaluate-encoder": ["evaluate", "--encoder", run, *collection, "-o", out / "evaluated"],
         "evaluate-beir": ["evaluate", "--encoder", run, "--beir", beir, "-o", out / "beir"],
         "queries": [
             *("queries", "--model", generator, *collection, "--count", 2, "--max-new-tokens", 3, "--batch-size", 8),
