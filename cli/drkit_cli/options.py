@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from drkit.encoders.folder import PRECISIONS
+from drkit.encoders.folder import PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import (
     LARGEST_SEED,
     Assignment,
     CollectionName,
     InputPath,
+    InstalledName,
     LocalPath,
     PathOrId,
     count,
@@ -54,6 +55,13 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _READING = ("pooling", "query_prompt", "passage_prompt")
 precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
+backend_option = click.option(
+    "--backend",
+    type=InstalledName("backend"),
+    default=TORCH,
+    show_default=True,
+    help="Runs the transformer (`drkit list backend`); others than torch: what `drkit export --backend` wrote.",
+)
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 engine_option = click.option(
     "--engine",

@@ -96,8 +96,8 @@ class EncoderEvaluation:
     """How to evaluate an encoder; repeated evaluations resume.
 
     encoder: a folder, a run, or a hub id. output: where the rankings (1,000 passages per query) are kept. how:
-    arguments of `open_encoder`, such as `pooling`. exclude_self: a passage with the query's own id is not a hit (as in
-    BEIR's own evaluation).
+    arguments of `open_encoder`, such as `pooling` and `backend`. exclude_self: a passage with the query's own id is not
+    a hit (as in BEIR's own evaluation).
 
     Raises DrkitError for an unknown measure.
     """

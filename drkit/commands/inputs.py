@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from huggingface_hub import snapshot_download
 
+from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, list_written, local_path, read_json
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
@@ -19,11 +21,15 @@ from drkit.data.topics import read_topic_file
 from drkit.encoders.folder import (
     CONFIG,
     MODULES,
+    PASSAGES,
     PRECISIONS,
+    QUERIES,
+    TORCH,
     UnsupportedEncoderError,
     check_truncation,
     is_cross_encoder,
 )
+from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, MissingExtraError, UnknownNameError
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE
@@ -33,6 +39,7 @@ from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
+from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
@@ -73,6 +80,8 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
 
 # Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
 _HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+# The sample of passages for backends that need one.
+CALIBRATION_TEXTS = 128
 
 
 def open_encoder(
@@ -83,19 +92,25 @@ def open_encoder(
     passage_prompt: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    backend: str = TORCH,
 ) -> OpenedEncoder:
     """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
 
     path_or_id: a folder written by drkit or sentence-transformers; a run (its `encoder`); a checkpoint of a run
     (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
     `drkit.encoders.pooling.POOLINGS`. query_prompt, passage_prompt: put before every text instead of what the folder
-    declares. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products only. A folder with
-    modules that drkit does not compute itself is opened by sentence-transformers, if that is installed.
+    declares. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
+    only. backend: what runs the transformer (`drkit list backend`); other than torch, for an encoder
+    folder that `export_checkpoint` wrote with that backend. A folder with modules that drkit does not compute itself is
+    opened by sentence-transformers, if that is installed.
 
     Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
     """
     given = {"query_prompt": query_prompt, "passage_prompt": passage_prompt}
     prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
+    if backend != TORCH:
+        find_backend(backend)
+        return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
     target = str(choose_device(device))
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
@@ -149,6 +164,18 @@ def _sentence_transformer(
         raise DrkitError(f"{reason}. {missing}") from None
 
 
+def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:
+    """Open an encoder folder with another backend than torch."""
+    if precision != "float32":
+        raise DrkitError(f"--precision {precision} is torch's; leave it out with --backend {backend}")
+    if not (folder / MODULES).is_file():
+        raise DrkitError(
+            f"{folder} has no files of the backend {backend}; write an encoder folder that has them, and give that: "
+            f"drkit export {folder} --backend {backend} -o ENCODER"
+        )
+    return _with_pooling(read_encoder(folder, device, backend=backend), folder, pooling)
+
+
 def open_reranker(
     path_or_id: str | Path, device: str = "auto", *, token_budget: int = 16_384, precision: str = "float32"
 ) -> Reranker:
@@ -173,27 +200,51 @@ def export_checkpoint(
     *,
     pooling: str | None = None,
     dimension: int | None = None,
+    backends: Sequence[str] = (),
+    calibrate: NamedCollection | None = None,
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
-    dimension: keep only the first numbers of every vector; None: all. Of a run, the last finished training is exported,
+    dimension: keep only the first numbers of every vector; None: all. backends: which backends to
+    convert the transformer to. calibrate: whose first passages are the sample that a backend may need; None: those of
+    the run. Of a run, the last finished training is exported,
     even if later stages are not finished. Returns the folder.
 
-    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, or if its vectors are shorter
-    than `dimension`.
+    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
+    `dimension`, or as `drkit.search.backends.add_backend` does.
     """
     source = _local_folder(path_or_id)
     if (source / RECIPE).is_file():
         source = last_checkpoint(source)
+    if backends and calibrate is None and (source.parent / RECIPE).is_file():
+        calibrate = NamedCollection(str(source.parent))
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
+    texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if backends and calibrate else []
+    for backend in backends:
+        check_conversion(backend, texts)
     encoder = _open(source, pooling, "cpu")
+    if backends and encoder.is_sparse:
+        raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
+    if backends and any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, Path(folder))):
+        raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
     if dimension is not None:
         check_truncation(dimension, encoder.dimension)
         encoder = encoder.evolve(truncate_dim=dimension)
     write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
+    for one, part in _towers(encoder, Path(folder)):
+        sample = [one.passage_prompt + text for text in texts]
+        for backend in backends:
+            add_backend(part, backend, texts=sample, length=one.passage_length)
     list_written(Path(folder))
     return Path(folder)
+
+
+def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:
+    """Return an encoder and its folder, or those of queries and of passages if they are separate."""
+    if isinstance(encoder, DualEncoder):
+        return [(encoder.queries, folder / QUERIES), (encoder.passages, folder / PASSAGES)]
+    return [(encoder, folder)]
 
 
 def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:

@@ -171,6 +171,11 @@ def drkit_architectures() -> Sequence[Extension]:  # type: ignore[empty-body]
 
 
 @hookspec
+def drkit_backends() -> Sequence[Extension]:  # type: ignore[empty-body]
+    """Return the encoding backends that the plugin adds; each target is a `drkit.search.Backend`."""
+
+
+@hookspec
 def drkit_commands() -> Sequence[Extension]:  # type: ignore[empty-body]
     """Return the commands that the plugin adds to `drkit`; each target is a `click.Command`."""
 

@@ -329,12 +329,12 @@ class ComponentSpec:
 
 _Loaded = TypeVar("_Loaded")
 # What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.
-EXTENSIONS = ("architecture", "command", "engine")
+EXTENSIONS = ("architecture", "backend", "command", "engine")
 
 
 @frozen
 class Extension:
-    """Something that a plugin adds under a name beside parts and recipes, such as a command.
+    """Something that a plugin adds under a name beside parts and recipes, such as an encoding backend.
 
     target: the `"module:attribute"` of its code, imported on first use, so it may import torch at its top. packages:
     distributions that the code uses beyond what its own package requires, as pip takes them.

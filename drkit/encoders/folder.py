@@ -53,6 +53,8 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+# The backend that runs every encoder folder as it is.
+TORCH = "torch"
 _ADVICE = "is this an encoder folder? Give another one, or export it again"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
+from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ def check_queries(texts: Sequence[str]) -> None:
 def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, Any], what: str) -> None:
     """Raise DrkitError if vectors of `made_by` (None: unknown) cannot be compared with those of `encoder`."""
     changed = [key for key in COMPARABLE if made_by is not None and made_by.get(key) != encoder.get(key)]
+    backends = [(one or {}).get("backend", TORCH) for one in (made_by, encoder)]
+    if changed and backends[0] != backends[1]:
+        raise DrkitError(
+            f"{what} was built with the backend {backends[0]}, and {backends[1]} encodes the queries: search with "
+            f"--backend {backends[0]}, or encode the passages again"
+        )
     if changed:
         raise DrkitError(
             f"{what} was built with another encoder ({', '.join(changed)} differ): "

@@ -23,19 +23,13 @@ from torch import Tensor, nn
 from drkit.core.files import digest
 from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.processes import local_device
-from drkit.encoders.architectures import (
-    Architecture,
-    architecture,
-    backbone_info,
-    check_length,
-    check_vocabulary,
-    find_architecture,
-)
+from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.folder import (
     BFLOAT16,
     CONFIG,
     PRECISIONS,
     SIMILARITIES,
+    TORCH,
     bare_settings,
     check_truncation,
     is_dual,
@@ -51,6 +45,7 @@ from drkit.encoders.pooling import check_pooling, check_token_weights, is_weight
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
+from drkit.search.backends import load_backend, load_torch
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 _LOGGER = logging.getLogger(__name__)
@@ -129,12 +124,17 @@ class TextEncoder:
             )
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> TextEncoder:
         """Load an encoder folder written by drkit or sentence-transformers; device `auto` picks a GPU if available.
 
-        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` does.
+        backend: `torch`, or one (`drkit list backend`) that `drkit export --backend` has written into the folder; those
+        run on the CPU.
+
+        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` and `drkit.search.backends.load_backend` do.
         """
-        return cls._loaded(**read_encoder_settings(Path(folder)), device=choose_device(device))
+        return cls._loaded(
+            **read_encoder_settings(Path(folder)), device=choose_device(device, backend), backend=backend
+        )
 
     @classmethod
     def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
@@ -157,12 +157,13 @@ class TextEncoder:
         learned_pooling: Path | None,
         pooling_settings: Mapping[str, Any] | None,
         device: torch.device,
+        backend: str,
         **settings: Any,
     ) -> TextEncoder:
         """Load the parts of an encoder from their folders."""
         if pooling_settings is not None:
-            return cls._lexical(transformer, pooling_settings, device, settings)
-        model, tokenizer = load_backbone(transformer)
+            return cls._lexical(transformer, pooling_settings, device, backend, settings)
+        model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
         learned = read_learned_pooling(learned_pooling) if learned_pooling else None
         pooling = learned.to(device).eval() if learned else None
@@ -171,9 +172,11 @@ class TextEncoder:
 
     @classmethod
     def _lexical(
-        cls, folder: Path, how: Mapping[str, Any], device: torch.device, settings: Mapping[str, Any]
+        cls, folder: Path, how: Mapping[str, Any], device: torch.device, backend: str, settings: Mapping[str, Any]
     ) -> TextEncoder:
         """Load a masked LM whose head scores words."""
+        if backend != TORCH:
+            raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
         model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_tokenizer(folder)
         pooling = LearnedPooling(settings["pooling"], how, backbone_info(model.config, tokenizer))
         return cls(model, tokenizer, learned_pooling=pooling, **settings)._tried(folder)
@@ -205,10 +208,11 @@ class TextEncoder:
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
+        backend = {} if self.backend == TORCH else {"backend": self.backend}
         pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}
         if self.passages_per_document is None:
             del settings["passages_per_document"]
-        return {**hashes, **settings, **pooling, "normalize": self.has_unit_length}
+        return {**hashes, **settings, **pooling, **backend, "normalize": self.has_unit_length}
 
     @property
     def is_sparse(self) -> bool:
@@ -219,6 +223,11 @@ class TextEncoder:
     def dense_dimension(self) -> int:
         """How many numbers at the beginning of a sparse vector are a dense one."""
         return int(getattr(self.learned_pooling.part, "dense_dimension", 0)) if self.learned_pooling else 0
+
+    @property
+    def backend(self) -> str:
+        """What runs the transformer: `torch`, or the name of another backend."""
+        return str(getattr(self.model, "backend", TORCH))
 
     @property
     def has_unit_length(self) -> bool:
@@ -334,14 +343,14 @@ class DualEncoder:
             )
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> DualEncoder:
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> DualEncoder:
         """Load the two encoders of a folder written by drkit or sentence-transformers (a `Router`).
 
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
         settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
-        target = choose_device(device)
-        return cls(*(TextEncoder._loaded(**one, device=target) for one in settings))
+        target = choose_device(device, backend)
+        return cls(*(TextEncoder._loaded(**one, device=target, backend=backend) for one in settings))
 
     @property
     def dimension(self) -> int:
@@ -406,35 +415,27 @@ def _vector_space(encoder: TextEncoder) -> str:
     return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
 
 
-def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
+def read_encoder(folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> AnyEncoder:
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
     _LOGGER.info("loading the encoder %s on %s", folder, device)
     kind = DualEncoder if is_dual(Path(folder)) else TextEncoder
-    return kind.load(folder, device)
+    return kind.load(folder, device, backend=backend)
 
 
-def load_backbone(folder: Path) -> tuple[Any, Any]:
+def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
     """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
 
     Downloads nothing, runs no remote code.
 
-    Raises DrkitError if either cannot be read.
+    Raises DrkitError if either cannot be read, or a static model is to be run by another backend than torch.
     """
     if not (folder / CONFIG).is_file():
+        if backend != TORCH:
+            raise DrkitError(
+                f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"
+            )
         return load_static(folder)
-    action = "load the encoder in"
-    config = load_pretrained("AutoConfig", str(folder), action, local_files_only=True)
-    where = find_architecture(config.model_type) or Architecture(transform=())
-    model = load_pretrained(
-        "AutoModel",
-        str(folder),
-        action,
-        "Export it again.",
-        unused=where.unused,
-        dtype="float32",
-        local_files_only=True,
-        **where.config,
-    )
+    model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
     return model.eval(), load_tokenizer(folder)
 
 
@@ -445,13 +446,15 @@ def load_tokenizer(folder: Path) -> Any:
     )
 
 
-def choose_device(name: str | torch.device) -> torch.device:
-    """Return the device of a torch name; `auto` picks a GPU if one is available.
+def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.device:
+    """Return the device of a torch name; `auto` picks a GPU if one is available and the backend is torch.
 
-    Raises DrkitError if torch does not know the name, or the GPU is not available.
+    Raises DrkitError if torch does not know the name, the GPU is not available, or the backend cannot use it.
     """
+    if backend != TORCH and name not in ("auto", "cpu", torch.device("cpu")):
+        raise DrkitError(f"the backend {backend} runs on the CPU, not on {str(name)!r}; use auto or cpu")
     if name == "auto":
-        name = local_device()
+        name = local_device() if backend == TORCH else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -32,7 +32,8 @@ PLANNED = ("drkit compose", "run recipe.toml")
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
 ELSEWHERE = ("drkit push ", "drkit serve", "drkit evaluate runs/NQ")
-# What runs on a cluster is run by tests/engine.
+# Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
+EXTRAS = {"--backend openvino": "openvino"}
 CLUSTER = "--engine ray"
 
 
@@ -85,6 +86,9 @@ def call(line, monkeypatch, capsys, place, *more):
     """Run a command line; return its output."""
     if CLUSTER in line:
         pytest.skip("needs a running cluster; see tests/engine")
+    for option, module in EXTRAS.items():
+        if option in line:
+            pytest.importorskip(module)
     words = shlex.split(line.partition(" > ")[0])
     if words[0] == "torchrun":
         words = ["drkit", *words[words.index("drkit_cli.main") + 1 :]]

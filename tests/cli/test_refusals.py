@@ -33,7 +33,7 @@ def refused(run_drkit):
         (["compose", "--encoder=", "--dry-run"], "empty (--encoder=)"),
         (["search", "", "words"], "empty (after search)"),
         (["run", ""], "empty (after run)"),
-        (["evaluate", "runs/R", "--pooling", "cls"], "--pooling and prompts are those of --encoder"),
+        (["evaluate", "runs/R", "--backend", "openvino"], "--backend, --pooling and prompts are those of --encoder"),
         (["queries", "--model", "m", "--top-p", "1.5", "-o", "q.jsonl"], "1.5 is not in the range 0<x<=1"),
         (["compose", "--name", "../../escape", "--dry-run"], "not a path"),
         (["compose", "--name", "a\ud800", "--dry-run"], "not text"),

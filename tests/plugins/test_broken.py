@@ -63,7 +63,7 @@ BROKEN = {
     "raises-in-hook": ("@hookimpl\ndef drkit_components():\n    return 1 / 0", "ZeroDivisionError"),
     "of-tomorrow": ("DRKIT_API = 2", "version 2 of drkit's API, and this drkit has 1; update drkit"),
     "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "must return ComponentSpecs, got 'pmi'"),
-    "not-an-extension": ("@hookimpl\ndef drkit_engines():\n    return [3]", "must return Extensions, got 3"),
+    "not-an-extension": ("@hookimpl\ndef drkit_backends():\n    return [3]", "must return Extensions, got 3"),
     "exiting": ("raise SystemExit(3)", "SystemExit: 3"),
     "skipping": ("import pytest\npytest.skip('theirs', allow_module_level=True)", "Skipped: theirs"),
     "many-lines": ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),

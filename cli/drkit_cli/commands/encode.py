@@ -10,6 +10,7 @@ import click
 
 from drkit_cli.names import LocalPath, PathOrId, count
 from drkit_cli.options import (
+    backend_option,
     collection_option,
     device_option,
     engine_option,
@@ -35,6 +36,7 @@ from drkit_cli.terminal import echo
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
 @precision_option
+@backend_option
 @device_option
 @engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
@@ -48,6 +50,7 @@ def encode(
     dtype: str,
     shard_size: int,
     precision: str,
+    backend: str,
     device: str,
     engine: str,
     output: Path,
@@ -68,7 +71,7 @@ def encode(
     from drkit.core.engine import Loaded, open_engine
     from drkit.search import Storage
 
-    made_by = Loaded(open_encoder, encoder, device=device, precision=precision, **reading)
+    made_by = Loaded(open_encoder, encoder, device=device, precision=precision, backend=backend, **reading)
     with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit_cli.names import LocalPath, PathOrId
-from drkit_cli.options import judgement_options, reading_options
+from drkit_cli.options import backend_option, judgement_options, reading_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _FILE = LocalPath(dir_okay=False)
 @click.option(
     "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
 )
+@backend_option
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option(
     "-o",
@@ -53,6 +55,7 @@ def evaluate(
     answers: Path | None,
     per_query: Path | None,
     encoder: str | None,
+    backend: str,
     beir: Path | None,
     output: Path,
     reading: Mapping[str, Any],
@@ -69,8 +72,8 @@ def evaluate(
     if per_query and per_query.suffix != ".tsv":
         raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
     if not encoder:
-        if beir or reading:
-            raise click.UsageError("--beir, --pooling and prompts are those of --encoder; give it, too")
+        if beir or reading or backend != TORCH:
+            raise click.UsageError("--beir, --backend, --pooling and prompts are those of --encoder; give it, too")
         if not source:
             raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
         if answers and (qrels or split):
@@ -83,7 +86,7 @@ def evaluate(
         return
     if source or qrels or answers or (collection is None) == (beir is None):
         raise click.UsageError("--encoder goes with --collection NAME or --beir FOLDER, without a run and judgements")
-    how = {"measures": measures or ("nDCG@10",), "how": reading, "exclude_self": exclude_self}
+    how = {"measures": measures or ("nDCG@10",), "how": {**reading, "backend": backend}, "exclude_self": exclude_self}
     if beir is None:
         _print(_encode(encoder, output, how, str(collection), settings, split or "test"), {}, per_query)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import CollectionName, InstalledName, LocalPath, count
 from drkit_cli.options import open_collection_option, pooling_option, settings_option
 from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     "--dimension",
     type=count(1),
     help="Keep only the first numbers of every vector, normalised again; for the loss matryoshka.",
+)
+@click.option(
+    "--backend",
+    "backends",
+    type=InstalledName("backend"),
+    multiple=True,
+    help="Also convert to it (`drkit list backend`); repeatable.",
+)
+@click.option(
+    "--calibrate",
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A sample of passages, for a backend that needs one (default: the run's).",
 )
 @click.option("-o", "--output", type=LocalPath(), help="The encoder folder.")
 @click.option(
@@ -44,6 +57,8 @@ def export(
     source: str,
     pooling: str | None,
     dimension: int | None,
+    backends: tuple[str, ...],
+    calibrate: str | None,
     output: Path | None,
     vectors: Path | None,
     trec: Path | None,
@@ -62,6 +77,7 @@ def export(
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     drkit export runs/R --dimension 64 -o encoder-64/
+    drkit export runs/R --backend openvino-int8 -o encoder-int8/
     drkit export runs/R --vectors passages.parquet
     drkit export vectors/ --collection beir:FOLDER --vectors passages.parquet
     drkit export runs/R --trec rankings/
@@ -71,13 +87,13 @@ def export(
     from drkit.runs.manifest import read_manifest
 
     if trec:
-        if output or pooling or dimension or vectors or collection or settings:
+        if output or pooling or dimension or backends or calibrate or vectors or collection or settings:
             raise click.UsageError("--trec writes the rankings of a run as they are; it goes with no other option")
         files = export_rankings(source, trec)
         print_result({"files": files}, lambda: echo("\n".join(f"run      {file}" for file in files)))
         return
     if vectors:
-        if output or pooling or dimension:
+        if output or pooling or dimension or backends or calibrate:
             raise click.UsageError("--vectors writes vectors as they are; it goes with --collection and --set only")
         _export_vectors(source, vectors, NamedCollection(collection, settings) if collection else None)
         return
@@ -85,7 +101,10 @@ def export(
         raise click.UsageError("give -o FOLDER for an encoder, --vectors FILE.parquet, or --trec FOLDER for rankings")
     if collection or settings:
         raise click.UsageError("--collection and --set are options of --vectors; give it, too")
-    folder = export_checkpoint(source, output, pooling=pooling, dimension=dimension)
+    sample = NamedCollection(calibrate) if calibrate else None
+    folder = export_checkpoint(
+        source, output, pooling=pooling, dimension=dimension, backends=backends, calibrate=sample
+    )
     if dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection")):
         write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))

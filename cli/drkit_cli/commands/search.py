@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drkit.core.engine import LOCAL
+from drkit.encoders.folder import TORCH
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
-from drkit_cli.options import engine_option, reading_options
+from drkit_cli.options import backend_option, engine_option, reading_options
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -36,6 +37,7 @@ _INDENT = 5
     "--collection", metavar="RUN|NAME:VALUE", type=CollectionName(), help="Search for a collection's queries."
 )
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
+@backend_option
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @engine_option
 @click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
@@ -49,6 +51,7 @@ def search(
     queries: str | None,
     collection: str | None,
     split: str,
+    backend: str,
     hybrid: bool,
     engine: str,
     output: Path | None,
@@ -73,20 +76,21 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
-    if hybrid and (encoder or reading):
+    if hybrid and (encoder or reading or backend != TORCH):
         raise click.UsageError(
-            "--hybrid searches with the run's own encoder; leave out --encoder, --pooling and prompts"
+            "--hybrid searches with the run's own encoder; leave out --encoder, --backend, --pooling and prompts"
         )
     if engine != LOCAL and (query is not None or hybrid):
         raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
+    how = {**reading, "backend": backend}
     if query is not None:
-        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, reading), query, depth or _SHOWN)
+        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, how), query, depth or _SHOWN)
         return
     found = _queries(where, queries, collection, split)
     if hybrid:
         _write_hybrid(where, found, output, depth or _RANKED)
         return
-    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, reading, found), engine)
+    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, how, found), engine)
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
