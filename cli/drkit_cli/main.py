@@ -16,7 +16,6 @@ from drkit.core.processes import use_available_cores
 from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
-from drkit_cli.commands.distill import distill
 from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
@@ -28,7 +27,6 @@ from drkit_cli.commands.mine import mine
 from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
-from drkit_cli.commands.push import push
 from drkit_cli.commands.queries import queries
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
@@ -56,7 +54,7 @@ def cli() -> None:
 SECTIONS = {
     "Start": (init, compose, run, sweep, status),
     "Results": (search, evaluate, compare),
-    "Files": (encode, index, mine, distill, queries, rerank, fuse, export, push, prune),
+    "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),
 }
 for title, commands in SECTIONS.items():

@@ -6,7 +6,6 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.commands.card import model_card as model_card
-    from drkit.commands.card import push_encoder as push_encoder
     from drkit.commands.card import write_model_card as write_model_card
     from drkit.commands.collections import NamedCollection as NamedCollection
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import write_starter as write_starter
     from drkit.commands.training_data import Miners as Miners
     from drkit.commands.training_data import Output as Output
-    from drkit.commands.training_data import distill as distill
     from drkit.commands.training_data import generate_queries as generate_queries
     from drkit.commands.training_data import mine_to_file as mine_to_file
     from drkit.commands.vector_export import export_vectors as export_vectors

@@ -5,21 +5,17 @@ Every value comes from the run: what the run does not record is not on the card.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCardData
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import EvalResult, ModelCardData
 
 from drkit.commands.composition import describe_data, describe_recipe
-from drkit.commands.inputs import export_checkpoint
 from drkit.commands.records import RunRecord, open_run, published
 from drkit.core.escaping import markdown_code, markdown_templates
-from drkit.core.files import WRITTEN, list_written, write_text
+from drkit.core.files import list_written, write_text
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import read_encoder_settings
@@ -31,7 +27,7 @@ CARD = "README.md"
 _LOADING = """
 from sentence_transformers import SentenceTransformer
 
-encoder = SentenceTransformer({repository})
+encoder = SentenceTransformer("path/to/this/folder")
 queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])
 scores = encoder.similarity(queries, passages)
 """
@@ -39,18 +35,18 @@ scores = encoder.similarity(queries, passages)
 _HUB_MEASURES = {"RR": "mrr", "nDCG": "ndcg", "R": "recall", "P": "precision", "AP": "map", "Success": "accuracy"}
 
 
-def write_model_card(run: Path, encoder: Path, parts: Installed, repository: str | None = None) -> Path:
-    """Write the card of a run's encoder into its folder, atomically; `repository` is the name that loads it.
+def write_model_card(run: Path, encoder: Path, parts: Installed) -> Path:
+    """Write the card of a run's encoder into its folder, atomically.
 
     Raises DrkitError if the folder is not a run that exported an encoder, or if something in it is damaged.
     """
     card = encoder / CARD
-    write_text(card, model_card(open_run(run, parts), encoder, parts, repository or "path/to/this/folder"))
+    write_text(card, model_card(open_run(run, parts), encoder, parts))
     list_written(encoder)
     return card
 
 
-def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str) -> str:
+def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
     """Return the card of a run's exported encoder: YAML metadata, with the hub's model-index, and Markdown.
 
     Without a finished evaluation, the card has no results. Raises DrkitError as `write_model_card` does.
@@ -75,7 +71,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
         .render(
             title=run.name,
             summary=_summary(shown, declared),
-            loading=markdown_code(_LOADING.format(repository=json.dumps(repository)), "python"),
+            loading=markdown_code(_LOADING, "python"),
             reading=list(_reading(declared)),
             rows=_rows(run),
             measures=run.results.measures if run.results else (),
@@ -195,31 +191,3 @@ def _limits(run: RunRecord, parts: Installed) -> Iterator[str]:
         yield "Its vocabulary and weights come from these texts alone: other words mean nothing to it."
     if not metrics["queries"].get("train"):
         yield "It has seen no labelled queries."
-
-
-def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool = True) -> str:
-    """Upload the encoder that a run exports, with its model card, as one commit; returns the commit's address.
-
-    repository: `USER/NAME` on the hub, created if it does not exist. The hub's token is that of `hf auth login` or
-    HF_TOKEN. Nothing but the encoder's folder is sent: no texts, queries or judgements.
-
-    Raises DrkitError if the folder is not a run with an exported encoder, the name is invalid, or the hub refuses.
-    """
-    with TemporaryDirectory(prefix="drkit-push-") as folder:
-        encoder = export_checkpoint(run, Path(folder) / "encoder")
-        write_model_card(run, encoder, parts, repository)
-        hub = HfApi()
-        try:
-            hub.create_repo(repository, private=private, exist_ok=True)
-            done = hub.upload_folder(
-                repo_id=repository,
-                folder_path=encoder,
-                commit_message="Encoder trained by drkit",
-                ignore_patterns=[WRITTEN],
-            )
-        except HFValidationError as error:
-            raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
-        except Exception as error:  # of the hub, or of its HTTP library, which differs between versions
-            advice = "log in with `hf auth login`, and check the name, your rights and the network"
-            raise DrkitError(f"cannot upload to {repository!r}: {error}; {advice}") from None
-    return str(done.commit_url)

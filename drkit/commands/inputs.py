@@ -266,7 +266,7 @@ def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
     if is_cross_encoder(folder):
         raise DrkitError(
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
-            f"(cross-encoders are used by drkit rerank and drkit distill)"
+            f"(cross-encoders are used by drkit rerank)"
         )
     if is_of_run and (folder / CONFIG).is_file():
         recipe = read_recipe(folder.parent / RECIPE, installed().registry)

@@ -1,4 +1,4 @@
-"""Make training data from a collection, into files: mined negatives, generated queries, and the scores of a teacher."""
+"""Make training data from a collection, into files: mined negatives, and generated queries."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from attrs import define, evolve, field, frozen
 
 from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import find_index, open_encoder, open_reranker
-from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks, items_of, write_chunks
-from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe
+from drkit.core.file_chunks import FileChunks
+from drkit.core.files import SCRATCH, digest, path_state, replacing
 from drkit.core.processes import Shard
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
-from drkit.data.rows import Row, batched, read_jsonl
+from drkit.data.rows import batched
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners.blocks import chain_text, mine_on
 from drkit.miners.chain import (
@@ -42,17 +41,14 @@ from drkit.miners.chain import (
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.start import RECIPE
 from drkit.runs.stage import files_state
-from drkit.runs.steps.reranker import check_teacher
 from drkit.search import Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.index import exact_index
 from drkit.search.vectors import ABOUT as VECTORS
-from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
     from drkit.commands.inputs import OpenedEncoder
     from drkit.core.progress import Progress
     from drkit.recipe.schema import Choice
-    from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -307,130 +303,3 @@ def generate_queries(
     )
     progress.end("queries", time.perf_counter() - started)
     return done
-
-
-LINES_PER_BATCH = 64
-# On an engine, a task scores this many lines: a multiple of the batch, so that batches are the same.
-LINES_PER_PART = 8 * LINES_PER_BATCH
-
-
-@define
-class Distilled:
-    """What `distill` wrote: queries, pairs, and the agreement of the teacher's scores with the judgements."""
-
-    queries: int = 0
-    pairs: int = 0
-    agreement: Agreement = field(factory=Agreement)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Count a line that was written."""
-        self.queries += 1
-        self.pairs += len(row["positives"]) + len(row["negatives"])
-        self.agreement.add(row["positive_scores"], row["negative_scores"])
-
-
-def distill(
-    negatives: Path,
-    teacher: Scorer | Loaded[Reranker],
-    collection: NamedCollection,
-    output: Path,
-    *,
-    on_progress: Callable[[int], None] | None = None,
-    engine: Engine | None = None,
-) -> Distilled:
-    """Score every positive and negative of a file written by `drkit mine`; writes training data with texts and scores.
-
-    A line of `output`: query_id, query, positives and negatives (texts), positive_ids and negative_ids, positive_scores
-    and negative_scores (raw scores of the teacher). Lines are streamed; memory holds the texts of these passages.
-    on_progress: called with the number of lines done. engine: where lines are scored, by a `Loaded` teacher, in parts
-    beside the file; in this process if None. A repeated call keeps finished parts.
-
-    Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
-    is not finite.
-    """
-    require_no_pipe(negatives)
-    doc_ids = {
-        doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
-    }
-    if not doc_ids:
-        raise DrkitError(
-            f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
-        )
-    texts = texts_of(collection, doc_ids)
-    parts = FileChunks.beside(output)
-    lines = items_of(
-        _scored_parts(negatives, teacher, texts),
-        CHUNKS,
-        kept=parts if isinstance(teacher, Loaded) else None,
-        engine=engine,
-        on_progress=on_progress,
-    )
-    write_chunks(lines, output)
-    parts.remove()
-    done = Distilled()
-    for line in read_jsonl(output):
-        done.add(line.values)
-    return done
-
-
-def _scored_parts(
-    negatives: Path, teacher: Scorer | Loaded[Reranker], texts: Mapping[str, str]
-) -> Iterator[FileChunk[bytes]]:
-    state: list[str] = []
-    if isinstance(teacher, Loaded):
-        identity = digest(teacher.value.identity())
-        state = [identity, repr(teacher.arguments), repr(teacher.settings)]
-        teacher = teacher.checked(check_teacher, identity)
-    for lines in batched(read_jsonl(negatives), LINES_PER_PART):
-        ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
-        used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
-        name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
-        content = [*state, [line.values for line in lines], used]
-        yield FileChunk(name, len(lines), content, score_lines, (teacher, lines, used), uses="gpu")
-
-
-def score_lines(teacher: Scorer | Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str]) -> Iterator[bytes]:
-    """Score lines of a file of negatives and yield them as JSON Lines. Raises DrkitError as `distill` does."""
-    for some in batched(lines, LINES_PER_BATCH):
-        for row in _scored(some, loaded_value(teacher), texts):
-            yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
-
-
-def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
-    groups = [(line, _ids(line, "positives"), _ids(line, "negatives")) for line in lines]
-    pairs = [
-        (line.text("query"), _text(line, doc_id, texts)) for line, *ids in groups for side in ids for doc_id in side
-    ]
-    scores = iter(teacher.score(pairs).tolist() if pairs else [])
-    for line, positives, negatives in groups:
-        row = {
-            "query_id": line.id("query_id"),
-            "query": line.text("query"),
-            "positives": [texts[doc_id] for doc_id in positives],
-            "negatives": [texts[doc_id] for doc_id in negatives],
-            "positive_ids": positives,
-            "negative_ids": negatives,
-            "positive_scores": [next(scores) for _ in positives],
-            "negative_scores": [next(scores) for _ in negatives],
-        }
-        for score in (*row["positive_scores"], *row["negative_scores"]):
-            if score - score != 0:
-                raise DrkitError(
-                    f"the teacher's score is {score}, not finite; its training may have diverged", where=line
-                )
-        yield row
-
-
-def _ids(line: Row, name: str) -> list[str]:
-    value = line.values.get(name)
-    if isinstance(value, list):  # a collection's integers are the same ids
-        value = [str(doc_id) if type(doc_id) is int else doc_id for doc_id in value]
-    if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
-        raise DrkitError(f"{name!r} must be a list of passage ids; give a file written by `drkit mine`", where=line)
-    return value
-
-
-def _text(line: Row, doc_id: str, texts: Mapping[str, str]) -> str:
-    if doc_id not in texts:
-        raise DrkitError(f"passage {doc_id!r} is not in the collection; give the collection that was mined", where=line)
-    return texts[doc_id]

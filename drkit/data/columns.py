@@ -18,7 +18,7 @@ ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
 POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis")
 NEGATIVES = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 SCORES = ("score", "label")
-# A teacher's scores of the positives, of the negatives, and of both in a list, as FlagEmbedding, `drkit distill` and
+# A teacher's scores of the positives, of the negatives, and of both in a list, as FlagEmbedding and
 # sentence-transformers write them.
 _TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"), ("scores", *SCORES))
 # The score from which a pair is a positive, unless a setting says another.

@@ -17,7 +17,7 @@ from drkit.errors import DrkitError
 
 QUERY, PASSAGE, PAIR = "query", "passage", "pair"
 _IDS, _VALUES = ("query_id", "doc_id"), ("value", "score")
-# The ids and the scores in a line that `drkit distill` wrote.
+# The ids and the scores in a line that has those of all passages of its query.
 _DISTILLED = (("positive_ids", "positive_scores"), ("negative_ids", "negative_scores"))
 _END = object()
 _INTEGER = re.compile(r"-?\d{1,18}")
@@ -45,7 +45,7 @@ class Value:
 def read_values(path: Path, name: str) -> Iterator[Value]:
     """Stream the values of the column `name` in a file, which has query_id, doc_id or both, and the value.
 
-    The value is under the column's name, `value` or `score`; in a line of `drkit distill`, it is each passage's score.
+    The value is under the column's name, `value` or `score`; in a line with `positive_scores`, each passage has one.
     Raises DrkitError, with file and line, for a row without ids or value, and a value that is not a finite number.
     """
     for row in read_rows(path, NamedColumns([_IDS, (name, *_VALUES)], (*_IDS, _VALUES[0]))):
@@ -88,9 +88,7 @@ def _distilled(row: Row) -> Iterator[Value]:
     for ids, scores in _DISTILLED:
         found, values = row.values.get(ids), row.values.get(scores)
         if not isinstance(found, list) or not isinstance(values, list) or len(found) != len(values):
-            raise DrkitError(
-                f"{ids!r} and {scores!r} must be lists of the same length, as `drkit distill` has", where=row
-            )
+            raise DrkitError(f"{ids!r} and {scores!r} must be lists of the same length", where=row)
         for doc_id, score in zip(found, values, strict=True):
             yield Value(row.id("query_id"), str(doc_id), _number(row, scores, score), row)
 

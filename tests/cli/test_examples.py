@@ -30,8 +30,8 @@ SMALLER = [
 PLANNED = ("drkit compose", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
-# One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
-ELSEWHERE = ("drkit push ", "drkit serve", "drkit evaluate runs/NQ")
+# One serves until it is stopped (tests/pages/test_serve.py).
+ELSEWHERE = ("drkit serve", "drkit evaluate runs/NQ")
 # Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
 EXTRAS = {"--backend openvino": "openvino"}
 CLUSTER = "--engine ray"
@@ -154,7 +154,6 @@ def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
         "`inspect words`": 'drkit inspect words "a text" --run runs/R',
         "`rerank`": "drkit rerank dense.trec --model runs/R --collection beir:FOLDER -o r.trec",
         "`prune`": "drkit prune runs/R --dry-run",
-        "`distill`": "drkit distill --teacher runs/R --negatives n.jsonl --collection beir:FOLDER -o s.jsonl",
         "`plugins`": "drkit plugins",
     }.items():
         document = json.loads(call(line, monkeypatch, capsys, place, "--json", "-q"))

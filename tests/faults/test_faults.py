@@ -137,10 +137,6 @@ def commands(run, beir, scorer, generator, out):
         "fuse": ["fuse", out / "dense.trec", run / "runs" / "bm25.arrow", "-o", out / "fused.trec"],
         "rerank": ["rerank", out / "dense.trec", "--model", scorer, *collection, "-o", out / "reranked.trec"],
         "mine": ["mine", *collection, "--miner", "bm25", "-o", out / "negatives.jsonl"],
-        "distill": [
-            *("distill", "--teacher", scorer, "--negatives", out / "negatives.jsonl", *collection),
-            *("-o", out / "scored.jsonl"),
-        ],
         "export": ["export", run, "-o", out / "exported"],
         "evaluate": ["evaluate", run, "--per-query", out / "values.tsv"],
         "evaluate-encoder": ["evaluate", "--encoder", run, *collection, "-o", out / "evaluated"],
@@ -241,9 +237,9 @@ def test_pruning_with_faults_ends_as_without(server, finished, tmp_path):
 def test_every_command_is_in_one_of_these_tests(beir, tmp_path):
     writers = commands(*[tmp_path] * 5).values()
     names = {arguments[0] for arguments in (*writers, *readers(tmp_path).values(), compose("ance", beir, tmp_path))}
-    # `run` is what `compose` does after it has written the recipe, and `sweep` does both several times; `push` exports
-    # and uploads; `serve` runs until it is stopped, and writes judgements through the same functions as the others.
-    assert names | {"prune", "run", "sweep", "push", "serve"} == set(cli.list_commands(click.Context(cli)))
+    # `run` is what `compose` does after it has written the recipe, and `sweep` does both several times;
+    # `serve` runs until it is stopped, and writes judgements through the same functions as the others.
+    assert names | {"prune", "run", "sweep", "serve"} == set(cli.list_commands(click.Context(cli)))
 
 
 def test_a_command_that_only_reads_writes_nothing(server, finished):

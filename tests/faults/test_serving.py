@@ -1,4 +1,4 @@
-"""A fault while `drkit serve` keeps a judgement, or while `drkit push` makes what it uploads."""
+"""A fault while `drkit serve` keeps a judgement."""
 
 import errno
 import random
@@ -15,7 +15,7 @@ from http.client import HTTPException
 import pytest
 
 from drkit.core.files import is_temporary
-from tests.faults.test_faults import ERRORS, FAULTS, KILL, SEED, assert_ends_well, contents
+from tests.faults.test_faults import ERRORS, FAULTS, KILL, SEED, contents
 
 QUERY = "my own words of topic3"
 JUDGED = "<b>relevant, grade 1</b>"
@@ -107,22 +107,3 @@ def check_a_fault(server, run, folder, at, error, expected):
     with serving(server, run, folder) as (page, _):
         assert page.judge()[0] == 200, where
     assert kept(folder) == expected, where
-
-
-def test_what_is_pushed_is_made_whole_or_not_sent(server, run, tmp_path):
-    """Without a network the upload is refused, and so with any fault before; the run stays, and nothing else."""
-    before = contents(run)
-    arguments, temporary = ("push", run, "someone/something"), tmp_path / "tmp"
-    temporary.mkdir()
-    result = server.drkit(*arguments, root=temporary, TMPDIR=temporary)
-    assert result["code"] == 2
-    assert "cannot upload" in result["output"]
-    operations, rng = result["operations"], random.Random(f"push {SEED}")
-    assert operations > 10, "the encoder's folder is made below TMPDIR"
-    for _ in range(max(3, FAULTS // 20)):
-        at, error = rng.randint(1, operations), rng.choice(ERRORS)
-        where = f"operation {at}, {errno.errorcode.get(error, 'kill')}"
-        result = server.drkit(*arguments, root=temporary, at=at, error=error, TMPDIR=temporary)
-        assert result["code"] != 0, where
-        assert_ends_well(result, error, where)
-        assert contents(run) == before, where

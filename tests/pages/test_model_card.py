@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from drkit.commands import card, model_card, open_run, push_encoder, write_model_card
+from drkit.commands import model_card, open_run, write_model_card
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from tests.warm import drkit
@@ -23,7 +23,7 @@ def run(runs):
 
 
 def card_of(run):
-    return model_card(open_run(run, PARTS), run / "encoder", PARTS, "me/retriever")
+    return model_card(open_run(run, PARTS), run / "encoder", PARTS)
 
 
 def test_the_metadata_are_the_hubs_with_the_values_of_the_run(run):
@@ -44,7 +44,7 @@ def test_the_metadata_are_the_hubs_with_the_values_of_the_run(run):
 def test_people_read_how_it_was_trained_and_evaluated(run):
     card = card_of(run)
     record = open_run(run, PARTS)
-    assert 'SentenceTransformer("me/retriever")' in card
+    assert "SentenceTransformer(" in card
     assert "(this encoder)" in card
     for scores in record.scores.values():
         assert f"{scores.mean('RR@10'):.3f}" in card
@@ -68,7 +68,7 @@ def test_the_results_are_those_of_the_exported_encoder_or_none(run, stage, rows,
     record = attrs.evolve(record, manifests={**record.manifests, "encoder": manifest})
     vars(record)["results"] = attrs.evolve(record.results, runs=rows) if record.results else None
     vars(record)["scores"] = dict.fromkeys(rows, next(iter(open_run(run, PARTS).scores.values())))
-    card = model_card(record, run / "encoder", PARTS, "me/retriever")
+    card = model_card(record, run / "encoder", PARTS)
     assert ("model-index" in card) == (row not in ("", "r"))
     assert ("(this encoder)" in card) == (row not in ("", "r"))
     assert ("mean of draws, this encoder is one" in card) == (row == "r")
@@ -106,48 +106,3 @@ def test_export_writes_the_card_and_the_folder_loads(run, tmp_path):
     assert code == 0, err
     assert "## Results" in (tmp_path / "encoder" / "README.md").read_text(encoding="utf-8")
     assert len(SentenceTransformer(str(tmp_path / "encoder")).encode("a text")) > 0
-
-
-class Hub:
-    """Takes the place of the hub; remembers what it was sent."""
-
-    def __init__(self):
-        self.sent = {}
-
-    def create_repo(self, repository, *, private, exist_ok):
-        self.created = (repository, private, exist_ok)
-
-    def upload_folder(self, *, repo_id, folder_path, commit_message, ignore_patterns):
-        files = (path for path in Path(folder_path).rglob("*") if path.is_file())
-        self.sent = {path.name for path in files if path.name not in ignore_patterns}
-        self.card = (Path(folder_path) / "README.md").read_text(encoding="utf-8")
-
-        class Done:
-            commit_url = f"https://hub.invalid/{repo_id}/commit/1"
-
-        return Done
-
-
-def test_push_sends_the_encoder_and_nothing_else(run, monkeypatch):
-    hub = Hub()
-    monkeypatch.setattr(card, "HfApi", lambda: hub)
-    assert push_encoder(run, "me/retriever", PARTS).endswith("me/retriever/commit/1")
-    assert hub.created == ("me/retriever", True, True)
-    assert {"README.md", "modules.json", "tokenizer.json"} <= hub.sent
-    assert not {"recipe.toml", "qrels.txt", "manifest.json", "texts.arrow"} & hub.sent
-    assert 'SentenceTransformer("me/retriever")' in hub.card
-
-
-def test_what_the_hub_refuses_is_one_error(run, monkeypatch):
-    class Refuses(Hub):
-        def create_repo(self, repository, *, private, exist_ok):
-            raise OSError("no route to host")
-
-    monkeypatch.setattr(card, "HfApi", Refuses)
-    with pytest.raises(DrkitError, match="cannot upload to 'me/retriever': no route to host; log in"):
-        push_encoder(run, "me/retriever", PARTS)
-
-
-def test_push_refuses_what_is_not_a_run(tmp_path):
-    code, out, err = drkit("push", str(tmp_path), "me/retriever", HF_HUB_OFFLINE="1")
-    assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,18 +1,17 @@
-"""`drkit rerank` and `drkit distill` on files, in processes of their own; and the data in others' hands."""
+"""`drkit rerank` on files, in processes of its own."""
 
 import json
-import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from drkit.commands import NamedCollection, distill, rerank_file
+from drkit.commands import NamedCollection, rerank_file
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.search import Reranker, read_run, write_run
-from tests.rerank.toys import TOPICS, checkpoint, lines
+from tests.rerank.toys import TOPICS, checkpoint
 from tests.runs.conftest import drkit
 
 
@@ -51,13 +50,12 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["rerank", "distill"])
-def test_help_loads_nothing_heavy(name):
-    probe = f"import sys; from drkit_cli.main import _status; sys.argv = ['drkit', '{name}', '--help']; _status(); "
+def test_help_loads_nothing_heavy():
+    probe = "import sys; from drkit_cli.main import _status; sys.argv = ['drkit', 'rerank', '--help']; _status(); "
     probe += "print('HEAVY', {'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert "HEAVY set()" in done.stdout
-    assert f"\n  drkit {name} " in done.stdout, "examples have lines of their own"
+    assert "\n  drkit rerank " in done.stdout, "examples have lines of their own"
 
 
 def test_rerank_a_run_file(files, tmp_path):
@@ -127,130 +125,6 @@ def test_a_fused_run_is_re_ranked(files, tmp_path):
             scores = scorer.score([(f"return a {query.split()[1]}", texts[doc_id]) for doc_id in old[:4]])
             old[:4] = [old[i] for i in np.argsort(-scores, kind="stable")]
         assert [doc_id for doc_id, _ in after[query]] == old
-
-
-@pytest.fixture(scope="module")
-def distilled(files):
-    """The file of scores, and what `drkit distill` printed."""
-    out = files / "scored.jsonl"
-    arguments = ["--teacher", files / "model", "--negatives", files / "mined.jsonl", "-o", out]
-    return out, drkit("distill", *arguments, f"--collection=beir:{files / 'beir'}").stdout
-
-
-@pytest.fixture(scope="module")
-def scored(distilled):
-    out, printed = distilled
-    assert "8 queries, 56 pairs" in printed
-    assert "a positive above every negative for" in printed
-    return out
-
-
-def test_distill_ends_with_a_command_that_trains_with_the_scores(files, distilled, tmp_path):
-    command = next(line for line in distilled[1].splitlines() if line.startswith("use "))
-    name, *arguments = shlex.split(command.removeprefix("use"))
-    assert name == "drkit"
-    drkit(*arguments, "-o", tmp_path / "r.toml", "--dry-run")
-    recipe = (tmp_path / "r.toml").read_text()
-    assert f'teacher = "{files / "model"}"' in recipe
-    assert 'use = "kl-distillation"' in recipe
-
-
-def test_distill_scores_every_positive_and_negative(files, scored):
-    scorer = Reranker.load(files / "model")
-    mined = lines(files / "mined.jsonl")
-    for line, row in zip(mined, lines(scored), strict=True):
-        assert (row["query_id"], row["query"]) == (line["query_id"], line["query"])
-        assert (row["positive_ids"], row["negative_ids"]) == (line["positives"], line["negatives"])
-        assert row["negatives"][-1] == ""
-        for side in ("positive", "negative"):
-            expected = scorer.score([(row["query"], text) for text in row[f"{side}s"]])
-            np.testing.assert_allclose(row[f"{side}_scores"], expected, atol=1e-6)
-
-
-def test_drkit_reads_it_as_a_collection(scored):
-    from drkit.core.registry import installed
-    from drkit.core.spec import Kind
-    from drkit.recipe.compose import ComposeRequest, compose
-
-    parts = installed()
-    choice = compose(ComposeRequest(collection=f"pairs:{scored}"), parts).collection
-    collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    queries = [query.text for split in collection.splits() for query in collection.queries(split)]
-    assert sorted(queries) == sorted(f"return a {topic}" for topic in TOPICS[4:])
-    assert {passage.text for passage in collection.passages()} >= {f"{t} the {t} is returned" for t in TOPICS[4:]}
-
-
-def test_sentence_transformers_distils_from_it(files, scored, tmp_path):
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.sentence_transformer import losses
-
-    rows = [
-        {
-            "query": row["query"],
-            "positive": row["positives"][0],
-            **{f"negative_{i}": text for i, text in enumerate(row["negatives"][:2])},
-            "label": [row["positive_scores"][0] - score for score in row["negative_scores"][:2]],
-        }
-        for row in lines(scored)
-    ]
-    model = SentenceTransformer(str(files / "lm"), device="cpu")
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=2,
-        per_device_train_batch_size=4,
-        report_to="none",
-        use_cpu=True,
-        save_strategy="no",
-    )
-    loss = losses.MarginMSELoss(model)
-    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=Dataset.from_list(rows), loss=loss)
-    assert np.isfinite(trainer.train().training_loss)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            '{"query_id": "q", "query": "x", "positives": ["nowhere"], "negatives": []}',
-            "passage 'nowhere' is not",
-        ),
-        (
-            '{"query_id": "q", "query": "x", "positives": "d empty", "negatives": []}',
-            "'positives' must be a list of",
-        ),
-        ('{"query_id": "q", "positives": ["d empty"], "negatives": []}', "'query' is missing"),
-        ('{"query_id": "q", "query": "x", "positives": [7], "negatives": []}', "passage '7' is not"),
-        ("nonsense", "malformed JSON"),
-        ("", "empty line"),
-    ],
-)
-def test_a_bad_line_is_named(files, tmp_path, line, said):
-    (tmp_path / "bad.jsonl").write_text(line + "\n", encoding="utf-8")
-    scorer = Reranker.load(files / "model")
-    with pytest.raises(DrkitError, match=said) as raised:
-        distill(tmp_path / "bad.jsonl", scorer, NamedCollection(f"beir:{files / 'beir'}"), tmp_path / "out.jsonl")
-    assert "bad.jsonl:1" in str(raised.value)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
-    source = NamedCollection(f"beir:{files / 'beir'}")
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DrkitError, match="lists no passage"):
-        distill(tmp_path / "empty.jsonl", None, source, tmp_path / "out.jsonl")
-
-    class Diverged:
-        def score(self, pairs):
-            return np.full(len(pairs), np.nan, dtype=np.float32)
-
-    with pytest.raises(DrkitError, match=r"mined\.jsonl:1: the teacher's score is nan"):
-        distill(files / "mined.jsonl", Diverged(), source, tmp_path / "out.jsonl")
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_run_stands_for_the_re_ranker_it_trained(files, tmp_path):

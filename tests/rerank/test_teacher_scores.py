@@ -272,7 +272,7 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     assert metrics["queries"] == len(drawn) < len(pairs)
 
 
-SCORED = [  # as FlagEmbedding, `drkit distill`, and a file with another score of a pair write them
+SCORED = [  # as FlagEmbedding and others write them, and with another score of a pair
     {"query": "a", "pos": ["b", "c"], "neg": ["d", "e"], "pos_scores": [3, 2.5], "neg_scores": [0.5, -1]},
     {"query": "f", "positives": ["d"], "negatives": ["b"], "positive_scores": [7], "negative_scores": [6]},
     {"query": "f", "pos": "d", "neg": ["b", "c"], "pos_scores": 1, "neg_scores": [2, 3]},

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import fields
 
-from drkit.core.spec import EXTENSIONS, Kind
+from drkit.core.spec import EXTENSIONS
 from drkit.errors import DrkitError, UnknownNameError
-from drkit_cli.commands.compose import compose
-from drkit_cli.commands.listing import use_of
-from drkit_cli.names import CHOSEN_BY, KINDS, PARTS, KindName, NameOfKind, kinds_of, names_of, recased
+from drkit_cli.names import KINDS, PARTS, KindName, NameOfKind, kinds_of, names_of, recased
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -174,49 +170,8 @@ def _show_part(spec: ComponentSpec) -> None:
         "scope": str(spec.scope_of(None)) if spec.kind in SCOPES else None,
         "from": spec.provider,
         "code": _source_line(spec.target),
-        "use": _command(spec),
     }
     print_result(document, lambda: _print_part(document))
-
-
-def _command(spec: ComponentSpec) -> str:
-    """Return a command that uses a part and makes a recipe that works; nothing if none of those tried does."""
-    return next((f"drkit compose {options}" for options in _options(spec) if _composes(options)), "")
-
-
-def _options(spec: ComponentSpec) -> Iterator[str]:
-    """Yield options of `drkit compose` that may choose a part, the shortest first."""
-    from drkit.core.registry import installed
-
-    value = f"{spec.name}:{getattr(spec.config(), spec.shorthand) or 'PATH'}" if spec.shorthand else spec.name
-    if spec.kind is Kind.POOLING:
-        yield f"--set encoder.pooling={value}"
-    elif use_of(spec) == "pre-training":
-        yield f"--pretrain-loss {value}"
-        yield from (f"--decoder {decoder} --pretrain-loss {value}" for decoder in installed().registry.names("decoder"))
-    elif use_of(spec) == "filters":
-        yield f"--miner bm25 --miner {value}"
-    elif spec.kind in CHOSEN_BY:
-        yield f"{CHOSEN_BY[spec.kind]} {value}"
-        yield f"--masker generator {CHOSEN_BY[spec.kind]} {value}"
-        yield f"--pipeline two-stage {CHOSEN_BY[spec.kind]} {value}"
-
-
-def _composes(options: str) -> bool:
-    """Return whether these options make a recipe that works."""
-    from drkit.core.registry import installed
-    from drkit.recipe.check import check
-    from drkit.recipe.compose import ComposeRequest
-    from drkit.recipe.compose import compose as compose_recipe
-
-    given = compose.make_context("compose", options.split()).params
-    names = {field.name for field in fields(ComposeRequest)}
-    try:
-        recipe = compose_recipe(ComposeRequest(**{name: given[name] for name in names if given.get(name)}), installed())
-        check(recipe, installed().registry)
-    except DrkitError:
-        return False
-    return True
 
 
 def _print_part(part: dict[str, Any]) -> None:
@@ -237,8 +192,6 @@ def _print_part(part: dict[str, Any]) -> None:
         screen.print(f"scope     {part['scope']}")
     screen.print(f"from      {part['from']}")
     screen.print(f"code      {part['code']}", soft_wrap=True)
-    if part["use"]:
-        screen.print(f"use       {part['use']}", soft_wrap=True)
 
 
 def _source_line(target: str) -> str:
