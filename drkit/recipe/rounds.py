@@ -161,9 +161,8 @@ def kept_problems(settings: Pretrain | Finetune, path: str, patience: int) -> It
             f"({path}.max_steps) @ {path}.keep_steps"
         )
     if last and patience:
-        measured = "pretrain.probe" if path == "pretrain" else "finetune.validation"
         yield (
-            f"a training that stops early may not reach the steps to keep: set {measured}.patience = 0 "
+            f"a training that stops early may not reach the steps to keep: set finetune.validation.patience = 0 "
             f"@ {path}.keep_steps"
         )
 

@@ -214,10 +214,6 @@ class Training:
         return Training(**{name: getattr(self, name) for name in SCHEDULE})
 
 
-def _only_measures(probe: Probe) -> bool:
-    return not probe.chooses
-
-
 @frozen
 class Probe:
     """Measurements during pre-training: on held-out texts, and on queries.
@@ -226,22 +222,11 @@ class Probe:
     """
 
     every: int = setting(
-        500, at_least(0), "steps between probes, besides the first and the last; 0: none", observes=_only_measures
+        500, at_least(0), "steps between probes, besides the first and the last; 0: none", observes=True
     )
     texts: int = setting(256, at_least(0), "held-out texts that are probed, at most a tenth of all")
-    queries: int = setting(200, at_least(0), "dev queries of the retrieval probe", observes=_only_measures)
-    passages: int = setting(2000, at_least(2), "maximum passages to search for them", observes=_only_measures)
-    patience: int = setting(
-        0, at_least(0), "stop after this many probes without a gain in RR@10; 0: never", observes=_only_measures
-    )
-    keep_best: bool = setting(
-        False, None, "keep the weights of the probe with the best RR@10, not the last", observes=_only_measures
-    )
-
-    @property
-    def chooses(self) -> bool:
-        """Whether probes decide which weights pre-training ends with; if not, they only measure."""
-        return self.keep_best or self.patience > 0
+    queries: int = setting(200, at_least(0), "dev queries of the retrieval probe", observes=True)
+    passages: int = setting(2000, at_least(2), "maximum passages to search for them", observes=True)
 
 
 @frozen
@@ -367,7 +352,7 @@ class Pretrain(Training):
             learning_rate=self.masked_lm_learning_rate or self.learning_rate,
             masked_lm_learning_rate=None,
             keep_steps=None,
-            probe=evolve(self.probe, every=0, patience=0, keep_best=False),
+            probe=evolve(self.probe, every=0),
         )
 
     def losses(self) -> dict[str, tuple[str, WeightedLoss]]:

@@ -119,8 +119,7 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if _starts_from_sentence_encoder(recipe):
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
-            "measured, it did not improve retrieval. --set pretrain=none fine-tunes the encoder at once, --set "
-            "pretrain.probe.keep_best=true keeps the weights that are best on dev queries"
+            "measured, it did not improve retrieval. --set pretrain=none fine-tunes the encoder at once"
         )
 
 

@@ -30,7 +30,6 @@ from drkit.recipe.schema import (
     Choice,
     EncoderSettings,
     Pretrain,
-    Probe,
     PseudoQueries,
     Recipe,
 )
@@ -176,9 +175,8 @@ def _plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts
     return builder.add(
         name,
         PRETRAIN,
-        f"pre-train with {_tasks_in_words(pretrain)}, "
-        f"{describe_schedule(pretrain)}{_choice_by_probes(builder, pretrain.probe)}",
-        {**inputs, **_probe_inputs(builder, pretrain.probe)},
+        f"pre-train with {_tasks_in_words(pretrain)}, {describe_schedule(pretrain)}",
+        {**inputs, **_probe_inputs(builder)},
         extra={
             "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),
             "pretrain": pretrain,
@@ -230,49 +228,16 @@ def plan_pseudo_queries(
     )
 
 
-def _probe_inputs(builder: PlanBuilder, probe: Probe) -> dict[str, StageOutput]:
-    """Return the inputs of probes, observed if probes only measure and so do not affect the result."""
-    split = _probed_split(builder)
-    parts: dict[str, StageOutput] = {"tokens": TOKENS, "passages": PASSAGES}
-    if split:
-        parts[split] = split_of(split)
-    return {
-        f"probe/{name}": StageOutput(part.stage, part.path, observed=not probe.chooses) for name, part in parts.items()
-    }
+def _probe_inputs(builder: PlanBuilder) -> dict[str, StageOutput]:
+    """Return the inputs of probes, which only measure.
 
-
-def _probed_split(builder: PlanBuilder) -> str | None:
-    """Return the split whose queries probes search for: dev, else train, but never the evaluated split.
-
-    If all training queries are made from the passages, nothing reads those of the collection.
+    They search for the queries of dev, else of train, but never of the evaluated split. If all training queries are
+    made from the passages, nothing reads those of the collection.
     """
     splits = [*(["dev"] if "dev" in builder.splits else []), *(["train"] if builder.learns_from_judgements else [])]
-    return next((split for split in splits if split != builder.recipe.evaluation.split), None)
-
-
-def _choice_by_probes(builder: PlanBuilder, probe: Probe) -> str:
-    """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
-
-    Where they cannot choose, because they are off or there are no queries to search for, the plan has a note.
-    """
-    if not probe.chooses:
-        return ""
-    split = _probed_split(builder)
-    lacking = {
-        "pretrain.probe.every > 0 (it is 0)": not probe.every,
-        "pretrain.probe.queries > 0 (it is 0)": not probe.queries,
-        f"dev or train queries that the run is not evaluated on (splits: {', '.join(builder.splits) or 'none'}; "
-        f"evaluated on: {builder.recipe.evaluation.split})": not split,
-    }
-    if any(lacking.values()):
-        needed = join_names(need for need, is_lacking in lacking.items() if is_lacking)
-        builder.notes.append(
-            f"pre-training ends with its last weights: to keep the best ones, or stop early, probes need {needed}"
-        )
-        return ""
-    kept = f", keeping the best weights by RR@10 on {split} queries" if probe.keep_best else ""
-    stopped = f", stopping after {probe.patience} probes without a gain" if probe.patience else ""
-    return f"{kept}{stopped}"
+    split = next((split for split in splits if split != builder.recipe.evaluation.split), None)
+    parts = {"tokens": TOKENS, "passages": PASSAGES, **({split: split_of(split)} if split else {})}
+    return {f"probe/{name}": StageOutput(part.stage, part.path, observed=True) for name, part in parts.items()}
 
 
 def _pretraining_texts(builder: PlanBuilder) -> StageOutput:

@@ -3,7 +3,7 @@
 They measure what the encoder and the decoders predict, how much the vector helps the decoders, how the vectors are
 spread, and how well they retrieve. `probes.jsonl` in the stage's folder has one line per probe,
 `{"step": 500, "gain": 0.42, ..}`; docs/guide/is-it-working.md explains each number. Training with and without probes
-gives the same weights, bit for bit, unless probes choose them (`keep_best`, `patience`).
+gives the same weights, bit for bit.
 """
 
 from __future__ import annotations

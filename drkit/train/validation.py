@@ -1,6 +1,6 @@
 """Measure a module while it is trained: keep the best weights, and stop early.
 
-Fine-tuning is validated on dev queries (`DevQueries`), pre-training is probed (`drkit.train.probes`). The stage's
+Fine-tuning is validated on dev queries (`DevQueries`), pre-training is only probed (`drkit.train.probes`). The stage's
 folder has one line per measurement: `{"step": 500, "RR@10": 0.42}` in `validation.jsonl`. The best weights are kept
 with the checkpoints as `best-STEP.safetensors`. A resumed training ends with the same weights as an uninterrupted one,
 and measuring alone (keep_best off, no patience) does not change the weights. With several processes, the first one
@@ -25,7 +25,7 @@ from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
-from drkit.recipe.schema import Probe, Validation
+from drkit.recipe.schema import Validation
 from drkit.search import AnyEncoder
 from drkit.train.probes import ProbeLog, evaluating
 from drkit.train.resuming import CALLBACKS
@@ -115,7 +115,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         self,
         module: nn.Module,
         measurement: Measurement,
-        settings: Probe | Validation,
+        settings: Validation,
         *,
         folder: Path,
         progress: Progress,

@@ -41,7 +41,7 @@ FINETUNE = [
 RECIPES = {
     "three-stage": [
         *("--pipeline", "three-stage", *FINETUNE),
-        *("--set=pretrain.probe.every=2", "--set=pretrain.probe.keep_best=true"),
+        *("--set=pretrain.probe.every=2", "--set=finetune.validation.every=1"),
         *("--set=reranker.max_steps=2", "--set=reranker.save_steps=1", "--set=reranker.per_device_train_batch_size=3"),
     ],
     "ance": ["--pipeline", "ance", *FINETUNE],

@@ -10,7 +10,6 @@ import torch
 from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -40,14 +39,13 @@ from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import (
     EPOCH,
     ProbeLog,
-    Probes,
     anisotropy,
     held_out,
     measure_branches,
     probe_line,
     top_direction,
 )
-from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
+from drkit.train.retrieval_probe import retrieval_probe
 from tests.refusals import says
 
 PARTS = installed()
@@ -331,12 +329,7 @@ SETTINGS = (
     *("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
     *("encoder.passage_length=32", "encoder.dropout=0.2", "encoder.init_embeddings=random"),
     *("pretrain.max_steps=9", "pretrain.per_device_train_batch_size=8", "pretrain.save_steps=2"),
-    *(
-        "pretrain.probe.every=2",
-        "pretrain.probe.queries=8",
-        "pretrain.probe.passages=30",
-        "pretrain.probe.keep_best=false",
-    ),
+    *("pretrain.probe.every=2", "pretrain.probe.queries=8", "pretrain.probe.passages=30"),
 )
 
 
@@ -407,103 +400,25 @@ def test_resumed_probes_equal_uninterrupted_ones(folder, uninterrupted, tmp_path
     assert weights_of(resumed) == weights_of(whole)
 
 
-CHOOSING = ("pretrain.probe.keep_best=true", "pretrain.probe.patience=3")
-# a learning rate that ruins the vectors, so that the best probe is not the last
-RUINED = (*CHOOSING, "pretrain.learning_rate=0.3", "pretrain.warmup_steps=4")
-
-
-def test_pretraining_ends_with_the_weights_of_the_best_probe_decoder_included(folder, tmp_path, monkeypatch):
-    seen, values = [], iter([0.2, 0.3, 0.5, 0.5, 0.4, 0.1])
-    measure = Probes.measure
-
-    def told(self):
-        seen.append({name: tensor.clone() for name, tensor in self.module.state_dict().items()})
-        return {**measure(self), "RR@10": next(values)}
-
-    monkeypatch.setattr(Probes, "measure", told)
-    heard = Heard()
-    stage = pretrained(folder, tmp_path / "run", "pretrain.probe.keep_best=true", progress=heard)
-    assert read_manifest(stage).metrics["probe"] == {"measure": "RR@10", "best": 0.5, "step": 4, "last": 9}
-    assert says(heard.notes[-1], "weights", "step 4 of 9")
-    for file, part in (("decoder-main.safetensors", "decoders.main"), ("model.safetensors", "encoder.model")):
-        found = load_file(stage / file)
-        assert found
-        assert all(torch.equal(tensor, seen[2][f"{part}.{name}"]) for name, tensor in found.items())
-        assert any(not torch.equal(tensor, seen[5][f"{part}.{name}"]) for name, tensor in found.items())
-
-
-@pytest.mark.parametrize("stop", [1, 5, 7])
-def test_a_resumed_choice_of_the_best_probe_equals_an_uninterrupted_one(folder, uninterrupted, tmp_path, stop):
-    whole = uninterrupted(*RUINED)
-    found = read_manifest(whole).metrics["probe"]
-    assert found["step"] < found["last"]
-    with pytest.raises(KeyboardInterrupt):
-        pretrained(folder, tmp_path / "cut", *RUINED, progress=Heard(min(stop, found["last"])))
-    resumed = pretrained(folder, tmp_path / "cut", *RUINED)
-    assert (resumed / "probes.jsonl").read_bytes() == (whole / "probes.jsonl").read_bytes()
-    assert weights_of(resumed) == weights_of(whole)
-    assert read_manifest(resumed).metrics["probe"] == found
-
-
-def test_patience_ends_pretraining(folder, tmp_path, monkeypatch):
-    values = iter([0.2, 0.5, 0.3, 0.4])
-    monkeypatch.setattr(RetrievalProbe, "measure", lambda *_: next(values))
-    stage = pretrained(folder, tmp_path / "run", "pretrain.probe.patience=2")
-    assert read_manifest(stage).metrics["steps"] == 6
-    assert [record["step"] for record in read_log(stage / "probes.jsonl")] == [0, 2, 4, 6]
-
-
 def planned(folder, *settings):
     wanted = ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
     return {stage.name: stage for stage in plan(compose(wanted, PARTS), PARTS.registry).stages}
 
 
-def test_the_plan_says_what_probes_choose(folder):
-    assert planned(folder, *CHOOSING)["pretrained"].summary.endswith(
-        ", keeping the best weights by RR@10 on dev queries, stopping after 3 probes without a gain"
-    )
-    assert "keeping" not in planned(folder)["pretrained"].summary
-    elsewhere = planned(folder, *CHOOSING, "evaluation.split=dev")["pretrained"]
-    assert says(elsewhere.summary, "RR@10", "train queries")
+def test_probes_search_for_queries_that_are_not_evaluated(folder):
+    elsewhere = planned(folder, "evaluation.split=dev")["pretrained"]
     assert {"probe/train", "probe/dev"} & elsewhere.inputs.keys() == {"probe/train"}
+    assert {"probe/train", "probe/dev"} & planned(folder)["pretrained"].inputs.keys() == {"probe/dev"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ("every=0", "probes need pretrain.probe.every > 0 (it is 0)"),
-        ("queries=0", "probes need pretrain.probe.queries > 0 (it is 0)"),
-    ],
-)
-@pytest.mark.parametrize("choosing", CHOOSING)
-def test_probes_that_never_search_choose_nothing_and_the_plan_says_so(folder, settings, said, choosing):
-    wanted = ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, choosing, f"pretrain.probe.{settings}"))
-    made = plan(compose(wanted, PARTS), PARTS.registry)
-    assert any("last weights" in note and note.endswith(said) for note in made.notes)
-    summary = {stage.name: stage for stage in made.stages}["pretrained"].summary
-    assert "keeping" not in summary
-    assert "stopping" not in summary
-
-
-def test_a_collection_without_other_queries_than_those_evaluated_on_keeps_the_last_weights(folder, tmp_path):
+def test_a_collection_without_other_queries_than_those_evaluated_on_is_probed_by_its_texts(folder, tmp_path):
     for name in ("corpus.jsonl", "queries.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_bytes((folder / "qrels" / "test.tsv").read_bytes())
-    wanted = ComposeRequest(collection=f"beir:{tmp_path}", settings=(*SETTINGS, *CHOOSING))
-    made = plan(compose(wanted, PARTS), PARTS.registry)
-    assert any(
-        "last weights" in note
-        and note.endswith(
-            "probes need dev or train queries that the run is not evaluated on (splits: test; evaluated on: test)"
-        )
-        for note in made.notes
-    )
-    assert "keeping" not in {stage.name: stage for stage in made.stages}["pretrained"].summary
-    heard = Heard()
-    last = pretrained(tmp_path, tmp_path / "last", *CHOOSING, pipeline=None, progress=heard)
-    assert any(says(note, "last weights", "judged") for note in heard.notes)
-    assert weights_of(last) == weights_of(pretrained(tmp_path, tmp_path / "measured", pipeline=None))
+    stage = pretrained(tmp_path, tmp_path / "run", pipeline=None)
+    assert not any("RR@10" in record for record in read_log(stage / "probes.jsonl"))
+    assert read_manifest(stage).metrics["steps"] == 9
 
 
 @pytest.mark.parametrize("context", ["self", "span"])
@@ -531,10 +446,6 @@ def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder)
 
     assert fingerprint() == fingerprint("pretrain.probe.every=7", "pretrain.probe.queries=3")
     assert fingerprint() != fingerprint("pretrain.probe.texts=3")
-    chosen = fingerprint(*CHOOSING)
-    for change in ("every=7", "queries=3", "passages=20", "patience=0", "keep_best=false"):
-        assert chosen != fingerprint(*CHOOSING, f"pretrain.probe.{change}"), change
-    assert chosen != fingerprint(*CHOOSING, "encoder.query_prompt='ask: '")
     assert fingerprint() == fingerprint("encoder.query_prompt='ask: '")
 
 

@@ -41,11 +41,11 @@ RECIPES = {
     "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
     "idf": ComposeRequest(paper="cpdae-idf"),
     "three-stage": ComposeRequest(paper="cdmae", pipeline="three-stage"),
-    "chosen": ComposeRequest(
+    "matryoshka": ComposeRequest(
         masker="uniform",
         decoder="enhanced",
         pipeline="two-stage",
-        settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1", "finetune.loss={use = 'matryoshka'}"),
+        settings=("finetune.loss={use = 'matryoshka'}",),
     ),
     "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts", settings=("encoder.layers=1",)),
 }
@@ -241,18 +241,11 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
     for name in UNLESS_SET:
         assert callable(observes.pop(f"pretrain.{name}"))
-    choosing = {path for path, value in observes.items() if callable(value)}
-    assert choosing == {f"pretrain.probe.{s}" for s in ("every", "queries", "passages", "patience", "keep_best")}
-    observing = {path for path, value in observes.items() if value} - choosing
-    assert {"pretrain.logging_steps", "finetune.save_steps"} <= observing
-    chooses = recipe.pretrain.probe.chooses
-    for path in (
-        observing if chooses else observing | (choosing - {"pretrain.probe.patience", "pretrain.probe.keep_best"})
-    ):
+    observing = {path for path, value in observes.items() if value}
+    assert {"pretrain.logging_steps", "pretrain.probe.every", "finetune.save_steps"} <= observing
+    for path in observing:
         assert not tried[path], path
-    repeating = choosing if chooses else {"pretrain.probe.patience", "pretrain.probe.keep_best", "pretrain.keep_steps"}
-    for path in repeating:
-        assert "pretrained" in tried[path], path
+    assert "pretrained" in tried["pretrain.keep_steps"]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +256,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         ("contexts", "queries"),
         ("contexts", "retriever-2"),
         ("idf", "pretrained"),
-        ("chosen", "pretrained"),
-        ("chosen", "retriever-1"),
+        ("matryoshka", "pretrained"),
+        ("matryoshka", "retriever-1"),
         ("texts", "pseudo-queries"),
         ("texts", "retriever-2"),
     ],
@@ -418,20 +411,6 @@ def test_a_change_repeats_exactly_these_stages(name, change, beir, tmp_path, fin
     assert expected <= {name for name, finding in findings.items() if finding.state is State.AGAIN}
     assert all(begun.reasons[name].startswith("again because ") for name in begun.stages)
     assert run(recipe, again).stages == []
-
-
-@pytest.mark.parametrize(
-    ("file", "before", "after"),
-    [
-        ("qrels/dev.tsv", "q12\td32\t2", "q12\td33\t2"),
-        ("queries.jsonl", "what is topic13 about", "tell me of topic13"),
-    ],
-)
-def test_pretraining_that_probes_choose_depends_on_their_queries(file, before, after, beir, tmp_path, finished, edit):
-    again = tmp_path / "run"
-    shutil.copytree(finished("chosen"), again)
-    edit(file, before, after)
-    assert "pretrained" in run(recipe_of("chosen", beir), again, upto="pretrained").stages
 
 
 def test_the_reasons_are_settings_and_inputs_by_name(beir, tmp_path, finished):

@@ -17,7 +17,7 @@ from drkit.runs.work import TRAINED, Sizes, Work, batch_size, count_examples, re
 class PretrainSettings:
     """The pre-training of the recipe; reading: how probes read whole texts."""
 
-    reading: TextReading = from_recipe("reading", observes=lambda settings: not settings.pretrain.probe.chooses)
+    reading: TextReading = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
     pooling: str = from_recipe("encoder.pooling")
     seed: int = from_recipe("seed")

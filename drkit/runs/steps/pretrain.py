@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import evolve
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
-from drkit.recipe.schema import Choice, Pretrain
+from drkit.recipe.schema import Choice, Pretrain, Validation
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
@@ -141,18 +140,12 @@ def _probes(
     *,
     held_out: NDArray[np.int64],
 ) -> list[ValidationCallback]:
-    """Return the callback that probes pre-training, in a list that is empty if probes are off.
-
-    Probes without a query that has a judged passage only measure, and pre-training ends with its last weights.
-    """
+    """Return the callback that probes pre-training, in a list that is empty if probes are off."""
     settings, kept = stage.settings.pretrain.probe, stage.settings.pretrain.kept.values()
     if not settings.every:
         return []
     searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
     retrieval = retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed)
-    if settings.chooses and retrieval is None:
-        stage.progress.note("ending with the last weights: no query to choose by has a judged passage")
-        settings = evolve(settings, keep_best=False, patience=0)
     probes = Probes(
         module=module,
         encoder=encoder_of(module.encoder, tokenizer, stage.settings.reading),
@@ -161,7 +154,8 @@ def _probes(
         held_out=held_out,
         retrieval=retrieval,
     )
-    return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress, also=kept)]
+    only = Validation(every=settings.every, keep_best=False)
+    return [ValidationCallback(module, probes, only, folder=stage.folder, progress=stage.progress, also=kept)]
 
 
 def build_maskers(settings: Pretrain, registry: Registry, context: BuildContext) -> dict[str, Masker]:
