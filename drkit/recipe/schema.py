@@ -148,7 +148,7 @@ _RELIED_ON = (
 
 
 # Arguments that shard a training's weights over processes, which runs cannot save.
-_SHARDING = ("fsdp", "fsdp_config", "parallelism_config")
+_SHARDING = ("fsdp", "fsdp_config", "parallelism_config", "deepspeed")
 # Bounds of arguments that papers state; every other argument is tried by `drkit.train.arguments`.
 OPTIMIZER = {"adam_beta1": and_(ge(0), lt(1)), "adam_beta2": and_(ge(0), lt(1)), "adam_epsilon": more_than(0, 1)}
 
@@ -515,11 +515,6 @@ class Validation:
     passages: int = setting(0, at_least(0), "passages to search, the judged ones included; 0: all")
     patience: int = setting(0, at_least(0), "stop after this many validations without a gain; 0: never")
     keep_best: bool = setting(True, None, "keep the weights of the best validation, not the last")
-
-    @property
-    def chooses(self) -> bool:
-        """Whether validation decides which weights fine-tuning ends with; if not, it only measures."""
-        return self.keep_best or self.patience > 0
 
 
 @frozen

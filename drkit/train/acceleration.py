@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 from transformers.utils import is_flash_attn_2_available
 
 from drkit.decoders.layers import PostLnLayer
@@ -95,22 +95,6 @@ def check_device(training: Training) -> None:
         missing.append("it computes in bfloat16 or float16 (set bf16 = true)")
     if missing:
         raise DrkitError(f"attn_implementation = {FLASH!r} is not possible: {', '.join(missing)}; or set it to 'auto'")
-
-
-def check_deepspeed(training: Training, arguments: TrainingArguments) -> None:
-    """Raise DrkitError for what runs cannot do with DeepSpeed: cached gradients, and weights in shards (ZeRO 3)."""
-    if not arguments.deepspeed:
-        return
-    if training.gradient_cache_chunk:
-        raise DrkitError(
-            "gradient_cache_chunk does not work with DeepSpeed, which updates the weights after each chunk; "
-            "set gradient_cache_chunk = 0, or leave deepspeed out of `arguments`"
-        )
-    if arguments.deepspeed_plugin.zero_stage == 3:
-        raise DrkitError(
-            "ZeRO stage 3 of DeepSpeed is not supported: every process keeps a whole copy of the weights. "
-            "Set zero_optimization.stage to 1 or 2, which share the optimizer's state"
-        )
 
 
 def _backbones(module: nn.Module) -> list[PreTrainedModel]:

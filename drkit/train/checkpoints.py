@@ -15,7 +15,6 @@ from pathlib import Path
 from shutil import copyfile, copytree
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
@@ -147,7 +146,7 @@ def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> Non
     """Write the weights of a decoder or loss; their metadata names the part."""
     from safetensors.torch import save_file
 
-    # Copies: weights may be views of one buffer (DeepSpeed), which safetensors refuses.
+    # Copies: safetensors refuses weights that share memory.
     weights = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in part.state_dict().items()}
     save_file(weights, str(path), metadata={"part": json.dumps(_table_of(choice))})
 

@@ -39,7 +39,6 @@ from drkit.train.acceleration import (
     COMPILING,
     attending,
     check_attention,
-    check_deepspeed,
     check_device,
     compile_layers,
     compile_options,
@@ -142,7 +141,6 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = training_arguments(training, folder, steps, seed)
     check_device(training)
-    check_deepspeed(training, arguments)
     check_attention(module, training.attn_implementation)
     if options := compile_options(training.arguments):
         compile_layers(module, options)
@@ -249,10 +247,9 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         model.train()
         self._meter.count(inputs)
         accumulation = self.current_gradient_accumulation_steps
-        scale = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}  # it would divide by the steps once more
         strategy = gradients.GradientStrategy(
             forward=model,
-            backward=lambda loss: self.accelerator.backward(loss / accumulation, **scale),
+            backward=lambda loss: self.accelerator.backward(loss / accumulation),
             chunk=self._training.gradient_cache_chunk,
             accumulate=lambda: self.accelerator.no_sync(model),
         )
@@ -273,11 +270,9 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             self.sums.clear()
         super().log(logs, *args, **kwargs)
 
-    def save_model(self, output_dir: str | None = None, **options: Any) -> None:
+    def save_model(self, output_dir: str | None = None, **_: Any) -> None:
         """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""
-        if self.is_deepspeed_enabled:  # it gathers sharded weights itself
-            super().save_model(output_dir, **options)
-        elif self.args.should_save:
+        if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             weights = self.accelerator.unwrap_model(self.model).state_dict()

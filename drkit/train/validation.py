@@ -125,16 +125,11 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         self._module, self._measurement, self._settings, self._progress = module, measurement, settings, progress
         self._log = ProbeLog(folder, measurement.file)
         self._best = BestWeights(folder / CHECKPOINTS / CALLBACKS)
-        self._is_sharded = False
 
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Resume the log of an earlier attempt from the checkpoint that training resumes from."""
         measurement, step = self._measurement, state.global_step
-        self._is_sharded = bool(args.fsdp or args.deepspeed)
-        if self._is_sharded:
-            last = ", so training ends with its last weights" if self._settings.chooses else ""
-            self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (DeepSpeed){last}")
-        if self._is_measured(state):
+        if state.is_world_process_zero:
             self._log.resume()
             self._progress.note(measurement.describe())
             if measurement.measures_start and step % self._settings.every == 0:
@@ -145,7 +140,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         step = state.global_step
         if step % self._settings.every and step < state.max_steps and step not in self._also:
             return
-        if self._is_measured(state):
+        if state.is_world_process_zero:
             self._validate(step)
         if self._settings.patience and processes.broadcast(self._patience_is_over()) and step < state.max_steps:
             control.should_training_stop = True
@@ -154,7 +149,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Load the best weights into the module if `keep_best` is set."""
         best, step = self.best(), state.global_step
-        if not self._is_measured(state) or best is None:
+        if not state.is_world_process_zero or best is None:
             return
         if step < state.max_steps:
             self._progress.note(f"stopped at step {step:,} of {state.max_steps:,}: no gain since step {best:,}")
@@ -174,10 +169,6 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         found = {int(record["step"]): record[measure] for record in self._log.records}
         name = self._measurement.setting.rpartition(".")[2]
         return {name: {"measure": measure, "best": found[best], "step": best, "last": max(found)}}
-
-    def _is_measured(self, state: Any) -> bool:
-        """Return whether this process measures: the first one, if it has the whole module."""
-        return bool(state.is_world_process_zero) and not self._is_sharded
 
     def _validate(self, step: int) -> None:
         if self._log.has(step):

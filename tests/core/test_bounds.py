@@ -71,6 +71,7 @@ def test_every_number_on_the_command_line_has_bounds_and_every_path_is_checked()
         (f"pretrain.learning_rate=1{'0' * 400}", "64 bits"),
         ("pretrain.arguments={output_dir='elsewhere'}", "'output_dir'"),
         ("pretrain.arguments={fsdp='full_shard'}", "'fsdp'"),
+        ("pretrain.arguments={deepspeed='zero.json'}", "'deepspeed'"),
         ("finetune.arguments={max_steps=3}", "'max_steps'"),
         ("name='../../escape'", "slashes"),
         ("name='..'", "dot"),

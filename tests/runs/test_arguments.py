@@ -19,7 +19,6 @@ PARTS = installed()
         ({"lr_scheduler_type": "nosuch"}, "not a valid SchedulerType"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "min_lr"),
         ({"arguments": {"no_such": 1}}, "no_such"),
-        ({"arguments": {"deepspeed": "x.json"}}, "deepspeed"),
         ({"arguments": {"dataloader_num_workers": "two"}}, "int"),
         ({"arguments": {"optim": "nosuch"}}, "not a valid OptimizerNames"),
     ],

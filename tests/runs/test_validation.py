@@ -2,7 +2,6 @@
 
 import json
 import signal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,27 +167,6 @@ def test_patience_alone_ends_with_the_last_weights(tmp_path):
     assert steps == 10
     assert same(module.state_dict(), weights[10])
     assert not list(tmp_path.rglob("best-*"))
-
-
-@pytest.mark.parametrize("chooses", [True, False])
-def test_sharded_weights_are_not_measured_and_never_chosen_from(tmp_path, chooses):
-    heard, toy = Heard(), Toy()
-    made = ValidationCallback(
-        toy,
-        Told(FROM_THE_START, toy, {}),
-        Validation(every=2, keep_best=chooses),
-        folder=tmp_path,
-        progress=heard,
-    )
-    args = SimpleNamespace(fsdp=None, deepspeed="zero.json")
-    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
-    made.on_train_begin(args, state, None)
-    made.on_step_end(args, SimpleNamespace(**{**vars(state), "global_step": 2}), None)
-    made.on_train_end(args, SimpleNamespace(**{**vars(state), "global_step": 4}), None)
-    (note,) = heard.notes
-    assert says(note, "pretrain.probe", "DeepSpeed")
-    assert ("last weights" in note) == chooses
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_last_step_is_validated_too(tmp_path):
