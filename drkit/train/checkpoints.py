@@ -15,6 +15,7 @@ from pathlib import Path
 from shutil import copyfile, copytree
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars

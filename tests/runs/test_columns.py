@@ -357,7 +357,7 @@ def drkit_components():
     monkeypatch.syspath_prepend(tmp_path)
     parts = installed_with(tmp_path)
     teacher = "finetune.columns.teacher={use='measured', default=2, scale=3}"
-    recipe = composed(teacher, "finetune.columns.age=stranger:sources", "finetune.loss=margin-mse", registry=parts)
+    recipe = composed(teacher, "finetune.columns.age=sources", "finetune.loss=margin-mse", registry=parts)
     column = recipe.finetune.columns["teacher"]
     assert (column.use.use, column.use.config.scale, column.default) == ("measured", 3.0, 2.0)
     assert recipe.finetune.columns["age"].use.use == "sources"
