@@ -241,18 +241,10 @@ class Installed:
         tables: Mapping[str, NameTable[Any]] = {"recipe": self.recipes, "pipeline": self.pipelines, **self.extensions}
         return tables[kind]
 
-    def recipe(self, name: str) -> NamedFile:
-        """Return a recipe. Raises UnknownNameError, and DrkitError for a file that cannot be read."""
-        return _require_readable("recipe", self.recipes.get(name))
-
-    def pipeline(self, name: str) -> NamedFile:
-        """Return a fine-tuning pipeline; raises as `recipe` does."""
-        return _require_readable("pipeline", self.pipelines.get(name))
-
 
 @frozen
 class NamedFile:
-    """A recipe or pipeline of a plugin: its TOML file, and why it cannot be read (empty if it can).
+    """A recipe or pipeline of a plugin: its TOML file.
 
     small: the file of the small scale, NAME-small.toml beside NAME.toml; without it, `file` serves every scale.
     """
@@ -260,18 +252,23 @@ class NamedFile:
     name: str
     file: Traversable
     provider: str = ""
-    problem: str = ""
     small: Traversable | None = None
 
     def text(self, *, small: bool = False) -> str:
-        """Return the text of its file, or of that of the small scale if it has one."""
+        """Return the text of its file, or of that of the small scale if it has one.
+
+        Raises DrkitError if the file cannot be read.
+        """
         file = self.small if small and self.small else self.file
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (AttributeError, OSError, UnicodeDecodeError) as error:
+            raise DrkitError(f"the file of {self.name!r} of {self.provider} cannot be read: {error}") from None
 
 
 @frozen
 class PluginReport:
-    """How loading one plugin went: what it adds, problems in its parts and files, or the error that stopped it.
+    """How loading one plugin went: what it adds, problems in its parts, or the error that stopped it.
 
     extensions: by kind (`drkit.core.spec.EXTENSIONS`).
     """
@@ -329,23 +326,17 @@ def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
     manager.check_pending()
     specs = _answers(manager, "drkit_components", ComponentSpec)
     broken = {spec: problems for spec in specs if (problems := config_problems(spec.config))}
-    recipes = _named_files(manager.hook.drkit_recipes(), provider)
-    pipelines = _named_files(manager.hook.drkit_pipelines(), provider)
     return PluginReport(
         name,
         provider,
         specs=tuple(attrs.evolve(spec, provider=provider) for spec in specs if spec not in broken),
-        recipes=recipes,
-        pipelines=pipelines,
+        recipes=_named_files(manager.hook.drkit_recipes(), provider),
+        pipelines=_named_files(manager.hook.drkit_pipelines(), provider),
         extensions={
             kind: tuple(attrs.evolve(item, provider=provider) for item in _answers(manager, hook, Extension))
             for kind, hook in EXTENSION_HOOKS.items()
         },
-        problems=(
-            *(f"{spec.kind} {spec.name!r}: {'; '.join(problems)}" for spec, problems in broken.items()),
-            *(f"recipe {file.name!r}: {file.problem}" for file in recipes if file.problem),
-            *(f"pipeline {file.name!r}: {file.problem}" for file in pipelines if file.problem),
-        ),
+        problems=tuple(f"{spec.kind} {spec.name!r}: {'; '.join(problems)}" for spec, problems in broken.items()),
     )
 
 
@@ -362,33 +353,11 @@ def _answers(manager: pluggy.PluginManager, hook: str, wanted: type[_Spec]) -> l
 
 
 def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
-    found = ((str(name), file, _small_file(file)) for answer in answers for name, file in dict(answer).items())
-    return tuple(
-        NamedFile(name, file, provider, _file_problem(file) or (_file_problem(small) if small else ""), small)
-        for name, file, small in found
-    )
+    found = ((str(name), file) for answer in answers for name, file in dict(answer).items())
+    return tuple(NamedFile(name, file, provider, _small_file(file)) for name, file in found)
 
 
 def _small_file(file: Any) -> Traversable | None:
     """Return the file of the small scale beside another file, or None if it is missing."""
     small = file.parent / f"{file.name.removesuffix('.toml')}-small.toml" if hasattr(file, "parent") else None
     return small if small is not None and small.is_file() else None
-
-
-def _file_problem(file: Any) -> str:
-    """Return why a file cannot be read, or an empty string."""
-    if not hasattr(file, "read_text"):
-        return f"{file!r} is not a path; use importlib.resources.files(PACKAGE) / FILE"
-    try:
-        file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return f"{file} does not exist"
-    except (OSError, UnicodeDecodeError) as error:
-        return f"{file} cannot be read: {error}"
-    return ""
-
-
-def _require_readable(kind: str, found: NamedFile) -> NamedFile:
-    if found.problem:
-        raise DrkitError(f"the {kind} {found.name!r} of {found.provider} is broken: {found.problem}")
-    return found

@@ -4,9 +4,8 @@ A document is tokenised as a whole and its tokens are cut at sentence boundaries
 order. Two spans of one document are a training pair (coCondenser; CoT-MAE), so a document of several sentences always
 gives at least two spans.
 
-Sentences are found by nltk's Punkt: its English model if it is installed, otherwise one trained on the texts
-themselves. Punkt learns abbreviations, collocations and sentence starters without supervision (Kiss and Strunk 2006).
-Nothing is downloaded.
+Sentences are found by nltk's Punkt, trained on the texts themselves: it learns abbreviations, collocations and sentence
+starters without supervision (Kiss and Strunk 2006). Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,27 +43,14 @@ class SentenceSplitter(Protocol):
 
 
 class Punkt:
-    """Sentences by a trained Punkt tokenizer; `source` says where its model comes from. Picklable."""
+    """Sentences by a trained Punkt tokenizer. Picklable."""
 
-    def __init__(self, tokenizer: Any, source: str) -> None:
-        self._tokenizer, self.source = tokenizer, source
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[tuple[int, int]]:
         """Return (start, end) of every sentence in characters, in order, without the white space between them."""
         return list(self._tokenizer.span_tokenize(text))
-
-
-def installed_punkt(language: str = "english") -> Punkt | None:
-    """Return nltk's own model of a language, or None if its data (`punkt_tab`) are not installed.
-
-    Raises MissingExtraError without nltk.
-    """
-    data, punkt = import_extra("nltk.data", "splitting sentences"), import_extra(_PUNKT, "splitting sentences")
-    try:
-        data.find(f"tokenizers/punkt_tab/{language}/")
-        return Punkt(punkt.PunktTokenizer(language), f"nltk's {language} model")
-    except LookupError:
-        return None
 
 
 def train_punkt(texts: Iterable[str]) -> Punkt:
@@ -79,9 +65,7 @@ def train_punkt(texts: Iterable[str]) -> Punkt:
     trainer = punkt.PunktTrainer()
     # As paragraphs of one text: abbreviations are judged by the counts of all of them.
     trainer.train("\n\n".join(kept))
-    return Punkt(
-        punkt.PunktSentenceTokenizer(trainer.get_params()), f"trained on {len(kept):,} texts of the collection"
-    )
+    return Punkt(punkt.PunktSentenceTokenizer(trainer.get_params()))
 
 
 def sample(texts: Iterable[str]) -> Iterator[str]:
@@ -101,9 +85,9 @@ def sample_positions(count: int, seed: int) -> list[int]:
 
 
 def punkt_for(corpus: StoredCorpus, seed: int) -> Punkt:
-    """Return nltk's English model if it is installed, otherwise one trained on passages drawn by `seed`."""
+    """Return a model that is trained on passages drawn by `seed`."""
     drawn = (passage.content for passage in corpus.at(sample_positions(len(corpus), seed)))
-    return installed_punkt() or train_punkt(sample(drawn))
+    return train_punkt(sample(drawn))
 
 
 def split_documents(

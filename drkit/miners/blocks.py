@@ -40,7 +40,7 @@ def read_mined(path: Path) -> Iterator[Mined]:
             yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, dropped)
 
 
-_MINED = PartFormat(write_mined, read_mined)
+MINED = PartFormat(write_mined, read_mined)
 
 
 def chain_text(choices: Sequence[Choice]) -> str:
@@ -93,54 +93,30 @@ def mine_on(
     """Mine negatives of a corpus with a chain, in this process or, on another engine, in blocks of queries.
 
     choices, context: what the chain was built from. open_with: opens the context and the corpus in a worker. index: the
-    folder of the chain's index. Others: see `mine_in_blocks`.
+    folder of the chain's index. parts: where the blocks are kept. state: plain data that identifies the chain and the
+    corpus. on_progress: called with the number of queries done.
+
+    Raises DrkitError for tasks that fail.
     """
     if not parts.are_needed(engine):
         chain.index(corpus)
         whole = FileChunk("negatives", 0, None, chain.mine, (requests, depth))
-        return items_of([whole], _MINED, kept=None, engine=None, on_progress=on_progress)
+        return items_of([whole], MINED, kept=None, engine=None, on_progress=on_progress)
     models = model_hashes(context)
     chain.save_index(index, corpus)
-    return mine_in_blocks(
-        Loaded(open_chain, chain_text(choices), open_with.func, open_with.args, index, tuple(models.items())),
-        requests,
-        depth,
-        size=chain.queries_per_block(depth),
-        parts=parts,
-        engine=engine,
-        state=[state, models],
-        uses="gpu" if models else "core",
-        on_progress=on_progress,
-    )
+    loaded = Loaded(open_chain, chain_text(choices), open_with.func, open_with.args, index, tuple(models.items()))
+    uses: Uses = "gpu" if models else "core"
+    blocks = mined_blocks(loaded, requests, depth, chain.queries_per_block(depth), [state, models], uses)
+    return items_of(blocks, MINED, kept=parts, engine=engine, on_progress=on_progress)
 
 
-def mine_in_blocks(
-    chain: Loaded[Chain],
-    requests: Iterable[MiningRequest],
-    depth: int,
-    *,
-    size: int,
-    parts: FileChunks,
-    engine: Engine | None,
-    state: Any = None,
-    uses: Uses = "core",
-    on_progress: Callable[[int], None] | None = None,
-) -> Iterator[Mined]:
-    """Mine on an engine; yields what `chain.value.mine(requests, depth)` does, once all is mined.
-
-    size: requests in a task, of `Chain.queries_per_block`. parts: where the blocks are kept. state: plain data that
-    identifies the chain, its models and the corpus. uses: what mining computes with (see `Task`). on_progress: called
-    with the number of queries done.
-
-    Raises DrkitError for tasks that fail.
-    """
-    made = _parts(chain, requests, depth, size, state, uses)
-    return items_of(made, _MINED, kept=parts, engine=engine, on_progress=on_progress)
-
-
-def _parts(
-    chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, uses: Uses
+def mined_blocks(
+    chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, uses: Uses = "core"
 ) -> Iterator[FileChunk[Mined]]:
+    """Yield blocks of `size` requests, of `Chain.queries_per_block`, with what mines each.
+
+    state: plain data that identifies the chain, its models and the corpus. uses: what mining computes with, see `Task`.
+    """
     last = 0
     for block in batched(requests, size):
         first, last = last + 1, last + len(block)

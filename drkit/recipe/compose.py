@@ -114,10 +114,10 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
     start = starting_point(request.encoder) if request.encoder else None
     is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
     name = request.paper or _recipe_without_paper(request.pipeline, parts)
-    recipe = parts.recipe(name)
+    recipe = parts.recipes.get(name)
     table = parse_toml(recipe.text(small=is_small), f"recipe {name}")
     if request.pipeline and (request.paper or name == _BASE):
-        text = parts.pipeline(request.pipeline).text(small=is_small)
+        text = parts.pipelines.get(request.pipeline).text(small=is_small)
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:

@@ -36,7 +36,7 @@ def complete(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def complete_pipeline(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pipeline with every setting of fine-tuning."""
-    whole = complete({**parse_toml(PARTS.recipe("default").text(), "default"), **table})
+    whole = complete({**parse_toml(PARTS.recipes.get("default").text(), "default"), **table})
     return {name: whole[name] if name in FINE_TUNING else table[name] for name in whole if name in table}
 
 

@@ -362,8 +362,8 @@ def numbers_of_the_small_scale(found: NamedFile, *tables: str) -> dict[str, dict
 @pytest.mark.parametrize("paper", PAPERS)
 def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(paper, defaults):
     small = {
-        **numbers_of_the_small_scale(PARTS.recipe("default"), "pretrain", "finetune"),
-        **numbers_of_the_small_scale(PARTS.pipeline("three-stage"), "reranker"),
+        **numbers_of_the_small_scale(PARTS.recipes.get("default"), "pretrain", "finetune"),
+        **numbers_of_the_small_scale(PARTS.pipelines.get("three-stage"), "reranker"),
     }
     recipe = at_paper_scale(paper)
     found = trainings(recipe)
@@ -458,7 +458,7 @@ def test_a_smoke_run_of_an_existing_encoder_trains_on_hundreds_of_texts(paper, p
 def test_a_plugins_recipe_is_a_file_for_a_scale_or_one_for_all(tmp_path):
     from attrs import evolve
 
-    whole = re.sub(r"\[encoder\][^\[]+", "", PARTS.recipe("retromae").text())
+    whole = re.sub(r"\[encoder\][^\[]+", "", PARTS.recipes.get("retromae").text())
     (tmp_path / "both.toml").write_text(whole)
     (tmp_path / "both-small.toml").write_text(whole.replace("num_train_epochs = 8.0", "num_train_epochs = 1.5"))
     (tmp_path / "one.toml").write_text(whole)

@@ -342,7 +342,7 @@ def installed_with(folder, **texts):
 
 
 def test_a_copy_of_a_recipe_is_a_recipe(tmp_path):
-    shown = PARTS.recipe("retromae").text(small=True).replace("ratio = 0.3", "ratio = 0.2")
+    shown = PARTS.recipes.get("retromae").text(small=True).replace("ratio = 0.3", "ratio = 0.2")
     own, retromae = (
         compose(ComposeRequest(paper=name), installed_with(tmp_path, mine=shown)) for name in ("mine", "retromae")
     )
@@ -386,7 +386,7 @@ def test_a_round_may_have_every_setting_of_a_training_of_its_own(tmp_path):
 
 def test_a_smoke_run_leaves_no_round_a_schedule_of_its_own(tmp_path):
     own = "negatives = 63\ngradient_accumulation_steps = 8\nwarmup_steps = 1000.0\n"
-    parts = installed_with(tmp_path, mine=PARTS.recipe("cdmae").text().replace("negatives = 63\n", own, 1))
+    parts = installed_with(tmp_path, mine=PARTS.recipes.get("cdmae").text().replace("negatives = 63\n", own, 1))
     distilled, quick = (
         compose(ComposeRequest(paper="mine", scale=scale), parts).finetune.rounds[-1] for scale in ("paper", "quick")
     )

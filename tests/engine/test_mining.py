@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from drkit.core.engine import Loaded, LocalEngine, open_engine
-from drkit.core.file_chunks import FileChunks
+from drkit.core.file_chunks import FileChunks, items_of
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners import chain, filters, sources
-from drkit.miners.blocks import chain_text, mine_in_blocks, open_chain, read_mined, write_mined
+from drkit.miners.blocks import MINED, chain_text, mined_blocks, open_chain, read_mined, write_mined
 from drkit.miners.chain import build_chain, model_hashes, parse_chain
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.testing.toys import ToyCorpus, ToyReranker, toy_requests
@@ -76,10 +76,10 @@ class Mining:
         self.chain.index(ToyCorpus())
         return [*self.chain.mine(requests, self.chain.depth)]
 
-    def on(self, engine, requests=REQUESTS, **options):
+    def on(self, engine, requests=REQUESTS, state=None, **options):
         size = self.chain.queries_per_block(self.chain.depth)
-        given = self.loaded, requests, self.chain.depth
-        return [*mine_in_blocks(*given, size=size, parts=self.parts, engine=engine, **options)]
+        blocks = mined_blocks(self.loaded, requests, self.chain.depth, size, state)
+        return [*items_of(blocks, MINED, kept=self.parts, engine=engine, **options)]
 
 
 @pytest.mark.parametrize("names", CHAINS.values(), ids=CHAINS)

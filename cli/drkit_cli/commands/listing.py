@@ -12,7 +12,7 @@ import click
 from drkit import __version__
 from drkit.core.spec import FINETUNING, RERANKING, Extension, Kind, provided_by
 from drkit.encoders.pooling import POOLINGS
-from drkit.errors import UnknownNameError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit_cli.names import KINDS, PARTS, KindName
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -142,8 +142,9 @@ def _summary(found: NamedFile | Extension) -> str:
     """Return an extension's summary; or the first sentence of a recipe's comment, or why its file cannot be read."""
     if isinstance(found, Extension):
         return found.summary
-    if found.problem:
-        return f"broken: {found.problem}"
-    lines = found.text().splitlines()
+    try:
+        lines = found.text().splitlines()
+    except DrkitError as error:
+        return f"broken: {error}"
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
     return _SENTENCE_END.split(comment)[0]

@@ -101,7 +101,7 @@ def _show_extension(kind: str, found: Extension) -> None:
 def _show_file(kind: str, name: str, scale: str, parts: Installed) -> None:
     from drkit.recipe.toml import parse_toml
 
-    found = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
+    found = parts.table(kind).get(name)
     text = found.text(small=scale == "small")
     table = parse_toml(text, f"{kind} {name}")
     print_result({"kind": kind, "name": name, "settings": table}, lambda: echo(text, nl=False))

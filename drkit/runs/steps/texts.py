@@ -136,7 +136,7 @@ def _record_truncated(stage: StageRun[Any], counts: Mapping[str, Any], what: str
 
 
 def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
-    """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
+    """Write a token store of all spans and their documents; returns counts."""
     corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
     splitter = punkt_for(corpus, settings.seed)
     counts = split_documents(
@@ -148,12 +148,11 @@ def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
         prompt=settings.prompt,
     )
     stage.progress.note(
-        f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans "
-        f"(sentences by Punkt, {splitter.source})"
+        f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans"
     )
     if counts["alone"]:
         stage.progress.note(f"{counts['alone']:,} documents have only one sentence and are their own context")
-    return {**counts, "punkt": splitter.source}
+    return counts
 
 
 def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
