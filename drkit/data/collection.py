@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
-from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, read_rows, require_file
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError, UnknownNameError
 
@@ -143,10 +143,10 @@ class FileCollection(ABC):
         return self.passage_files
 
     def describe(self) -> Mapping[str, Any]:
-        """Return facts for the manifest: the size and SHA-256 of each file, and the shares taken from other splits."""
+        """Return facts for the manifest: the bytes of each file, and the shares taken from other splits."""
         return {
             "collection": self.name.partition(":")[0],
-            "files": {str(path.resolve()): file_summary(path) for path in dict.fromkeys(self.files())},
+            "files": {str(path.resolve()): path.stat().st_size for path in dict.fromkeys(self.files())},
             "train_share": self.split_rules.train_share,
             "shares": dict(self.split_rules.held_out),
         }

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import field, frozen
 
 from drkit.data.rows import Row, file_kind, parse_number
-from drkit.data.specs import HfConfig, PairsConfig
+from drkit.data.specs import PairSettings
 from drkit.errors import DrkitError
 
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
@@ -47,7 +47,7 @@ class PairColumns:
     scores.
     """
 
-    names: PairsConfig | HfConfig
+    names: PairSettings
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names a column of query, passage or score."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import io
 import json
 import logging
@@ -23,7 +22,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from attrs import frozen
 
-from drkit.core.files import local_path, read_chunks
+from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -316,14 +315,3 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch
-
-
-def file_summary(path: Path) -> dict[str, Any]:
-    """Return the size in bytes and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    try:
-        for chunk in read_chunks(path):
-            digest.update(chunk)
-        return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-    except OSError as error:
-        raise DrkitError(f"cannot be read ({error.strerror or error})", where=path) from None

@@ -97,27 +97,30 @@ class TevatronConfig:
     unknown_judgements: str = _unknown("judgements and negatives")
 
 
-_ANCHOR = "column of the query (empty: anchor, query, question, ..)"
-_POSITIVE = "column of the passage (empty: positive, pos, answer, ..)"
-_NEGATIVES = "columns of negatives (empty: negative, neg, negative_1, ..)"
-_SCORE = "column of a score or label (empty: score, label); none: ignore it"
-_MIN_SCORE = "minimum score of a positive, a lower one is a negative's (empty: 0.5, and scores must lie in 0 .. 1)"
+@frozen(kw_only=True)
+class PairSettings:
+    """Columns of training pairs, the meaning of their scores, and which of them are held out."""
+
+    anchor: str = setting("", None, "column of the query (empty: anchor, query, question, ..)")
+    positive: str = setting("", None, "column of the passage (empty: positive, pos, answer, ..)")
+    negatives: tuple[str, ...] = setting((), None, "columns of negatives (empty: negative, neg, negative_1, ..)")
+    score: str = setting("", None, "column of a score or label (empty: score, label); none: ignore it")
+    min_score: float | None = setting(
+        None,
+        optional(at_least(-1e9)),
+        "minimum score of a positive, a lower one is a negative's (empty: 0.5, and scores must lie in 0 .. 1)",
+    )
+    dev_share: float = _held_out("dev")
+    test_share: float = _held_out("test")
 
 
 @frozen
-class PairsConfig:
+class PairsConfig(PairSettings):
     """Settings of `PairsCollection`."""
 
     path: str = setting("", None, "a training file (.jsonl, .tsv, .csv, .parquet), or a folder with train.*")
     dev: str = setting("", None, "file of dev pairs")
     test: str = setting("", None, "file of test pairs")
-    anchor: str = setting("", None, _ANCHOR)
-    positive: str = setting("", None, _POSITIVE)
-    negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
-    score: str = setting("", None, _SCORE)
-    min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
-    dev_share: float = _held_out("dev")
-    test_share: float = _held_out("test")
 
 
 @frozen
@@ -138,19 +141,12 @@ class TrecConfig:
 
 
 @frozen
-class HfConfig:
+class HfConfig(PairSettings):
     """Settings of `HfCollection`."""
 
     path: str = setting("", None, "folder of a dataset, or its id on the Hugging Face hub")
     subset: str = setting("", None, "configuration of the dataset, if it has several")
     qrels: str = setting("", None, "folder or id of the dataset with the judgements, if it is a different one")
-    anchor: str = setting("", None, _ANCHOR)
-    positive: str = setting("", None, _POSITIVE)
-    negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
-    score: str = setting("", None, _SCORE)
-    min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
-    dev_share: float = _held_out("dev")
-    test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")
 
 

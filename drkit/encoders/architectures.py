@@ -234,7 +234,8 @@ def architecture(model_type: str, *, causal: bool = True) -> Architecture:
         lines = (*table.failed, *table.clashes)
         failed = f"; not loaded: {'; '.join(lines)}" if lines else ""
         raise DrkitError(
-            f"encoders of the architecture {model_type!r} are not supported: {_reason(model_type)}"
+            f"encoders of the architecture {model_type!r} are not supported: no installed package declares where its "
+            f"embeddings, layers and LM head are (`drkit new-plugin NAME --kind architecture` writes a declaration)"
             f"{did_you_mean(model_type, table)} supported: {', '.join(table)}; "
             f"start from a checkpoint of one of these{failed}"
         )
@@ -292,23 +293,6 @@ def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
             f"the tokenizer of {path_or_id or tokenizer.name_or_path!r} has {count} tokens, but the encoder has "
             f"embeddings for only {config.vocab_size}; use the tokenizer that was saved with the encoder"
         )
-
-
-def _reason(model_type: str) -> str:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-    if model_type in MASKED:
-        return (
-            "transformers has a masked LM for it, but no installed package declares where its embeddings, layers and "
-            "LM head are (`drkit new-plugin NAME --kind architecture` writes one)"
-        )
-    if model_type in MODEL_MAPPING_NAMES:
-        return (
-            "transformers has no masked LM for it, and no installed package declares it as a model that reads from "
-            "left to right (`drkit new-plugin NAME --kind architecture` writes a declaration)"
-        )
-    return "transformers does not know it"
 
 
 def check_length(length: int, config: Any, path_or_id: str = "") -> None:

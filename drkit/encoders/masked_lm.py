@@ -445,39 +445,26 @@ def check_same_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> 
     If the generator comes with a tokenizer, the id of every word is compared; otherwise only the number of words.
     """
     assert context.backbone is not None
-    problem = _different_ids(_tokenizer_beside(generator), context.tokenizer)
+    loaded_from = str(getattr(generator.config, "name_or_path", ""))
+    theirs, ours = _tokenizer_beside(loaded_from), context.tokenizer
     size, words = int(generator.config.vocab_size), context.vocabulary_size
-    if problem is None and size not in {words, context.backbone.vocab}:
-        problem = f"has {size:,} words, but the encoder has {words:,}"
+    problem = (
+        f"has {size:,} words, but the encoder has {words:,}" if size not in {words, context.backbone.vocab} else ""
+    )
+    if theirs is not None and hasattr(ours, "get_vocab"):
+        other = sorted({word for word, _ in theirs.get_vocab().items() ^ ours.get_vocab().items()})
+        problem = f"has other ids for {len(other):,} words, such as {other[0]!r}" if other else ""
     if problem:
-        path = str(getattr(context.tokenizer, "name_or_path", ""))
-        whose = f"the tokenizer {path!r}" if path else "a tokenizer built in memory"
+        whose = getattr(ours, "name_or_path", "") or "a tokenizer built in memory"
         raise DrkitError(
-            f"the generator {_name(generator)} does not fit an encoder with {whose}: it {problem}. It must be a masked "
-            f"LM with the encoder's vocabulary; leave `model` empty to have the run train one"
+            f"the generator {loaded_from or generator.config.model_type!r} does not fit an encoder with {whose}: it "
+            f"{problem}. It must be a masked LM with the encoder's vocabulary; leave `model` empty to have the run "
+            f"train one"
         )
 
 
-def _different_ids(generators: Any, tokenizer: Any) -> str | None:
-    """Describe the words whose ids differ between two tokenizers; empty: none; None: they cannot be compared."""
-    if generators is None or not hasattr(tokenizer, "get_vocab"):
-        return None
-    theirs, ours = generators.get_vocab(), tokenizer.get_vocab()
-    words = sorted(word for word in theirs.keys() | ours.keys() if theirs.get(word) != ours.get(word))
-    if not words:
-        return ""
-    ids = f"{theirs.get(words[0], 'absent')}, expected {ours.get(words[0], 'absent')}"
-    return f"has other ids for {len(words):,} words, such as {words[0]!r} ({ids})"
-
-
-def _name(generator: MaskedLmEncoder) -> str:
-    path = str(getattr(generator.config, "name_or_path", ""))
-    return repr(path) if path else f"({generator.config.model_type}, built in memory)"
-
-
-def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:
+def _tokenizer_beside(path: str) -> Any:
     """Return the tokenizer of the folder or hub id that a generator was loaded from, or None."""
-    path = str(getattr(generator.config, "name_or_path", ""))
     folder = local_path(path)
     if not path or (folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES)):
         return None

@@ -431,16 +431,12 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     stranger.cls.predictions.transform = None
     with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
-    for model_type, reason in (
-        ("gpt2", "no masked LM for it"),
-        ("albert", "no installed package declares where its embeddings"),
-    ):
+    for model_type in ("gpt2", "albert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-        with pytest.raises(
-            DrkitError, match=f"'{model_type}' are not supported: .*{reason}.*supported: bert, camembert"
-        ):
+        said = f"'{model_type}' are not supported: no installed package declares where.*supported: bert, camembert"
+        with pytest.raises(DrkitError, match=said):
             MaskedLmEncoder.from_pretrained(str(tmp_path))
-    with pytest.raises(DrkitError, match=r"does not know it; did you mean 'modernbert'\?"):
+    with pytest.raises(DrkitError, match=r"'modern-bert' are not supported: .*; did you mean 'modernbert'\?"):
         architecture("modern-bert")
     stranger.config.model_type = "albert"
     with pytest.raises(DrkitError, match="'albert' are not supported"):
