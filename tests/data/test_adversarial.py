@@ -171,9 +171,9 @@ def test_a_broken_parquet_is_named(tmp_path, content):
 
 def test_files_without_rows_say_so(tmp_path):
     (tmp_path / "a.jsonl").write_text("")
-    with pytest.raises(DrkitError, match="has no passages"):
+    with pytest.raises(DrkitError, match=r"jsonl:a\.jsonl .*passages"):
         write_collection(JsonlCollection(JsonlConfig(path=str(tmp_path / "a.jsonl"))), tmp_path / "o")
-    with pytest.raises(DrkitError, match="has no passages"):
+    with pytest.raises(DrkitError, match=r"pairs:a\.jsonl .*passages"):
         write_collection(PairsCollection(PairsConfig(path=str(tmp_path / "a.jsonl"))), tmp_path / "o")
 
 
@@ -364,5 +364,5 @@ def test_dev_judgements_of_a_beir_folder_under_each_of_their_names(tmp_path, nam
     assert [query.query_id for query in found.queries("dev")] == ["unjudged"]
     other = "val" if name == "dev" else "dev"
     (folder / "qrels" / f"{other}.tsv").write_bytes(content)
-    with pytest.raises(DrkitError, match="are both judgements of dev; remove one"):
+    with pytest.raises(DrkitError, match=rf"/qrels: (.*{name}.* and {other}|{other}.* and .*{name}).* dev;"):
         BeirCollection(BeirConfig(path=str(folder)))

@@ -171,9 +171,9 @@ def test_two_batches_are_stacked(inputs):
 def test_what_is_missing_is_named(inputs, store, tmp_path):
     (tmp_path / "tokens").symlink_to(store.path.parent)
     for kind, stage in (("span", "spans"), ("query", "queries"), ("mixed", "queries")):
-        with pytest.raises(DrkitError, match=f"need the stage '{stage}', which is missing from the run"):
+        with pytest.raises(DrkitError, match=f"stage '{stage}'"):
             Opened({"tokens": tmp_path / "tokens"}, kind).batch(np.arange(2), 0, SEED)
-    with pytest.raises(DrkitError, match="pre-training needs the stage 'tokens' or 'spans', got no stages"):
+    with pytest.raises(DrkitError, match="'tokens' or 'spans', got no stages"):
         open_texts({})
     assert len(open_texts({"tokens": tmp_path / "tokens"})) == len(store)
 
@@ -201,5 +201,5 @@ def test_sources_of_queries(source):
 @pytest.mark.parametrize("source", ["", "generated", "file:", "model", "http:x"])
 def test_other_sources_are_refused_in_a_recipe(source):
     wanted = ComposeRequest(context="query", settings=(f"pretrain.decoders.main.context.queries={source}",))
-    with pytest.raises(ProblemsError, match="must be extractive, file:PATH or model:PATH_OR_ID"):
+    with pytest.raises(ProblemsError, match=r"'queries' .*extractive, file:PATH or model:PATH_OR_ID"):
         compose(wanted, installed())

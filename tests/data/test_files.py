@@ -120,7 +120,7 @@ def test_a_missing_header_is_named(tmp_path):
 
 
 def test_missing_paths_say_what_is_expected(tmp_path):
-    with pytest.raises(DrkitError, match="no path given"):
+    with pytest.raises(DrkitError, match=r"collection beir: .*`beir:PATH`"):
         BeirCollection(BeirConfig())
     with refused("does not exist", "corpus.jsonl"):
         collection(tmp_path / "nowhere")
@@ -128,7 +128,7 @@ def test_missing_paths_say_what_is_expected(tmp_path):
         collection(tmp_path)
     folder = beir(tmp_path)
     shutil.rmtree(folder / "qrels")
-    with pytest.raises(DrkitError, match=r"none of train\.tsv"):
+    with pytest.raises(DrkitError, match=r"/qrels .*train\.tsv, dev\.tsv, test\.tsv"):
         collection(folder)
 
 
@@ -230,12 +230,12 @@ def test_judgements_of_unknown_ids_are_counted_and_the_first_named(tmp_path):
 
 
 def test_a_split_without_positives_is_refused(tmp_path):
-    with pytest.raises(DrkitError, match="no judgement of test has a relevance above 0"):
+    with pytest.raises(DrkitError, match=r"beir:.* test .* 0;"):
         write_collection(collection(beir(tmp_path, test="q0\td0\t0\n")), tmp_path / "out")
 
 
 def test_an_empty_corpus_is_refused(tmp_path):
-    with pytest.raises(DrkitError, match="has no passages"):
+    with pytest.raises(DrkitError, match=r"beir:.* passages"):
         write_collection(collection(beir(tmp_path, corpus=[])), tmp_path / "out")
 
 
@@ -275,11 +275,11 @@ def test_jsonl_numbers_lines_without_ids(tmp_path):
 
 
 def test_jsonl_names_bad_paths_and_lines(tmp_path):
-    with pytest.raises(DrkitError, match="no path given"):
+    with pytest.raises(DrkitError, match=r"collection jsonl: .*`jsonl:PATH`"):
         JsonlCollection(JsonlConfig())
-    with pytest.raises(DrkitError, match="has no files of passages"):
+    with pytest.raises(DrkitError, match=r"collection jsonl: .*\.jsonl, \.json, \.tsv"):
         JsonlCollection(JsonlConfig(path=str(tmp_path)))
-    with pytest.raises(DrkitError, match="does not exist"):
+    with pytest.raises(DrkitError, match=r"collection jsonl: .*/none\.jsonl "):
         JsonlCollection(JsonlConfig(path=str(tmp_path / "none.jsonl")))
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "a"}\n{"words": "b"}\n')
@@ -336,11 +336,11 @@ def test_irds_reads_vaswani_without_a_network(shared, tmp_path):
 def test_irds_suggests_ids():
     with refused("'vaswanni'", "did you mean 'vaswani'"):
         IrdsCollection(IrdsConfig(dataset="vaswanni"))
-    with pytest.raises(DrkitError, match="no dataset given"):
+    with pytest.raises(DrkitError, match=r"collection irds: .*`irds:vaswani`"):
         IrdsCollection(IrdsConfig())
-    with pytest.raises(DrkitError, match="has no queries and no judgements"):
+    with pytest.raises(DrkitError, match=r"'beir' .*queries .*judgements"):
         IrdsCollection(IrdsConfig(dataset="vaswani", train_dataset="beir"))
-    with pytest.raises(DrkitError, match="has no documents"):
+    with pytest.raises(DrkitError, match=r"'beir' .*documents;"):
         IrdsCollection(IrdsConfig(dataset="beir"))
 
 
@@ -358,7 +358,7 @@ class _Unreachable:
         return fail
 
 
-@pytest.mark.parametrize("error", [RuntimeError("all sources failed"), OSError("offline"), ValueError("bad hash")])
+@pytest.mark.parametrize("error", [RuntimeError("sources failed"), OSError("offline"), ValueError("bad hash")])
 def test_a_failed_download_says_what_to_do(monkeypatch, error):
     import ir_datasets
 

@@ -494,5 +494,5 @@ class TestTexts:
         with refused("'text'", "twice", where="a.csv:1"):
             list(JsonlCollection(JsonlConfig(path=str(tmp_path / "a.csv"))).passages())
         (tmp_path / "a.docx").write_text("x")
-        with pytest.raises(DrkitError, match=r"has an unsupported format; supported: \.jsonl"):
+        with pytest.raises(DrkitError, match=r"/a\.docx .*supported: \.jsonl"):
             JsonlCollection(JsonlConfig(path=str(tmp_path / "a.docx")))

@@ -59,8 +59,8 @@ def test_unknown_ids_are_refused_and_counted(tmp_path):
     unknown = Given((("a", "3"), ("a", "nine"), ("c", "1")))
     with pytest.raises(DrkitError, match="2 negative") as error:
         write_collection(unknown, tmp_path)
-    assert "unknown passage 'nine' @ train negatives row 2" in str(error.value)
-    assert "unknown query 'c' @ train negatives row 3" in str(error.value)
+    assert "passage 'nine' @ train negatives row 2" in str(error.value)
+    assert "query 'c' @ train negatives row 3" in str(error.value)
     counts = write_collection(Given(unknown.pairs, Dropping()), tmp_path)
     assert (counts["negatives"], counts["dropped_negatives"]) == ({"train": 1}, 2)
 

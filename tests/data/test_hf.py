@@ -15,6 +15,7 @@ import pytest
 
 from drkit.data import HfCollection, HfConfig, open_collection, write_collection
 from drkit.errors import DrkitError
+from tests.refusals import says
 
 CORPUS = [{"_id": f"d{i}", "title": f"T{i}", "text": f"text {i}"} for i in range(6)]
 QUERIES = [{"_id": f"q{i}", "text": f"query {i}"} for i in range(4)]
@@ -101,7 +102,7 @@ def test_pairs_in_named_columns(tmp_path, name):
 
 def test_rows_are_named_in_errors(tmp_path):
     write([*PAIRS, {"anchor": "x", "positive": None, "negative": "y"}], tmp_path / "data")
-    with pytest.raises(DrkitError, match=rf"{tmp_path}/data \[train\]: row 61: 'positive' is null; give it a text or"):
+    with pytest.raises(DrkitError, match=rf"{tmp_path}/data \[train\]: row 61: 'positive' is null"):
         list(HfCollection(HfConfig(path=str(tmp_path / "data"))).passages())
     folder = retrieval(tmp_path / "beir", "saved")
     write([*CORPUS, CORPUS[0]], folder / "corpus")
@@ -110,10 +111,10 @@ def test_rows_are_named_in_errors(tmp_path):
 
 
 def test_what_cannot_be_had_says_so(tmp_path):
-    with pytest.raises(DrkitError, match="no dataset given"):
+    with pytest.raises(DrkitError, match=r"collection hf: .*`hf:BeIR/scifact`"):
         HfCollection(HfConfig())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DrkitError, match="has no data; expected"):
+    with pytest.raises(DrkitError, match=r"/empty .*\.arrow"):
         HfCollection(HfConfig(path=str(tmp_path / "empty"))).splits()
     for part in ("corpus", "queries"):
         write([{"_id": "a", "text": "b"}], tmp_path / part / f"{part}.jsonl")
@@ -147,8 +148,8 @@ def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(tmp_path, 
         done, seconds = compose("some/where", tmp_path, HF_ENDPOINT=address)
         assert done.returncode == 2
         first, second = done.stderr.splitlines()
-        assert first == f"looking up the dataset 'some/where' on {address}: no such folder exists"
-        assert second.startswith(f"error: no folder 'some/where' exists, and {address} does not answer")
+        assert says(first, "'some/where'", address)
+        assert says(second, "error: ", "'some/where'", address)
         assert seconds < started + 6
 
 
@@ -166,7 +167,7 @@ def test_what_is_no_folder_and_no_hub_id_is_not_looked_up(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     Path("x.parquet").write_bytes(b"")
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda _: pytest.fail("asked"))
-    with pytest.raises(DrkitError, match=r"cannot be a hub id|is a file; give its folder"):
+    with pytest.raises(DrkitError, match=r"NAME or OWNER/NAME|x\.parquet .*`pairs:x\.parquet`"):
         HfCollection(HfConfig(path=path)).splits()
 
 

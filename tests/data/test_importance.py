@@ -220,12 +220,12 @@ def test_an_empty_store_has_counts(tokenizer, tmp_path):
 
 
 def test_what_is_missing_or_unknown_says_so(small, tmp_path):
-    with pytest.raises(DrkitError, match=r"1\.arrow: cannot be read"):
+    with pytest.raises(DrkitError, match=r"/1\.arrow: "):
         NgramCounts(tmp_path)
-    with pytest.raises(DrkitError, match=r"values\.arrow: cannot be read"):
+    with pytest.raises(DrkitError, match=r"/values\.arrow: "):
         SignalValues.open(tmp_path)
     counts = count(small, tmp_path)
-    with pytest.raises(DrkitError, match="pmi must be one of fragment, specific, got 'broken'"):
+    with pytest.raises(DrkitError, match=r"pmi .*fragment, specific, got 'broken'"):
         importance(small, counts, tmp_path, pmi="broken")
 
 
@@ -270,9 +270,9 @@ def test_embeddings_are_reproducible_and_fill_every_row(small, tokenizer):
 
 
 def test_embeddings_refuse_what_cannot_be(small, tokenizer):
-    with pytest.raises(DrkitError, match="beyond a vocabulary of 10"):
+    with pytest.raises(DrkitError, match=r"token 597, .* 10;"):
         ppmi_svd(small, vocab_size=10, dim=4, seed=1)
-    with pytest.raises(DrkitError, match="too few for embeddings of 5000"):
+    with pytest.raises(DrkitError, match=r"321 tokens .*5000 .*encoder\.hidden.*encoder\.init_embeddings=random"):
         ppmi_svd(small, vocab_size=len(tokenizer), dim=5000, seed=1)
 
 

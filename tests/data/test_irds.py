@@ -13,6 +13,7 @@ import pytest
 
 from drkit.data import IrdsCollection, IrdsConfig
 from drkit.errors import DrkitError
+from tests.refusals import says
 
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes"
 
@@ -93,10 +94,10 @@ def test_a_share_of_the_training_queries_is_dev(home, tmp_path):
 
 def test_another_corpus_and_a_query_in_two_splits_are_refused(home, tmp_path):
     other = join(home, tmp_path / "out", dataset="vaswani", train_dataset="cranfield/train")
-    assert "'cranfield/train' judges the documents of 'CranfieldDocs'" in other["error"]
+    assert says(other["error"], "'cranfield/train'", "'CranfieldDocs'")
     twice = join(home, tmp_path / "out", dataset="vaswani", train_dataset="vaswani/train")
-    assert "duplicate query id " in twice["error"]
-    assert "in train @ train queries row 1 and in test @ test queries row 1" in twice["error"]
+    assert says(twice["error"], "duplicate", "query id")
+    assert says(twice["error"], "train queries row 1", "test queries row 1")
 
 
 def test_cranfield_has_titles_and_judgements_of_every_grade(home, tmp_path):
@@ -148,5 +149,5 @@ def test_data_sets_of_ms_marco_share_its_documents():
     named = {"train_dataset": "msmarco-passage/train/judged", "dev_dataset": "msmarco-passage/dev/small"}
     found = IrdsCollection(IrdsConfig(dataset="msmarco-passage", **named))
     assert found.splits() == ("train", "dev")
-    with pytest.raises(DrkitError, match="'beir/nq' judges the documents of 'beir/nq'"):
+    with pytest.raises(DrkitError, match=r"'beir/nq' .*'msmarco-passage'"):
         IrdsCollection(IrdsConfig(dataset="msmarco-passage", train_dataset="beir/nq"))

@@ -56,7 +56,5 @@ def test_every_span_begins_with_the_prompt(tokenizer, real_texts, tmp_path):
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(tokenizer, tmp_path):
-    with pytest.raises(
-        DrkitError, match=r"the prompt 'search for: ' takes \d+ tokens and leaves no room for text in 5"
-    ):
+    with pytest.raises(DrkitError, match=r"'search for: ' .*\d+ tokens .*5; .*encoder\.query_length"):
         tokenise(iter([("a", "text")]), tokenizer, tmp_path, max_length=5, prompt=PROMPT)

@@ -156,7 +156,7 @@ def test_a_limit_takes_the_same_modules_each_time(packages):
 
 
 def test_an_unknown_package_is_named(packages):
-    with pytest.raises(DrkitError, match="package 'alpah' is not installed; did you mean 'alpha'"):
+    with pytest.raises(DrkitError, match=r"package 'alpah' .*'alpha'"):
         list(pydocs(packages, packages=("alpah",)).passages())
 
 
@@ -164,7 +164,7 @@ def test_nothing_to_read_says_so(tmp_path):
     with pytest.raises(DrkitError, match="no Python sources in"):
         list(pydocs(tmp_path).passages())
     (tmp_path / "bare.py").write_text("x = 1\n")
-    with pytest.raises(DrkitError, match="no docstring is long enough"):
+    with pytest.raises(DrkitError, match=r"collection pydocs: .*docstring .*packages"):
         list(pydocs(tmp_path).passages())
 
 

@@ -113,7 +113,7 @@ def test_more_texts_than_are_encoded_at_once(tokenizer, tmp_path):
 
 def test_indices_outside_the_store_are_refused(store):
     for wrong in ([len(store)], [-1], [0, 10**9]):
-        with pytest.raises(IndexError, match="are out of range for a store of"):
+        with pytest.raises(IndexError, match=f"{wrong[-1]} .* {len(store)} "):
             store.batch(wrong)
 
 
@@ -125,26 +125,29 @@ def test_a_store_travels_by_path(store):
 
 
 def test_bad_tokenizers_and_lengths_are_refused(tokenizer, tmp_path):
-    with pytest.raises(DrkitError, match=r"must be at least 3 \(\[CLS\], a token, \[SEP\]\)"):
+    with pytest.raises(DrkitError, match=r"max_length .*3 \(\[CLS\], a token, \[SEP\]\)"):
         tokenise([], tokenizer, tmp_path, max_length=2)
 
     class Slow:
         is_fast = False
 
-    with pytest.raises(DrkitError, match="Slow cannot separate words; use a fast tokenizer"):
+        def num_special_tokens_to_add(self):
+            return 2
+
+    with pytest.raises(DrkitError, match=r"Slow .*words; .*fast tokenizer"):
         tokenise([], Slow(), tmp_path, max_length=8)
     bare = BertTokenizerFast(vocab=tokenizer.get_vocab())
     bare.backend_tokenizer.post_processor = None
     bare.cls_token = None
-    with pytest.raises(DrkitError, match="does not produce"):
+    with pytest.raises(DrkitError, match=r"BertTokenizer .*'\[CLS\] text \[SEP\]'"):
         tokenise([], bare, tmp_path, max_length=8)
 
 
 def test_a_missing_store_says_so(tmp_path):
-    with pytest.raises(DrkitError, match=r"tokens\.arrow: cannot be read"):
+    with pytest.raises(DrkitError, match=r"/tokens\.arrow: .*"):
         TokenStore.open(tmp_path)
     (tmp_path / "tokens.arrow").write_bytes(b"ARROW1 and then nothing")
-    with pytest.raises(DrkitError, match=r"tokens\.arrow: cannot be read"):
+    with pytest.raises(DrkitError, match=r"/tokens\.arrow: .*"):
         TokenStore.open(tmp_path)
 
 
@@ -209,5 +212,5 @@ def test_case_can_be_kept(real_texts, tmp_path):
 def test_a_vocabulary_needs_room_and_words(tmp_path):
     with pytest.raises(DrkitError, match="too small"):
         train_wordpiece(iter(["a"]), tmp_path, size=50)
-    with pytest.raises(DrkitError, match="have no words"):
+    with pytest.raises(DrkitError, match=r"vocabulary: .*words"):
         train_wordpiece(iter(["", "  "]), tmp_path, size=200)

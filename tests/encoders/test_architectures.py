@@ -230,7 +230,7 @@ def test_an_electra_of_two_sizes_projects_positions_and_refuses_vectors(size):
     ids = batch_of(tokenizer).ids
     assert heads.embed(ids).shape == (*ids.shape, 16)
     assert heads.weight.shape == (len(tokenizer), size)
-    with pytest.raises(DrkitError, match=rf"have {size} dimensions and its hidden states 16.*query = 'position'"):
+    with pytest.raises(DrkitError, match=rf" {size} dimensions .* 16,.*query = 'position'"):
         heads.embed_vectors(torch.zeros(1, 3, 16))
 
 
@@ -257,7 +257,7 @@ def test_the_longest_text_is_read_and_a_longer_one_refused(name):
     assert longest == (78 if encoder.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 80)
     ids = torch.full((1, longest + 1), tokenizer.mask_token_id)
     encoder.eval()(ids[:, :-1], torch.ones_like(ids[:, :-1], dtype=torch.bool))
-    with pytest.raises(DrkitError, match=f"reads at most {longest}"):
+    with pytest.raises(DrkitError, match=rf"{longest + 1} tokens.* {longest};"):
         encoder(ids, torch.ones_like(ids, dtype=torch.bool))
     info = encoder.info(tokenizer)
     assert (info.hidden, info.heads, info.intermediate, info.max_positions) == (16, 2, 24, longest)
@@ -322,7 +322,7 @@ def test_a_modernbert_head_without_bias():
     with torch.no_grad():
         torch.testing.assert_close(encoder.heads().lm_loss(states, labels), F.cross_entropy(logits, labels))
     assert not encoder.has_untrained_head(), "there is no bias to start from frequencies"
-    with pytest.raises(DrkitError, match="has no bias"):
+    with pytest.raises(DrkitError, match=r"LM head .*'modernbert' .*bias"):
         encoder.set_lm_bias(torch.zeros(len(tokenizer)))
 
 
@@ -367,7 +367,7 @@ def test_a_checkpoint_without_a_layer_is_refused(name, tmp_path):
     last = f"{encoder.architecture.layers}.{len(encoder.layers) - 1}."
     kept = {key: value for key, value in load_file(file).items() if last not in key}
     save_file(kept, file, {"format": "pt"})
-    with pytest.raises(DrkitError, match=rf"do not fit a \w+: \d+ missing \(.*{re.escape(last)}"):
+    with pytest.raises(DrkitError, match=rf".*\w+: \d+ missing \(.*{re.escape(last)}"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
@@ -416,7 +416,7 @@ def test_a_deberta_may_have_a_position_table_and_must_have_the_published_head():
     torch.testing.assert_close(heads.positions(9), table[:9])
     torch.testing.assert_close(heads.embed_vectors(words[ids]), heads.embed(ids))
     torch.testing.assert_close(encoder(ids, ids >= 0, layers=(0,))["layers"][0], heads.embed(ids))
-    with pytest.raises(DrkitError, match=r"missing: lm_predictions.* with legacy = False in its configuration"):
+    with pytest.raises(DrkitError, match=r"missing: lm_predictions.* legacy = False"):
         wrapped("deberta-v2", legacy=True)
 
 
@@ -425,11 +425,11 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     with pytest.raises(DrkitError, match=r"RobertaModel has no language-model head.*AutoModelForMaskedLM"):
         MaskedLmEncoder(model.roberta)
     model.config.is_decoder = True
-    with pytest.raises(DrkitError, match="left to right"):
+    with pytest.raises(DrkitError, match=r"RobertaForMaskedLM .*is_decoder = true"):
         MaskedLmEncoder(model)
     stranger, _ = tiny("bert")
     stranger.cls.predictions.transform = None
-    with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
+    with pytest.raises(DrkitError, match=r"BertForMaskedLM .*'bert' .*\(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
     for model_type in ("gpt2", "albert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -439,7 +439,7 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     with pytest.raises(DrkitError, match=r"'modern-bert' are not supported: .*; did you mean 'modernbert'\?"):
         architecture("modern-bert")
     stranger.config.model_type = "albert"
-    with pytest.raises(DrkitError, match="'albert' are not supported"):
+    with pytest.raises(DrkitError, match=r"'albert' .*supported: bert, camembert"):
         context_from(stranger, tokenizer)
 
 
@@ -471,6 +471,6 @@ def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path):
     config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForMaskedLM": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    with pytest.raises(DrkitError, match="cannot read the configuration"):
+    with pytest.raises(DrkitError, match=r"configuration .*custom code"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
     assert not (tmp_path / "ran").exists()

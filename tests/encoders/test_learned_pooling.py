@@ -148,16 +148,16 @@ def test_vectors_of_another_size_are_fine_tuned_but_no_decoder_reads_them(parts,
     wide = "encoder.pooling_settings.size=24"
     alone = executed(parts, composed(parts, beir, wide, "pretrain=none"), tmp_path / "alone")
     assert TextEncoder.load(alone / "encoder").dimension == 24
-    with pytest.raises(DrkitError, match="makes vectors of 24 numbers, but decoders read the hidden size, 16"):
+    with pytest.raises(DrkitError, match=r"'attentive' .*24 numbers.*16: .*pretrain=none"):
         executed(parts, composed(parts, beir, wide), tmp_path / "run")
 
 
 def test_what_cannot_be_is_refused_in_the_plan(parts, beir):
     for settings, message in (
-        (("encoder.pooling=atentive",), "did you mean 'attentive'"),
+        (("encoder.pooling=atentive",), "'atentive'; .*'attentive'"),
         (("encoder.pooling_settings.heads=0",), "pooling 'attentive': 'heads' must be >= 1"),
         (("encoder.pooling_settings.width=3",), "pooling 'attentive': .*width.*drkit show pooling attentive"),
-        (("encoder.pooling=mean",), "the pooling 'mean' has no settings"),
+        (("encoder.pooling=mean",), "'mean' .*settings"),
     ):
         with pytest.raises(ProblemsError, match=message):
             check(composed(parts, beir, *settings), parts.registry)
@@ -167,7 +167,7 @@ def test_a_folder_without_it_or_with_a_damaged_one_is_refused(parts, tmp_path):
     encoder = MaskedLmEncoder(masked_lm())
     pooling = LearnedPooling("attentive", {}, encoder.info(tokenizer()), registry=parts.registry)
     masked_lm().save_pretrained(tmp_path)
-    with pytest.raises(DrkitError, match="has no learned pooling"):
+    with pytest.raises(DrkitError, match=r"'attentive': .*: cls, mean, "):
         MaskedLmEncoder.from_pretrained(str(tmp_path), pooling="attentive")
     pooling.save(tmp_path)
     again = MaskedLmEncoder.from_pretrained(str(tmp_path), pooling="attentive")
@@ -175,7 +175,7 @@ def test_a_folder_without_it_or_with_a_damaged_one_is_refused(parts, tmp_path):
     expected = MaskedLmEncoder(masked_lm(), pooling=pooling).eval()(ids, ids != 0)["bottleneck"]
     torch.testing.assert_close(again.eval()(ids, ids != 0)["bottleneck"], expected)
     (tmp_path / POOLING_FILE).write_bytes((tmp_path / POOLING_FILE).read_bytes()[:40])
-    with pytest.raises(DrkitError, match="cannot read the pooling in"):
+    with pytest.raises(DrkitError, match=r"/pooling.safetensors': .*"):
         MaskedLmEncoder.from_pretrained(str(tmp_path), pooling="attentive")
 
 

@@ -102,9 +102,9 @@ def test_vectors_are_stored_sparse_and_an_interrupted_encoding_goes_on(tmp_path,
     assert len(vectors.sparse.values) == np.count_nonzero(expected) <= 5 * len(TEXTS)
     assert vectors.sparse.values.dtype == dtype
     np.testing.assert_array_equal(vectors.block(2, 6), expected[2:6].astype(np.float32))
-    with pytest.raises(DrkitError, match=r"another encoder or other settings .*pooling_settings"):
+    with pytest.raises(DrkitError, match=r"\(pooling_settings differ\)"):
         encode_corpus(text_encoder({"top_k": 6}), texts, tmp_path / "v", storage=storage, shard=Shard(0, 1))
-    with pytest.raises(DrkitError, match="holds sparse vectors, scores of words"):
+    with pytest.raises(DrkitError, match=r"/v .*sparse vectors.*`drkit index`"):
         export_vectors(tmp_path / "v", tmp_path / "vectors.parquet")
 
 
@@ -118,10 +118,10 @@ def test_a_damaged_file_of_them_is_refused(tmp_path, name):
     for damaged in ({**arrays, name: arrays[name] * 0 - 9}, {**arrays, name: arrays[name][:-1]}):
         save_file(damaged, file)
         if name != "values" or len(damaged["values"]) < len(arrays["values"]):
-            with pytest.raises(DrkitError, match="encode them again"):
+            with pytest.raises(DrkitError, match=r"/v/00000.csr.safetensors .*again"):
                 Vectors.open(tmp_path / "v")
     file.write_bytes(b"no tensors")
-    with pytest.raises(DrkitError, match="cannot read the vectors"):
+    with pytest.raises(DrkitError, match=r"/v/00000.csr.safetensors: .*header"):
         Vectors.open(tmp_path / "v")
 
 
@@ -149,14 +149,14 @@ def test_the_inverted_index_is_exact(tmp_path, dtype):
     assert [hits.doc_ids for hits in index.search(np.zeros((1, 28), dtype=np.float32), 3)] == [()]
     retriever = Retriever(encoder, open_index(tmp_path / "i"))
     assert retriever.search(["remove"], 3) == index.search(queries[:1], 3)
-    with pytest.raises(DrkitError, match="expected queries of shape"):
+    with pytest.raises(DrkitError, match=r"\[Q, 28\], got \(3, 9\)"):
         index.search(queries[:, :9], 3)
     with pytest.raises(DrkitError, match="encoder"):
         Retriever(text_encoder(seed=1), index)
-    with pytest.raises(DrkitError, match="searched exactly by an inverted index"):
+    with pytest.raises(DrkitError, match=r"/v .*sparse .*'hnsw'; .*flat"):
         build_index(vectors, tmp_path / "h", kind="hnsw")
     (tmp_path / "i" / "passages.npy").write_bytes((tmp_path / "i" / "passages.npy").read_bytes()[:-4])
-    with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):
+    with pytest.raises(DrkitError, match=r"/i: .*`drkit index`"):
         open_index(tmp_path / "i")
 
 
@@ -187,15 +187,15 @@ def test_a_dense_vector_and_scores_of_words_are_searched_by_their_sum_and_by_eac
             np.testing.assert_allclose(hits.scores, expected[found], rtol=1e-5, atol=1e-5)
             assert retriever.score([text], [hits.doc_ids]) == [list(hits.scores)]
             assert len(hits.doc_ids) == len({*hits.doc_ids}) == len(found)
-    with pytest.raises(DrkitError, match="has no part 'words'"):
+    with pytest.raises(DrkitError, match=r"'inverted' .*'words'"):
         Retriever(loaded, index, part="words")
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path):
     for how, match in (
-        ({"similarity": "cosine"}, "compared by dot product"),
-        ({"normalize": True}, "compared by dot product"),
-        ({"truncate_dim": 5}, "cannot be truncated"),
+        ({"similarity": "cosine"}, "similarity = 'dot'"),
+        ({"normalize": True}, "normalize"),
+        ({"truncate_dim": 5}, "truncate_dim"),
     ):
         with pytest.raises(DrkitError, match=match):
             export_encoder(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **{**HOW, **how})
@@ -318,12 +318,12 @@ def test_commands_encode_index_search_and_evaluate_it(run, beir, run_drkit, tmp_
 
 def test_recipes_that_cannot_work_are_refused(beir):
     for setting, message in (
-        ("encoder.lm_head=tied", "transformers cannot load the head 'tied'"),
-        ("encoder.layers=0", "a static encoder has no 'lexical' pooling"),
-        ("finetune.loss={use = 'contrastive'}", "compared by dot product"),
-        ("pretrain={encoder = {masker = {use = 'uniform'}, losses = {mlm = {use = 'mlm'}}}}", "which no decoder reads"),
-        ("finetune.encoders=separate", "only a shared encoder"),
-        ("evaluation.index=hnsw", "only an exact index"),
+        ("encoder.lm_head=tied", "'tied'"),
+        ("encoder.layers=0", "static encoder .*'lexical'"),
+        ("finetune.loss={use = 'contrastive'}", "dot product"),
+        ("pretrain={encoder = {masker = {use = 'uniform'}, losses = {mlm = {use = 'mlm'}}}}", "decoder"),
+        ("finetune.encoders=separate", "shared encoder"),
+        ("evaluation.index=hnsw", "exact index"),
         ("encoder.pooling_settings.top_k=-1", "'top_k' must be >= 0"),
     ):
         with pytest.raises(ProblemsError, match=message):

@@ -117,14 +117,14 @@ def test_a_run_from_a_folder(name, parts, collection, tmp_path):
 
 def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp_path):
     short = checkpoint("roberta", tmp_path / "short", max_position_embeddings=22)
-    with pytest.raises(DrkitError, match=r"a length of 24 tokens is too much .* reads at most 20"):
+    with pytest.raises(DrkitError, match=r"24 tokens .*/short', .* 20: .*query_length .*passage_length"):
         run(short, collection, tmp_path / "a")
     model, _ = tiny("roberta")
     _, foreign = tiny("bert")
     foreign.add_tokens([f"word{n}" for n in range(20)])
     model.save_pretrained(tmp_path / "mixed")
     foreign.save_pretrained(tmp_path / "mixed")
-    with pytest.raises(DrkitError, match=r"520 tokens, but the encoder has embeddings for only 500"):
+    with pytest.raises(DrkitError, match=r"520 tokens, .* 500;"):
         run(tmp_path / "mixed", collection, tmp_path / "b")
     config = hf.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=500)
     hf.GPT2Model(config).save_pretrained(tmp_path / "causal")
@@ -261,19 +261,19 @@ def test_an_encoder_of_another_architecture_is_made_from_scratch(name, settings,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("encoder.architecture=bart",), "'bart' are not supported"),
-        (("encoder.architecture=berd",), "did you mean 'bert'"),
-        (("encoder.architecture=qwen3",), "read a text from left to right"),
-        (("encoder.architecture=roberta",), "the LM head of 'roberta' cannot be reduced to the tied projection"),
+        (("encoder.architecture=bart",), "'bart'"),
+        (("encoder.architecture=berd",), "'bert'"),
+        (("encoder.architecture=qwen3",), "left to right"),
+        (("encoder.architecture=roberta",), "'roberta'"),
         (
             ("encoder.architecture=electra",),
             "--set encoder.architecture_settings.embedding_size=16 @ encoder.architecture",
         ),
-        (("encoder.architecture=bert", "encoder.layers=0"), "word vectors, of no architecture"),
+        (("encoder.architecture=bert", "encoder.layers=0"), "word vectors"),
         (("encoder.architecture_settings={a=1}",), "needs encoder.architecture"),
         (
             ("encoder.architecture=deberta-v2", "encoder.architecture_settings={hidden_size=1}"),
-            "'hidden_size' follows from other settings",
+            "'hidden_size'",
         ),
         (
             ("encoder.architecture=modernbert", "pretrain.decoders.main.decoder.init=encoder-tail"),
@@ -298,7 +298,7 @@ def test_settings_that_transformers_refuses_end_the_trial(collection):
         "encoder.architecture=deberta-v2",
         "encoder.architecture_settings={relative_attention=true, pos_att_type=1}",
     )
-    with pytest.raises(DrkitError, match="cannot make an encoder from scratch: "):
+    with pytest.raises(DrkitError, match=r"'pos_att_type': .*@ encoder$"):
         try_parts(recipe, PARTS.registry)
 
 

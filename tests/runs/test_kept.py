@@ -152,7 +152,7 @@ def test_a_resumed_training_keeps_the_same(beir, kept, tmp_path, step):
     [
         (
             ("pretrain.keep_steps=[2, 9]",),
-            "cannot keep the checkpoint of step 9: the training has 4 steps (pretrain.max_steps)",
+            "step 9: the training has 4 steps (pretrain.max_steps)",
         ),
         (("finetune.keep_steps=[9]",), "step 9: the training has 4 steps (finetune.rounds.0.max_steps)"),
         (

@@ -182,12 +182,12 @@ def test_without_further_texts_nothing_changes(beir):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("pretrain.text_weights.river=2",), "'river', which is not among pretrain.texts; did you mean 'rivers'?"),
-        (("pretrain.text_weights={rivers = 0, collection = 0}",), "no text is drawn: every weight is 0"),
-        (("pretrain.text_weights.rivers=-1",), "'text_weights' must be numbers from 0"),
+        (("pretrain.text_weights.river=2",), "'rivers'"),
+        (("pretrain.text_weights={rivers = 0, collection = 0}",), "weight is 0"),
+        (("pretrain.text_weights.rivers=-1",), "'text_weights' "),
         (("pretrain.texts.collection={use = 'beir', path = 'x'}",), "is not 'collection'"),
         (("pretrain.texts.others={use = 'jsonl'}",), "write `--set pretrain.texts.others.path=VALUE`"),
-        (("pretrain.weigh_by=importance",), "'importance' is not a signal of texts; known: none"),
+        (("pretrain.weigh_by=importance",), "'importance'"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(beir, more, settings, said):

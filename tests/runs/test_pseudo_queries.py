@@ -182,18 +182,18 @@ def test_a_text_too_short_for_any_query_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("pseudo_queries.sources=['file:no/such.jsonl']",), "file of queries no/such.jsonl does not exist"),
+        (("pseudo_queries.sources=['file:no/such.jsonl']",), "no/such.jsonl "),
         (("pseudo_queries.sources=['model:./no/such']",), "no/such"),
-        (("pseudo_queries.sources=['crop']",), "must be extractive, crops, sentences, titles"),
+        (("pseudo_queries.sources=['crop']",), "extractive, crops, sentences, titles"),
         (("pseudo_queries.sources=['crops', 'crops']",), "each once"),
         (("pseudo_queries.sources=[]",), "at least one source"),
-        (("pseudo_queries.found_by=['bm25', 'dense']",), "must name bm25 or encoder or both"),
+        (("pseudo_queries.found_by=['bm25', 'dense']",), "bm25 or encoder"),
         (("finetune.rounds.0.name=pseudo-queries",), "cannot be named"),
-        (("finetune.rounds.0.name=encoder",), "a round cannot be named 'encoder'"),
-        (("finetune.rounds.0.name=index-a",), "a round cannot be named 'index-a'"),
-        (("finetune.rounds.0.name=reranker",), "a round cannot be named 'reranker'"),
-        (("finetune.rounds.0.name=teacher-x",), "a round cannot be named 'teacher-x'"),
-        (("finetune.rounds.0.name=labels-only",), "a round cannot be named 'labels-only'"),
+        (("finetune.rounds.0.name=encoder",), "named 'encoder'"),
+        (("finetune.rounds.0.name=index-a",), "named 'index-a'"),
+        (("finetune.rounds.0.name=reranker",), "named 'reranker'"),
+        (("finetune.rounds.0.name=teacher-x",), "named 'teacher-x'"),
+        (("finetune.rounds.0.name=labels-only",), "named 'labels-only'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):

@@ -98,9 +98,9 @@ def test_a_saved_index_answers_as_before(tmp_path):
     ("matrix", "ids", "message"),
     [
         (np.empty((0, 4), np.float32), [], "N > 0"),
-        (np.ones((2, 4), np.float32), ["a"], "1 document ids for 2 vectors"),
-        (np.ones((2, 4), np.float32), ["a", "a"], "duplicate document id 'a'"),
-        (np.array([[1, 2], [np.nan, 1]], np.float32), ["a", "b"], "vector of 'b' is not finite"),
+        (np.ones((2, 4), np.float32), ["a"], "1 .*ids .*2 vectors"),
+        (np.ones((2, 4), np.float32), ["a", "a"], "duplicate .*'a'"),
+        (np.array([[1, 2], [np.nan, 1]], np.float32), ["a", "b"], "'b' .*finite"),
     ],
 )
 def test_what_cannot_be_indexed(matrix, ids, message):

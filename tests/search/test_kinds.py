@@ -76,19 +76,19 @@ def test_fewer_hits_than_asked_for_are_no_hits_of_the_last_document():
 @pytest.mark.parametrize(
     ("kind", "settings", "count", "message"),
     [
-        ("ivf-pq", None, 255, "needs at least 256 vectors to learn its codes, got 255"),
-        ("IVF400,Flat", None, 300, "400 lists are too many for 300 vectors"),
-        ("IVF4,PQ5", None, 300, "kind 'IVF4,PQ5': .*multiple of the number of subquantizers"),
-        ("PQ8np", None, 20, "kind 'PQ8np': Number of training points"),
-        ("tree", None, 300, "kind 'tree': could not parse index string tree; use one of flat, hnsw"),
+        ("ivf-pq", None, 255, "256 vectors .*got 255"),
+        ("IVF400,Flat", None, 300, "400 lists .*300 vectors"),
+        ("IVF4,PQ5", None, 300, "kind 'IVF4,PQ5': .*subquantizers"),
+        ("PQ8np", None, 20, "kind 'PQ8np': .*training points"),
+        ("tree", None, 300, "kind 'tree': .*flat, hnsw"),
         (
             "hnsw",
             FaissSettings("nprobe=3"),
             300,
-            "with 'efConstruction=200,efSearch=128,nprobe=3': .*set parameter nprobe",
+            "with 'efConstruction=200,efSearch=128,nprobe=3': .*nprobe",
         ),
-        ("hnsw", FaissSettings("fast"), 300, "could not interpret parameters fast"),
-        ("IVF4,PQ8x4fs", FaissSettings(rescore="codes"), 300, "faiss cannot decode IVF4,PQ8x4fs"),
+        ("hnsw", FaissSettings("fast"), 300, "parameters fast"),
+        ("IVF4,PQ8x4fs", FaissSettings(rescore="codes"), 300, "IVF4,PQ8x4fs"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(kind, settings, count, message):

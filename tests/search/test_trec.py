@@ -137,9 +137,9 @@ def test_judgements_come_back(tmp_path):
     [
         ([("q", [("", 1.0)])], "empty id"),
         ([("", [("d", 1.0)])], "empty id"),
-        ([("q", [("d", float("nan"))])], "is not finite"),
-        ([("q", [("d", 1.0), ("d", 2.0)])], "duplicate document among its hits"),
-        ([("q", [("d", 1.0)]), ("q", [("e", 1.0)])], "duplicate query 'q' in a run"),
+        ([("q", [("d", float("nan"))])], "'d'.*finite"),
+        ([("q", [("d", 1.0), ("d", 2.0)])], "'q'.*duplicate document"),
+        ([("q", [("d", 1.0)]), ("q", [("e", 1.0)])], "duplicate query 'q'"),
         ([("q\ud800", [("d", 1.0)])], "not valid Unicode"),
     ],
 )
