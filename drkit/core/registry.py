@@ -282,7 +282,6 @@ class PluginReport:
     extensions: Mapping[str, tuple[Extension, ...]] = field(factory=dict)
     problems: tuple[str, ...] = ()
     error: str = ""
-    imported_torch: bool = False
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -294,7 +293,7 @@ class PluginReport:
 def load_plugin(entry: EntryPoint) -> PluginReport:
     """Load one plugin and check what its hooks return; an error becomes part of the report."""
     provider = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    had_torch, started = "torch" in sys.modules, time.perf_counter()
+    started = time.perf_counter()
     try:
         # What a plugin prints when it is imported is not a result of the command.
         with redirect_stdout(sys.stderr):
@@ -303,11 +302,7 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
         raise
     except BaseException as failure:  # third-party code may fail in any way
         report = PluginReport(entry.name, provider, error=f"{type(failure).__name__}: {failure}")
-    return attrs.evolve(
-        report,
-        seconds=time.perf_counter() - started,
-        imported_torch="torch" in sys.modules and not had_torch,
-    )
+    return attrs.evolve(report, seconds=time.perf_counter() - started)
 
 
 def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:

@@ -163,134 +163,96 @@ class SameTextConfig:
     ignore_case: bool = setting(True, None, "treat texts that differ only in case as the same")
 
 
+def _source(name: str, code: str, config: type, summary: str, **more: Any) -> ComponentSpec:
+    return ComponentSpec(Kind.MINER, name, f"drkit.miners.{code}", config, summary, **more)
+
+
+def _filter(name: str, code: str, config: type, summary: str, **more: Any) -> ComponentSpec:
+    return _source(name, f"filters:{code}", config, f"Filter: {summary}", receives=("candidates",), **more)
+
+
 SOURCES = (
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="bm25",
-        target="drkit.miners.sources:Bm25Miner",
-        config=Bm25Config,
-        summary="The best-ranked unjudged passages of BM25",
+    _source(
+        "bm25",
+        "sources:Bm25Miner",
+        Bm25Config,
+        "The best-ranked unjudged passages of BM25",
         cite=BM25,
         extras=("bm25",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="dense",
-        target="drkit.miners.sources:DenseMiner",
-        config=DenseConfig,
-        summary="The best-ranked unjudged passages of a trained retriever",
+    _source(
+        "dense",
+        "sources:DenseMiner",
+        DenseConfig,
+        "The best-ranked unjudged passages of a trained retriever",
         cite=STAR,
         requires=("retriever",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="given",
-        target="drkit.miners.sources:GivenMiner",
-        config=GivenConfig,
-        summary="The negatives that the collection's own training file lists",
-    ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="hybrid",
-        target="drkit.miners.both_rankings:HybridMiner",
-        config=HybridConfig,
-        summary="The best-ranked passages by BM25's and a retriever's scores together",
+    _source("given", "sources:GivenMiner", GivenConfig, "The negatives that the collection's own training file lists"),
+    _source(
+        "hybrid",
+        "both_rankings:HybridMiner",
+        HybridConfig,
+        "The best-ranked passages by BM25's and a retriever's scores together",
         cite=FUSION,
         requires=("retriever",),
         extras=("bm25",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="mixed",
-        target="drkit.miners.both_rankings:MixedMiner",
-        config=MixedConfig,
-        summary="The best-ranked passages of BM25 and of a trained retriever, in turns",
+    _source(
+        "mixed",
+        "both_rankings:MixedMiner",
+        MixedConfig,
+        "The best-ranked passages of BM25 and of a trained retriever, in turns",
         cite=GPL,
         requires=("retriever",),
         extras=("bm25",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="random",
-        target="drkit.miners.sources:RandomMiner",
-        config=RandomConfig,
-        summary="Passages drawn at random from the collection",
-    ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="refresh",
-        target="drkit.miners.sources:DenseMiner",
-        config=RefreshConfig,
-        summary="Like dense, repeated every few epochs with the model in training",
+    _source("random", "sources:RandomMiner", RandomConfig, "Passages drawn at random from the collection"),
+    _source(
+        "refresh",
+        "sources:DenseMiner",
+        RefreshConfig,
+        "Like dense, repeated every few epochs with the model in training",
         cite=ANCE,
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="run-file",
-        target="drkit.miners.sources:RunFileMiner",
-        config=RunFileConfig,
-        summary="The best-ranked unjudged passages of any TREC run file",
+    _source(
+        "run-file",
+        "sources:RunFileMiner",
+        RunFileConfig,
+        "The best-ranked unjudged passages of any TREC run file",
         shorthand="path",
         files=("path",),
     ),
 )
 FILTERS = (
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="cross-encoder-filter",
-        target="drkit.miners.filters:CrossEncoderFilter",
-        config=CrossEncoderFilterConfig,
-        summary="Filter: drops candidates that a cross-encoder takes for an answer",
+    _filter(
+        "cross-encoder-filter",
+        "CrossEncoderFilter",
+        CrossEncoderFilterConfig,
+        "drops candidates that a cross-encoder takes for an answer",
         cite=ROCKETQA,
-        receives=("candidates",),
         shorthand="model",
         files=("model",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="has-answer",
-        target="drkit.miners.filters:HasAnswerFilter",
-        config=HasAnswerConfig,
-        summary="Filter: drops candidates that contain an answer of the query",
+    _filter(
+        "has-answer",
+        "HasAnswerFilter",
+        HasAnswerConfig,
+        "drops candidates that contain an answer of the query",
         cite=DPR,
-        receives=("candidates",),
         shorthand="path",
         files=("path",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="margin",
-        target="drkit.miners.filters:MarginFilter",
-        config=MarginConfig,
-        summary="Filter: drops candidates that score too close to the positive",
+    _filter(
+        "margin",
+        "MarginFilter",
+        MarginConfig,
+        "drops candidates that score too close to the positive",
         cite=NV_RETRIEVER,
-        receives=("candidates",),
     ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="max-score",
-        target="drkit.miners.filters:MaxScoreFilter",
-        config=MaxScoreConfig,
-        summary="Filter: drops candidates that score above a fixed number",
-        receives=("candidates",),
-    ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="ranks",
-        target="drkit.miners.filters:RanksFilter",
-        config=RanksConfig,
-        summary="Filter: keeps ranks A to B",
-        receives=("candidates",),
-        shorthand="keep",
-    ),
-    ComponentSpec(
-        kind=Kind.MINER,
-        name="same-text",
-        target="drkit.miners.filters:SameTextFilter",
-        config=SameTextConfig,
-        summary="Filter: drops copies of a positive under another id",
-        receives=("candidates",),
-    ),
+    _filter("max-score", "MaxScoreFilter", MaxScoreConfig, "drops candidates that score above a fixed number"),
+    _filter("ranks", "RanksFilter", RanksConfig, "keeps ranks A to B", shorthand="keep"),
+    _filter("same-text", "SameTextFilter", SameTextConfig, "drops copies of a positive under another id"),
 )
 
 

@@ -44,8 +44,7 @@ def _print_plugin(plugin: Mapping[str, Any]) -> None:
 
     from drkit_cli.render import console
 
-    imports = ", imports torch" if plugin["imports_torch"] else ""
-    about = f"  {plugin['from']}, loaded in {plugin['seconds'] * 1000:.0f} ms{imports}: {plugin['state']}"
+    about = f"  {plugin['from']}, loaded in {plugin['seconds'] * 1000:.0f} ms: {plugin['state']}"
     added = Table.grid(padding=(0, 2))
     for kind, names in plugin["adds"].items():
         added.add_row(Text(f"  {kind}"), Text(", ".join(names)))
@@ -77,7 +76,6 @@ def _describe(report: PluginReport) -> dict[str, Any]:
         "from": report.provider,
         "adds": adds,
         "seconds": report.seconds,
-        "imports_torch": report.imported_torch,
         "state": "failed" if report.error else "broken in part" if report.problems else "ok",
         "problems": [problem for problem in (report.error, *report.problems) if problem],
     }
