@@ -127,14 +127,12 @@ def sizes_of(recipe: Recipe, collection: CollectionSize) -> Sizes:
         scorer = stored_size(reranker.pretrained) or BERT_BASE
     else:
         scorer = evolve(encoder, layers=max(encoder.layers, reranker.layers if reranker else 0))
-    evaluation = recipe.evaluation
     return Sizes(
         collection=collection,
         queries={"collection": collection.queries, "pseudo-queries": {"train": made}},
         encoder=encoder,
         reranker=scorer,
-        evaluated=collection.queries.get(evaluation.split, 0),
-        depth=evaluation.depth,
+        evaluated=collection.queries.get(recipe.evaluation.split, 0),
     )
 
 

@@ -5,7 +5,7 @@ Each stage declares its own `work`; `drkit.runs.costs` turns the sum into time, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import astuple, frozen
@@ -109,8 +109,7 @@ class Sizes:
     """What the work of stages is counted from.
 
     queries: their numbers by stage and split (`collection`, `train`). encoder: the initial encoder.
-    reranker: the cross-encoder that the run trains or loads. evaluated, depth: the queries that the run is evaluated
-    on, and how many passages it retrieves for each.
+    reranker: the cross-encoder that the run trains or loads. evaluated: the queries that the run is evaluated on.
     """
 
     collection: CollectionSize
@@ -118,7 +117,6 @@ class Sizes:
     encoder: ModelSize
     reranker: ModelSize
     evaluated: float
-    depth: int
 
     @property
     def passages(self) -> int:
@@ -217,6 +215,11 @@ def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
 def _layer_seconds(model: ModelSize) -> float:
     """Return the seconds that the layers take for a token, besides matrix products."""
     return model.layers * (_LAYER + model.states * _STATE)
+
+
+def text_work(seconds: float, disk: float = 0.0) -> Callable[[Any, Sizes], Work]:
+    """Return the work of a stage that reads all passages: seconds of all cores and bytes on disk, for each token."""
+    return lambda _stage, sizes: Work(parallel=seconds * sizes.tokens, disk=disk * sizes.tokens)
 
 
 def encoder_size(encoder: EncoderSettings) -> ModelSize | None:

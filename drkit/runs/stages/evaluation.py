@@ -36,9 +36,8 @@ class SearchSettings:
     parts: Mapping[str, tuple[str, str]] = field(factory=dict)
 
 
-# Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
-# hit in a file of rankings.
-_RANKED, _FUSED, _MEASURED, _LOADED, _HIT_BYTES = 3e-7, 8.5e-7, 3.3e-7, 0.12, 8.0
+# Seconds for each hit that is ranked, written and measured, or fused; bytes of a hit in a file of rankings.
+_RANKED, _FUSED, _HIT_BYTES = 6e-7, 8.5e-7, 8.0
 # Bytes of memory of each hit while rankings are fused.
 _FUSED_BYTES = 30
 
@@ -48,10 +47,7 @@ def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
     dense, words, reranked = len(settings.retrievers), int("bm25" in stage.inputs), len(settings.reranked)
     hits = (dense + words + reranked) * queries * min(settings.depth, sizes.passages)
     pairs = reranked * queries * settings.rerank_depth
-    ranked = Work(
-        seconds=bm25_seconds(words * queries, sizes) + _LOADED * dense + _RANKED * hits,
-        disk=_HIT_BYTES * hits,
-    )
+    ranked = Work(seconds=bm25_seconds(words * queries, sizes) + _RANKED * hits, disk=_HIT_BYTES * hits)
     scored = scoring_work(sizes.reranker, pairs, None, sizes) if pairs else Work()
     return dense_work(dense * queries, sizes) + ranked + scored
 
@@ -151,12 +147,6 @@ class EvaluationSettings:
     exclude_self: bool = from_recipe("evaluation.exclude_self")
 
 
-def _evaluation_work(stage: Stage[EvaluationSettings], sizes: Sizes) -> Work:
-    draws = sum(len(stage.settings.draws.get(name, (name,))) for name in stage.settings.systems)
-    hits = draws * sizes.evaluated * min(sizes.depth, sizes.passages)
-    return Work(seconds=_MEASURED * hits)
-
-
 EVALUATION = StageSpec(
     name="evaluation",
     version=4,
@@ -169,5 +159,4 @@ EVALUATION = StageSpec(
         "choice": "which retriever is exported, if there are several",
     },
     folders=("evaluation",),
-    work=_evaluation_work,
 )

@@ -65,26 +65,13 @@ class ExistingEncoderSettings:
     pretrained: str = from_recipe("encoder.pretrained")
 
 
-# Seconds for each token whose neighbours are counted, of these for each dimension, and for each number of the vectors.
-_NEIGHBOURS, _MULTIPLIED, _FACTORED = 1.2e-6, 5e-9, 1.6e-6
-# Bytes for each token while pairs are counted, and at most.
-_PAIR_BYTES, _MOST_BYTES = 120, 256 * 2**20
+# Seconds for each token of preparing word embeddings from the PPMI-SVD.
+_NEIGHBOURS = 1.8e-6
 
 
 def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
-    model = sizes.encoder
-    if stage.settings.init_embeddings == "random":
-        return Work(disk=4.0 * model.weights)
-    tokens = sizes.passage_tokens(stage.settings.positions)
-    return Work(
-        parallel=(_NEIGHBOURS + _MULTIPLIED * model.hidden) * tokens + _FACTORED * model.table,
-        memory=max(min(_PAIR_BYTES * tokens, _MOST_BYTES), 8.0 * model.table),
-        disk=4.0 * model.weights,
-    )
-
-
-def _existing_work(_stage: Stage[ExistingEncoderSettings], sizes: Sizes) -> Work:
-    return Work(memory=4.0 * sizes.encoder.weights, disk=4.0 * sizes.encoder.weights)
+    seconds = 0.0 if stage.settings.init_embeddings == "random" else _NEIGHBOURS * sizes.tokens
+    return Work(parallel=seconds, disk=4.0 * sizes.encoder.weights)
 
 
 ENCODER_FROM_SCRATCH = StageSpec(
@@ -105,7 +92,7 @@ EXISTING_ENCODER = StageSpec(
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
     folders=(INITIAL,),
     prunable=WEIGHTS,
-    work=_existing_work,
+    work=lambda _stage, sizes: Work(disk=4.0 * sizes.encoder.weights),
 )
 
 

@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from drkit.recipe.schema import Choice
 from drkit.runs.stage import TRUNCATED, Stage, StageSpec, from_recipe
-from drkit.runs.work import Sizes, Work
+from drkit.runs.work import Sizes, Work, text_work
 
 
 @frozen
@@ -61,7 +61,7 @@ MIXTURE = StageSpec(
     run="drkit.runs.steps.texts:mix_texts",
     inputs={"passages": "the run's own texts"},
     folders=("mixture",),
-    work=lambda _stage, sizes: Work(disk=_TEXT_BYTES * sizes.tokens),
+    work=text_work(seconds=0, disk=_TEXT_BYTES),
 )
 
 
@@ -81,14 +81,6 @@ class ExistingVocabularySettings:
     passage_length: int = from_recipe("encoder.passage_length", observes=True)
 
 
-# Seconds for each token: counting words, tokenising passages and queries. Bytes of each token that is kept.
-_COUNTED, _TOKENISED, _QUERY_TOKENISED, _TOKEN_BYTES = 2.4e-6, 2.9e-6, 3.8e-6, 6.1
-
-
-def _vocabulary_work(_stage: Stage[WordPieceSettings], sizes: Sizes) -> Work:
-    return Work(parallel=_COUNTED * sizes.tokens)
-
-
 WORDPIECE = StageSpec(
     name="wordpiece-vocabulary",
     version=3,
@@ -96,7 +88,7 @@ WORDPIECE = StageSpec(
     run="drkit.runs.steps.texts:train_vocabulary",
     inputs={"passages": "texts to train on", "queries": "training queries"},
     folders=("vocabulary",),
-    work=_vocabulary_work,
+    work=text_work(seconds=2.4e-6),
 )
 EXISTING_VOCABULARY = StageSpec(
     name="existing-vocabulary",
@@ -123,14 +115,13 @@ class QuerySettings:
     prompt: str = from_recipe("encoder.query_prompt")
 
 
-def _passage_work(stage: Stage[PassageSettings], sizes: Sizes) -> Work:
-    kept = sizes.passage_tokens(stage.settings.length)
-    return Work(parallel=_TOKENISED * sizes.tokens, disk=_TOKEN_BYTES * kept)
+# Seconds and bytes for each token of a text that is tokenised.
+_TOKENISED, _TOKEN_BYTES = 2.9e-6, 6.1
 
 
 def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
     tokens = sizes.count(str(stage.inputs["queries"])) * sizes.collection.query_tokens()
-    return Work(parallel=_QUERY_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
+    return Work(parallel=_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
 
 
 _VOCABULARY = {"vocabulary": "the tokenizer"}
@@ -143,7 +134,7 @@ PASSAGE_TOKENS = StageSpec(
     records=(TRUNCATED,),
     resumable=True,
     folders=("tokens", "tokens-*"),
-    work=_passage_work,
+    work=text_work(_TOKENISED, _TOKEN_BYTES),
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
@@ -174,14 +165,6 @@ class SpanSettings:
     seed: int = from_recipe("seed")
 
 
-# Seconds for each token: Punkt is trained on some texts, and finds the sentences of all.
-_CUT = 1e-5
-
-
-def _span_work(_stage: Stage[SpanSettings], sizes: Sizes) -> Work:
-    return Work(seconds=_CUT * sizes.tokens, disk=_TOKEN_BYTES * sizes.tokens)
-
-
 SPANS = StageSpec(
     name="spans",
     version=1,
@@ -190,7 +173,7 @@ SPANS = StageSpec(
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
     extras=("nltk",),
     folders=("spans",),
-    work=_span_work,
+    work=text_work(seconds=1e-5, disk=_TOKEN_BYTES),  # Punkt is trained on some texts, and cuts all
 )
 
 
@@ -213,14 +196,6 @@ class QuerySignalSettings:
     signal: Choice
 
 
-# Seconds and bytes for each token: those of `importance`, which counts n-grams.
-_FITTED, _FITTED_BYTES = 2.7e-7, 8
-
-
-def _signal_work(_stage: Stage[SignalSettings], sizes: Sizes) -> Work:
-    return Work(seconds=_FITTED * sizes.tokens, disk=_FITTED_BYTES * sizes.tokens)
-
-
 _TEXT = {
     "vocabulary": "the tokenizer, for a signal that requires characters",
     "encoder": "for the size of its vocabulary, for a signal of the vocabulary",
@@ -237,7 +212,7 @@ SIGNAL = StageSpec(
         **_TEXT,
     },
     folders=("signal-*",),
-    work=_signal_work,
+    work=text_work(seconds=2.7e-7, disk=8),  # of `importance`, which counts n-grams
 )
 QUERY_SIGNAL = StageSpec(
     name="query-signal",
