@@ -535,9 +535,6 @@ class Finetune(Training):
         "shared: one encoder for queries and passages; separate: one for each, from the same weights",
     )
     pipeline: str = setting("", None, "pipeline that was chosen, which needs training queries", observes=True)
-    left_out: tuple[str, ...] = setting(
-        (), None, "re-ranker and rounds of the paper that the small scale leaves out", observes=True
-    )
     baselines: tuple[str, ...] = setting(
         (LABELS_ONLY, MASKED_LM),
         deep_iterable(in_(BASELINES)),

@@ -91,11 +91,6 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     systems += rounds
     if recipe.finetune and len(builder.rounds) < len(recipe.finetune.rounds):
         builder.notes.insert(0, _no_training_queries(builder))  # what the run will not do comes first
-    if recipe.finetune and recipe.finetune.left_out:
-        builder.notes.append(
-            f"left out: {', '.join(recipe.finetune.left_out)}. A re-ranker made from scratch in minutes ranks below "
-            f"its retriever: --pipeline three-stage trains one, with --set reranker.pretrained=PATH_OR_ID a real one"
-        )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(builder, [system.stages[0] for system in systems if not system.reranks])
     if splits:
