@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
 import torch
-from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
@@ -27,7 +26,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
-from drkit.data.contexts import PretrainingTexts, batch_signals
+from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR
 from drkit.encoders.heads import seeded
@@ -36,13 +35,11 @@ from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.recipe.parts import PartInUse, all_parts, column_parts, parts_of, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, all_parts, column_parts, received_columns, required_signals
 from drkit.recipe.schema import (
     ENCODER,
     Choice,
-    DecoderTask,
     EncoderSettings,
-    EncoderTask,
     Pretrain,
     Recipe,
     is_model,
@@ -64,7 +61,7 @@ from drkit.testing import toys
 from drkit.testing.collections import written_signal
 from drkit.testing.columns import check_values
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.decoders import check_decoder_gradients, check_outputs
+from drkit.testing.decoders import check_declarations, check_decoder_gradients, check_outputs, require_outputs
 from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
@@ -179,35 +176,6 @@ class AttributedRegistry(Registry):
         return built
 
 
-@frozen(eq=False)
-class CheckedMasker:
-    """A masker whose views are checked."""
-
-    part: PartInUse
-    masker: Any
-
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
-        """Return the masker's view. Raises a one-line DrkitError if it breaks its contract."""
-        title, provided = self.part.full_title, self.part.spec.provides_of(self.part.config)
-        with trying(self.part, "called with (tokens, rng, rows=.., nested=..)"):
-            view = require_view(self.masker(tokens, rng, rows=rows, nested=nested), title)
-            check_view(view, tokens, rows, provided, title)
-        return view
-
-
-@frozen(eq=False)
-class CheckedContext:
-    """A context whose batches are checked."""
-
-    part: PartInUse
-    context: Any
-
-    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
-        """Return the context's batch. Raises a one-line DrkitError if it breaks its contract."""
-        with trying(self.part, "called with (tokens, texts, seed=.., epoch=..)"):
-            return require_contexts(self.context(tokens, texts, seed=seed, epoch=epoch), tokens, self.part.full_title)
-
-
 def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext) -> None:
     """Run the signals, the maskers, the contexts, the decoders and the losses on one toy batch, as in a run."""
     with TemporaryDirectory(prefix=SCRATCH) as folder:
@@ -215,46 +183,55 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
         signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         maskers = build_maskers(settings, registry, context)
-        parts = _parts_by_side(settings, registry)
-        for side, masker in maskers.items():
-            title = parts[side, Kind.MASKER].full_title
-            refuse_unless(callable(masker), f"{title}: {type(masker).__name__} is not callable")
         module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, maskers).train()
+        decoders = {
+            name: PartInUse.of(Kind.DECODER, task.decoder, registry) for name, task in settings.decoders.items()
+        }
         texts = toy_pretraining_texts(stored.store, batch_signals(signals), Path(folder))
         tokens = texts.batch(np.arange(len(stored)))
-        for name in module.decoders:
-            part = parts[name, Kind.DECODER]
+        for name, part in decoders.items():
+            decoder: Any = module.decoders[name]
             with trying(part, "while reading its rows and layers"):
-                _check_decoder(part, module, name, tokens)
-        checked = {side: CheckedMasker(parts[side, Kind.MASKER], masker) for side, masker in maskers.items()}
-        collate = masking_collator(settings, registry, module, context, checked, texts)
-        tensors = _with_checked_contexts(collate, parts)([(0, index) for index in range(len(stored))])
-        with trying(parts[ENCODER, Kind.MASKER], "while filling masked positions"):
+                check_declarations(decoder, part.full_title, tokens.ids.shape[1])
+                module.encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
+        _try_maskers(settings, registry, maskers, module, tokens)
+        collate = masking_collator(settings, registry, module, context, maskers, texts)
+        _try_contexts(settings, registry, collate, tokens)
+        tensors = collate([(0, index) for index in range(len(stored))])
+        with trying(PartInUse.of(Kind.MASKER, settings.encoder.masker, registry), "while filling masked positions"):
             views, _ = module.filled_views(tensors)
-        for name in module.decoders:
-            _try_decoder(parts[name, Kind.DECODER], module, name, views, tensors)
+        for name, part in decoders.items():
+            _try_decoder(part, module, name, views, tensors)
         for name, (_, term) in settings.losses().items():
             _try_term(PartInUse.of(Kind.LOSS, term, registry), module.terms[name], module, views, tensors)
 
 
-def _parts_by_side(settings: Pretrain, registry: Registry) -> dict[tuple[str, Kind], PartInUse]:
-    """Return the masker, context and decoder of each side."""
-    tasks: dict[str, EncoderTask | DecoderTask] = {ENCODER: settings.encoder, **settings.decoders}
-    return {
-        (side, part.spec.kind): part
-        for side, task in tasks.items()
-        for part in parts_of(task, registry, "")
-        if part.spec.kind != Kind.LOSS
-    }
+def _try_maskers(
+    settings: Pretrain, registry: Registry, maskers: Mapping[str, Any], module: AutoEncoder, tokens: TokenBatch
+) -> None:
+    """Check the view of each side, with what is hidden from the encoder if the side hides it, too."""
+    views, decoders = dict[str, MaskedView](), cast("Mapping[str, Any]", module.decoders)
+    for side, masker in maskers.items():
+        task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
+        part = PartInUse.of(Kind.MASKER, task.masker, registry)
+        title, draws = part.full_title, Draws(0, 0, tokens.keys.numpy())
+        rows = 0 if side == ENCODER else decoders[side].rows(tokens.ids.shape[1])
+        nested = views[ENCODER] if side != ENCODER and task.nested else None
+        refuse_unless(callable(masker), f"{title}: {type(masker).__name__} is not callable")
+        with trying(part, "called with (tokens, rng, rows=.., nested=..)"):
+            views[side] = require_view(masker(tokens, draws, rows=rows, nested=nested), title)
+            check_view(views[side], tokens, rows, part.spec.provides_of(part.config), title)
 
 
-def _with_checked_contexts(collate: MaskingCollator, parts: Mapping[tuple[str, Kind], PartInUse]) -> MaskingCollator:
-    decoders = {
-        name: attrs.evolve(text, context=CheckedContext(parts[name, Kind.CONTEXT], text.context))
-        for name, text in collate.decoders.items()
-    }
-    partner = collate.partner and CheckedContext(parts[ENCODER, Kind.CONTEXT], collate.partner)
-    return attrs.evolve(collate, decoders=decoders, partner=partner)
+def _try_contexts(settings: Pretrain, registry: Registry, collate: MaskingCollator, tokens: TokenBatch) -> None:
+    """Check the other texts that a decoder rebuilds, and the partners of the encoder's."""
+    contexts: list[tuple[Choice, Any]]
+    contexts = [(settings.decoders[name].context, text.context) for name, text in collate.decoders.items()]
+    contexts += [(settings.encoder.context, collate.partner)] if collate.partner else []
+    for choice, context in contexts:
+        part = PartInUse.of(Kind.CONTEXT, choice, registry)
+        with trying(part, "called with (tokens, texts, seed=.., epoch=..)"):
+            require_contexts(context(tokens, collate.texts, seed=0, epoch=0), tokens, part.full_title)
 
 
 def _stored_texts(context: BuildContext, folder: Path) -> StoredTexts:
@@ -277,16 +254,6 @@ def _signals(
     return found
 
 
-def _check_decoder(part: PartInUse, module: AutoEncoder, name: str, tokens: TokenBatch) -> None:
-    title = part.full_title
-    decoder: Any = module.decoders[name]
-    require_methods(part, decoder, ("rows",))
-    require(hasattr(decoder, "needs_layers"), f"{title}: {type(decoder).__name__} has no attribute needs_layers")
-    rows = decoder.rows(tokens.ids.shape[1])
-    require(isinstance(rows, int), f"{title}: rows(length) must be an int, got {_kind_of(rows)}")
-    module.encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
-
-
 def _try_decoder(
     part: PartInUse,
     module: AutoEncoder,
@@ -298,12 +265,8 @@ def _try_decoder(
     title, decoder = part.full_title, module.decoders[name]
     inputs = module.decoder_input(name, module.encode(views, tensors), views, tensors)
     with trying(part, "called with (inputs, heads)"):
-        out = decoder(inputs, module.encoder.heads())
-        require(isinstance(out, Mapping), f"{title}: expected a mapping of names to outputs, got {_kind_of(out)}")
         provided = part.spec.provides_of(part.config)
-        missing = sorted(provided - set(out))
-        names = ", ".join(map(str, out)) or "nothing"
-        require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
+        out = require_outputs(decoder(inputs, module.encoder.heads()), title, provided)
         width = module.encoder.config.hidden_size
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
         if out:

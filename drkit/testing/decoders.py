@@ -40,10 +40,9 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     settings = spec.config() if config is None else config
     spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
     decoder, encoder = _build(spec, settings), toy_encoder().eval()
-    _check_declarations(spec, decoder)
+    check_declarations(decoder, spec.name, 33)
     out = _decode(spec, decoder, encoder)
-    provided, names = spec.provides_of(settings), ", ".join(sorted(out)) or "nothing"
-    require(provided <= set(out), f"{spec.name}: provides {', '.join(sorted(provided))}, but returned {names}")
+    require_outputs(out, spec.name, spec.provides_of(settings))
     inputs = _inputs(spec, decoder, encoder)
     check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
     _check_targets(out, spec, inputs)
@@ -70,14 +69,15 @@ def _build(spec: ComponentSpec, config: Any, seed: int = 7) -> nn.Module:
     return decoder.eval()
 
 
-def _check_declarations(spec: ComponentSpec, decoder: Any) -> None:
+def check_declarations(decoder: Any, title: str, length: int) -> None:
+    """Check which layers a decoder reads, and the rows of a text of some tokens. Raises ContractError."""
     layers = getattr(decoder, "needs_layers", None)
     numbers = isinstance(layers, (tuple, list)) and all(isinstance(layer, int) for layer in layers)
-    require(numbers, f"{spec.name}: needs_layers must be a tuple of layer numbers, got {layers!r}")
-    with running(spec.name, "rows(33)"):
-        rows = decoder.rows(33)
-    counts = isinstance(rows, int) and 0 <= rows <= 33
-    require(counts, f"{spec.name}: rows(33) must be a number of rows from 0 to 33, got {rows!r}")
+    require(numbers, f"{title}: needs_layers must be a tuple of layer numbers, got {layers!r}")
+    with running(title, f"rows({length})"):
+        rows = decoder.rows(length)
+    counts = isinstance(rows, int) and 0 <= rows <= length
+    require(counts, f"{title}: rows({length}) must be a number of rows from 0 to {length}, got {rows!r}")
 
 
 def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder: Any, out: Mapping[str, Any]) -> None:
@@ -122,11 +122,16 @@ def _decode(
     inputs = _inputs(spec, decoder, encoder, padding, some)
     with running(spec.name, f"decoding {len(inputs.tokens.ids)} text(s)"):
         out = decoder(inputs, encoder.heads())
-    require(
-        isinstance(out, Mapping), f"{spec.name}: a decoder must return a mapping of names, got {type(out).__name__}"
-    )
-    assert isinstance(out, Mapping)
-    return out
+    return require_outputs(out, spec.name, frozenset())
+
+
+def require_outputs(out: Any, title: str, provided: frozenset[str]) -> Mapping[str, Any]:
+    """Return what a decoder returned; raises ContractError unless it is a mapping that has what the spec provides."""
+    require(isinstance(out, Mapping), f"{title}: a decoder must return a mapping of names, got {type(out).__name__}")
+    missing, names = sorted(provided - set(out)), ", ".join(map(str, out)) or "nothing"
+    require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
+    found: Mapping[str, Any] = out
+    return found
 
 
 def toy_outputs(part: ComponentSpec | str, rows: Sequence[int]) -> dict[str, Any]:

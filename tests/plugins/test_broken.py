@@ -322,6 +322,8 @@ BOTH = {
         "NanStates": "token_states has values that are nan or infinite",
         "IdleWeights": "no gradient reaches its own weights never_used.weight, never_used.bias",
         "KeepsTheEmbeddings": "no gradient reaches the bottleneck",
+        "AnotherName": "its spec provides token_states; its output has states",
+        "NoMapping": "a decoder must return a mapping of names, got Tensor",
     },
     "loss": {
         "gives_a_float": "expected StepOutput\\(loss=..\\), got float",
@@ -379,8 +381,6 @@ BY_THE_CONTRACT = {
     },
     "decoder": {
         "NotCallable": "a decoder must be an nn.Module",
-        "AnotherName": "provides token_states, but returned states",
-        "NoMapping": "a decoder must return a mapping of names, got Tensor",
         "EveryTokenBackwards": "the labels of token_states are not tokens of the texts in reading order",
     },
     "decoder without view": {
@@ -429,10 +429,8 @@ BY_THE_TRIAL = {
         "WrongKeywords": "called with \\(tokens, rng, rows=.., nested=..\\): TypeError: .*unexpected keyword .*'rows'",
     },
     "decoder": {
-        "NoRows": "NoRows has no method rows",
+        "NoRows": "rows\\([0-9]+\\) raises AttributeError: .*NoRows.* has no attribute 'rows'",
         "NotCallable": "expected an nn.Module, got NotCallable",
-        "AnotherName": "its spec provides token_states; its output has states",
-        "NoMapping": "expected a mapping of names to outputs, got Tensor",
         "NoSuchLayer": "while reading its rows and layers: .*40",
         "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] \\(.*broken.py:[0-9]+\\)",
     },

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drkit.core.files import WRITTEN, link_or_copy
+from drkit.core.progress import Progress
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -65,10 +66,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         stage.progress.note(note)
     texts = PretrainingTexts.open(inputs)
     collate = masking_collator(settings, registry, module, context, maskers, texts)
-    if encoder.has_untrained_head():
-        # Otherwise the encoder would learn the words' frequencies for the head, and all vectors would move together.
-        encoder.set_lm_bias(torch.from_numpy(log_frequencies(texts.store, vocab_size=encoder.config.vocab_size)))
-        stage.progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
+    _start_untrained_head(encoder, texts, stage.progress)
     documents = texts.spans.documents if texts.spans else None
     trained, kept = held_out(len(texts.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     rates = _rates(settings, inputs, texts, signals)
@@ -94,6 +92,16 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
+
+
+def _start_untrained_head(encoder: MaskedLmEncoder, texts: PretrainingTexts, progress: Progress) -> None:
+    """Set the bias of an LM head that nothing has trained to the words' frequencies.
+
+    Otherwise the encoder would learn them for the head, and all vectors would move together.
+    """
+    if encoder.has_untrained_head():
+        encoder.set_lm_bias(torch.from_numpy(log_frequencies(texts.store, vocab_size=encoder.config.vocab_size)))
+        progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
 
 
 def _rates(
