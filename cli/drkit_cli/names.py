@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import fields
 from click.shell_completion import CompletionItem
 
 from drkit.core.files import input_path, local_path
@@ -18,8 +17,6 @@ from drkit.core.spec import EXTENSIONS, Kind
 from drkit.errors import DrkitError, MissingExtraError, UnknownNameError, import_extra
 
 if TYPE_CHECKING:
-    from drkit.recipe.paths import SettingPath
-
     _ParamType = click.ParamType[str]
 else:  # only new releases of click take a type here
     _ParamType = click.ParamType
@@ -246,39 +243,3 @@ class Assignment(_ParamType):
                 f"expected PATH=VALUE without spaces, as in pretrain.learning_rate=1e-4, got {value!r}", param, ctx
             )
         return value
-
-    def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the paths that start with the incomplete text, each with an equals sign; after it, known values."""
-        try:
-            found = {one.path: one for one in chosen_settings(ctx.params)}
-        except DrkitError:  # the line does not make a recipe yet
-            return []
-        path, equals, _ = incomplete.partition("=")
-        if equals:
-            lines = (f"{path}={value}" for value in (found[path].choices if path in found else ()))
-            return [CompletionItem(line) for line in lines if line.startswith(incomplete)]
-        return [CompletionItem(f"{one}=", help=found[one].meaning) for one in found if one.startswith(incomplete)]
-
-
-def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:
-    """Yield the settings that `--set` takes on a command line; given: the options typed so far.
-
-    Of `compose` (and every command with `--pipeline`) those of the recipe; of others those of the collection, of the
-    masker, and of each miner by its name.
-    """
-    from drkit.core.registry import installed
-    from drkit.recipe.compose import ComposeRequest, compose
-    from drkit.recipe.paths import setting_paths
-
-    parts = installed()
-    names = {field.name for field in fields(ComposeRequest)}
-    request = {name: given[name] for name in names if given.get(name)}
-    if "pipeline" in given:
-        yield from setting_paths(compose(ComposeRequest(**request), parts), parts.registry)
-        return
-    chosen = [("collection", given.get("collection") or "pydocs", "collection")]
-    chosen += [("masker", given["masker"], "masker")] if given.get("masker") else []
-    chosen += [("miner", text, "") for text in given.get("miners") or ()]
-    for kind, text, path in chosen:
-        spec, _ = parts.registry.split(kind, text)
-        yield from setting_paths(spec.config(), parts.registry, path or spec.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import asdict, astuple, evolve, frozen
+from attrs import asdict, astuple, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -21,17 +21,15 @@ from rich.console import (
     RenderHook,
     RenderResult,
 )
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
 from drkit.core.spec import Kind
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
-from drkit.recipe.parts import parts_in_use, parts_of
+from drkit.recipe.parts import parts_of
 from drkit.recipe.start import RECIPE
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
@@ -44,8 +42,6 @@ _PATHS = {
     "report": "report/report.md",
     "recipe": RECIPE,
 }
-# Columns of a terminal below which tables that do not fit become lists.
-_NARROW = 60
 # Columns where COLUMNS is 0, or less than a name needs.
 _USUAL, _LEAST = 80, 10
 _GREEN = "not bold green"
@@ -53,7 +49,6 @@ STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not
 
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
-    from drkit.evaluate import Row
     from drkit.recipe.schema import DecoderTask, EncoderTask, Pretrain, Recipe
     from drkit.runs.costs import Cost
     from drkit.runs.manifest import Manifest
@@ -108,59 +103,28 @@ class _Escaped:
             yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> FittingTable:
-    """Return a plain table; cells are printed literally, without markup."""
-    return FittingTable(title, tuple(columns), [tuple(map(Text, row)) for row in rows])
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, justify: JustifyMethod = "left"
+) -> Table:
+    """Return a plain table; cells are printed literally, without markup. justify: of all columns but the first."""
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    # Names and paths stay whole as long as others can give way.
+    longest = max((row[0].cell_len for row in cells), default=0)
+    for position, name in enumerate(columns):
+        least = min(longest, console().width // 2) if position == 0 else None
+        drawn.add_column(name, overflow="fold", min_width=least, justify=justify if position else "left")
+    for row in cells:
+        drawn.add_row(*row)
+    return drawn
 
 
-@frozen
-class FittingTable:
-    """A table that is drawn as a list of rows, a line per cell, where the terminal is too narrow for its columns.
-
-    justify: of all columns but the first.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Text]]
-    justify: JustifyMethod = "left"
-
-    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
-        drawn = Table(title=self.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        longest = max((row[0].cell_len for row in self.rows), default=0)
-        for position, name in enumerate(self.columns):
-            # Names and paths stay whole as long as others can give way.
-            least = min(longest, options.max_width // 2) if position == 0 else None
-            drawn.add_column(name, overflow="fold", min_width=least, justify=self.justify if position else "left")
-        for row in self.rows:
-            drawn.add_row(*row)
-        if options.max_width < _NARROW and _least_width(drawn, screen) > options.max_width:
-            yield from self._lines()
-        else:
-            yield drawn
-
-    def _lines(self) -> Iterator[RenderableType]:
-        if self.title:
-            yield Text(self.title, style="bold")
-        for row in self.rows:
-            yield row[0]
-            for name, cell in zip(self.columns[1:], row[1:], strict=True):
-                if cell:
-                    yield Padding(Text(f"{name}: " if name else "").append(cell), (0, 0, 0, 2))
-
-
-def score_table(rows: Sequence[Row]) -> FittingTable:
-    """Return a table of systems by measures."""
+def score_table(title: str, measures: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a table of systems by measures; rows: `Row`s as plain data."""
     from drkit.evaluate.systems import cell
 
-    measures = list(rows[0].values)
-    cells = [[system_name(row["system"]), *(cell(row, measure) for measure in measures)] for row in map(asdict, rows)]
-    return evolve(table(f"{rows[0].queries:,} queries", ("system", *measures), cells), justify="right")
-
-
-def _least_width(drawn: Table, screen: Console) -> int:
-    """Return the columns that a table needs so that no word is broken."""
-    return Measurement.get(screen, screen.options.update(max_width=10_000), drawn).minimum
+    cells = [[system_name(row["system"]), *(cell(row, measure) for measure in measures)] for row in rows]
+    return table(title, ("system", *measures), cells, justify="right")
 
 
 def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> dict[str, Any]:
@@ -242,47 +206,35 @@ def _progress(to_do: int, stages: int) -> str:
     return f"{to_do} of {stages} to do{kept}; -v lists them, with what each reads"
 
 
-def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> Tree:
-    """Return the plan as a tree: what each part needs, each stage with its state and inputs, and the run's cost."""
+def stage_lines(plan: Plan, run: Path) -> Iterator[RenderableType]:
+    """Yield the stages of a plan: what each does, its state, and what it reads."""
     from drkit.runs.survey import State, survey
 
-    tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
-    for note in plan.notes:
-        tree.add(Text(f"note: {note}", style="yellow"))
-    parts = tree.add("parts")
-    for line in _parts(recipe, registry):
-        parts.add(Text(line))
-    stages = tree.add(f"{len(plan.stages)} stages")
     for found in survey(plan.stages, run):
-        stage = found.stage
-        label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
+        label = Text(found.stage.name, style="bold").append(f"  {found.stage.summary}", style="not bold")
         if found.state is not State.TO_DO:
             label.append(f"  {found.summary}", style=STYLES[found.state])
-        node = stages.add(label)
-        if stage.needs:
-            node.add(Text("reads " + ", ".join(stage.needs), style="dim"))
-    tree.add(Text(_sizes(recipe)))
-    if cost:
-        tree.add(Text(f"in all: {cost} on this machine"))
-    return tree
+        yield label
+        if found.stage.needs:
+            yield Padding(Text(f"reads {', '.join(found.stage.needs)}", style="dim"), (0, 0, 0, 4))
 
 
-def status_table(findings: Iterable[Finding]) -> FittingTable:
+def status_table(findings: Iterable[Finding]) -> Table:
     """Return a row per stage, and one for all: its seconds, its size, what resuming the run would do with it.
 
     Library versions that have changed since are in a last column.
     """
-    rows = []
+    rows: list[tuple[str | Text, ...]] = []
     states = stage_states(findings)
     for stage in states:
         other = [f"{name} {one['then']} (now {one['now'] or 'missing'})" for name, one in stage["versions"].items()]
         summary = Text(stage["summary"], style=STYLES[stage["state"]])
         known = stage["seconds"] is not None
         effort = (f"{stage['seconds']:7,.1f} s", f"{megabytes(stage['bytes']):>10}") if known else ("", "")
-        rows.append((Text(stage["stage"]), *map(Text, effort), summary, Text(", ".join(other))))
+        rows.append((stage["stage"], *effort, summary, ", ".join(other)))
     seconds, size = (sum(stage[name] or 0 for stage in states) for name in ("seconds", "bytes"))
-    rows.append((Text("all"), Text(f"{seconds:7,.1f} s"), Text(f"{megabytes(size):>10}"), Text(), Text()))
-    return FittingTable("", ("stage", "time", "size", "state", "made with"), rows)
+    rows.append(("all", f"{seconds:7,.1f} s", f"{megabytes(size):>10}", "", ""))
+    return table("", ("stage", "time", "size", "state", "made with"), rows)
 
 
 def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
@@ -316,26 +268,6 @@ def truncations(run: Path, stages: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
 
 
-def _parts(recipe: Recipe, registry: Registry) -> list[str]:
-    chosen = [("collection", recipe.collection.use)]
-    if recipe.pretrain:
-        chosen += [(part.spec.kind, part.spec.name) for part in parts_in_use(recipe.pretrain, registry)]
-    if recipe.finetune:
-        rounds = recipe.finetune.rounds
-        chosen += [("loss", recipe.finetune.for_round(current).loss.use) for current in rounds]
-        chosen += [("miner", miner.use) for current in rounds for miner in current.miners]
-    if recipe.reranker:
-        chosen += [("loss", recipe.reranker.loss.use), *(("miner", miner.use) for miner in recipe.reranker.miners)]
-    lines = []
-    for kind, name in dict.fromkeys(chosen):
-        spec = registry.get(kind, name)
-        required = (*spec.receives, *spec.signals, *spec.requires)
-        needs = f"  needs {', '.join(required)}" if required else ""
-        gives = f"  provides {', '.join(spec.provides)}" if spec.provides else ""
-        lines.append(f"{kind} {name}{needs}{gives}")
-    return lines
-
-
 def _sizes(recipe: Recipe) -> str:
     from drkit.runs.work import encoder_size
 
@@ -358,7 +290,8 @@ def results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> 
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
-        screen.print(_scores(metrics))
+        title = f"{metrics['queries']:,} {metrics['split']} queries"
+        screen.print(score_table(title, metrics["measures"], metrics["rows"]))
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
         screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
@@ -403,15 +336,6 @@ def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     chosen = choices_made(done)
     return [*verdicts, *chosen, *truncations(run, done)]
-
-
-def _scores(metrics: Mapping[str, Any]) -> FittingTable:
-    from drkit.evaluate.systems import cell
-
-    measures = list(metrics["measures"])
-    rows = [[Text(system_name(row["system"])), *(Text(cell(row, m)) for m in measures)] for row in metrics["rows"]]
-    title = f"{metrics['queries']:,} {metrics['split']} queries"
-    return FittingTable(title, ("system", *measures), rows, justify="right")
 
 
 def _commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:

@@ -49,7 +49,7 @@ def run_recipe(
         sizes_of,
     )
     from drkit.runs.prepare import prepare
-    from drkit_cli.render import console, plan_document, plan_summary, plan_tree
+    from drkit_cli.render import console, plan_document, plan_summary, stage_lines
 
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
@@ -66,11 +66,14 @@ def run_recipe(
     elif not processes.rank():
         size = None if has_gpu() else collection_size(recipe, registry, run)
         cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
-        draw = plan_tree if is_verbose() else plan_summary
-        print_result(
-            plan_document(recipe, made, run, cost),
-            lambda: console().print(draw(recipe, registry, made, run, cost)),
-        )
+
+        def draw() -> None:
+            screen = console()
+            screen.print(plan_summary(recipe, registry, made, run, cost))
+            for line in stage_lines(made, run) if is_verbose() else ():
+                screen.print(line)
+
+        print_result(plan_document(recipe, made, run, cost), draw)
 
 
 def _execute(

@@ -16,12 +16,11 @@ from drkit.recipe.toml import recipe_table
 
 @frozen
 class SettingPath:
-    """A setting of a recipe: its dotted path, meaning and value; choices: its values, if they can be listed."""
+    """A setting of a recipe: its dotted path, meaning and value."""
 
     path: str
     meaning: str
     value: Any
-    choices: tuple[str, ...] = ()
 
 
 def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator[SettingPath]:
@@ -54,14 +53,12 @@ def _paths(
         for index, inner in enumerate(value):
             yield from _paths(inner, registry, f"{path}.{index}", attribute, kind)
     else:
-        # Of attrs' validator `in_`.
-        options = ("true", "false") if isinstance(value, bool) else getattr(attribute.validator, "options", ())
-        yield SettingPath(path, str(attribute.metadata.get("help", "")), value, tuple(map(str, options)))
+        yield SettingPath(path, str(attribute.metadata.get("help", "")), value)
 
 
 def _part(part: Choice | WeightedLoss, kind: Kind, registry: Registry, path: str) -> Iterator[SettingPath]:
     summary = registry.get(kind, part.use).summary
-    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use, tuple(registry.names(kind)))
+    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use)
     yield from setting_paths(part.config, registry, path)
 
 

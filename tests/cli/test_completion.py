@@ -49,29 +49,6 @@ def test_names(line, found):
     assert ("plain", found) in complete(line)
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("drkit compose --masker pmi --set pretrain.decoders.main.masker.s", ["pretrain.decoders.main.masker.sigma="]),
-        ("drkit compose --masker uniform --set pretrain.decoders.main.masker.s", []),
-        ("drkit compose --pipeline three-stage --set reranker.logg", ["reranker.logging_steps="]),
-        ("drkit compose --set finetune.rounds.0.na", ["finetune.rounds.0.name="]),
-        ("drkit encode --collection jsonl:x --set collection.t", ["collection.text_field=", "collection.title_field="]),
-        ("drkit mine --miner margin --set margin.a", ["margin.absolute="]),
-        ("drkit inspect mask text --masker pmi --set masker.si", ["masker.sigma="]),
-        ("drkit compose --masker no-such --set encoder.poo", ["encoder.pooling=", "encoder.pooling_settings="]),
-        ("drkit compose --set broken --set enc", []),
-        ("drkit compose --set encoder.precision=b", ["encoder.precision=bfloat16"]),
-        ("drkit compose --set evaluation.start=", ["evaluation.start=false", "evaluation.start=true"]),
-        ("drkit compose --set finetune.loss.use=kl", ["finetune.loss.use=kl-distillation"]),
-        ("drkit compose --set encoder.layers=", []),
-        ("drkit compose --set no.such=", []),
-    ],
-)
-def test_settings(line, found):
-    assert sorted(values(line)) == found
-
-
 def test_ids_of_ir_datasets():
     pytest.importorskip("ir_datasets")
     assert {"irds:vaswani", "irds:msmarco-passage/dev"} <= {*values("drkit compose --collection irds:")}
@@ -101,7 +78,7 @@ finally:
 
 
 def test_completion_imports_no_torch():
-    for line in ("drkit compose --set pretrain.", "drkit compose --masker ", "drkit mine --miner margin --set margin."):
+    for line in ("drkit compose --paper ", "drkit compose --masker ", "drkit mine --miner "):
         asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_DRKIT_COMPLETE": "bash_complete"}
         command = [sys.executable, "-c", PROBE]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **asked}, check=False)

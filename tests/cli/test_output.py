@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 
 import click
 import pytest
-from rich.console import Console
 
 from drkit.core.types import Judgement
 from drkit.search import write_qrels, write_run
 from drkit_cli.main import cli
-from drkit_cli.render import table
 
 
 @pytest.fixture
@@ -223,17 +220,6 @@ def test_lines_fit_narrow_terminals(drkit, monkeypatch, arguments, columns):
     _, out, _ = drkit(*arguments)
     assert max(map(len, out.splitlines())) <= columns
     assert "\N{HORIZONTAL ELLIPSIS}" not in out, "names are never cut"
-
-
-def test_a_table_that_does_not_fit_becomes_a_list():
-    made = table("settings", ("name", "default", "meaning"), [("learning_rate", "0.0001", "unbreakable" * 2)])
-    drawn = []
-    for width in (80, 40):
-        screen = Console(file=io.StringIO(), width=width)
-        screen.print(made)
-        drawn.append([line.rstrip() for line in screen.file.getvalue().splitlines()])
-    assert drawn[0][1].split() == ["name", "default", "meaning"]
-    assert drawn[1] == ["settings", "learning_rate", "  default: 0.0001", f"  meaning: {'unbreakable' * 2}"]
 
 
 def test_differences_of_recipes(drkit):

@@ -131,15 +131,16 @@ def _print(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_q
     from drkit.evaluate.systems import table_caption
     from drkit_cli.render import console, score_table
 
-    rows = comparison(scores)
+    rows = [attrs.asdict(row) for row in comparison(scores)]
+    queries = scores[0][1].queries
 
     def draw() -> None:
         screen = console()
-        screen.print(score_table(rows))
+        screen.print(score_table(f"{queries:,} queries", [*rows[0]["values"]], rows))
         if len(rows) > 1:
             screen.print(table_caption(draws))
 
-    print_result({"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}, draw)
+    print_result({"queries": queries, "rows": rows}, draw)
     if per_query:
         write_per_query(per_query, scores)
 
