@@ -171,13 +171,13 @@ def mining(folder: Path, memory: int) -> None:
 
 
 def search(folder: Path, memory: int) -> None:
-    from drkit.commands import search_to_run
+    from drkit.commands import rank_to_run
     from drkit.data.corpus import open_collection
-    from drkit.search import open_index
+    from drkit.search import Retriever, open_index
 
     queries = open_collection(folder / "collection").queries("train")
     index = open_index(folder / "index", memory=memory * 2**20)
-    search_to_run(index, queries, folder / "run.trec", encoder=encoder_of(folder), depth=DEPTH)
+    rank_to_run(Retriever(encoder_of(folder), index), queries, folder / "run.trec", depth=DEPTH)
 
 
 STAGES = (collection, vocabulary, tokens, statistics, importance, ppmi, encoding, index, mining, search)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from drkit.commands.inputs import find_queries as find_queries
     from drkit.commands.inputs import open_encoder as open_encoder
     from drkit.commands.inputs import open_reranker as open_reranker
+    from drkit.commands.inputs import open_retriever as open_retriever
     from drkit.commands.new_plugin import write_plugin as write_plugin
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
     from drkit.search.blocks import rank_to_run as rank_to_run
-    from drkit.search.blocks import search_to_run as search_to_run
     from drkit.search.fusion import fuse_files as fuse_files
 
 lazy_exports(__name__)

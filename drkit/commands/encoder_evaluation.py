@@ -23,8 +23,8 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.evaluate.measures import MEASURES
 from drkit.recipe.start import RECIPE
-from drkit.search import FlatIndex, build_index, encode_corpus, read_run
-from drkit.search.blocks import search_to_run
+from drkit.search import FlatIndex, Retriever, build_index, encode_corpus, read_run
+from drkit.search.blocks import rank_to_run
 from drkit.search.rankings import Rankings
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class EncoderEvaluation:
             if vectors is None:
                 raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
             index = build_index(vectors, work / "index")
-            search_to_run(index, collection.queries(split), run, encoder=self._opened, depth=DEPTH + 1)
+            rank_to_run(Retriever(self._opened, index), collection.queries(split), run, depth=DEPTH + 1)
             self.progress.end(name, time.perf_counter() - started)
         remove_folder(work)  # a kill may have left it beside the run
 

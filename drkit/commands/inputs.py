@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from huggingface_hub import snapshot_download
 
@@ -38,11 +38,10 @@ from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.runs.survey import last_checkpoint
-from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
+from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
-from drkit.search.vectors import Vectors
 
 
 def find_index(folder: str | Path) -> Path:
@@ -62,20 +61,23 @@ def find_index(folder: str | Path) -> Path:
     return path / "index"
 
 
-def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
-    """Return the queries in a file (.tsv, .jsonl, .csv, TREC topics ..), or the vectors in a folder.
+def find_queries(text: str | Path) -> Iterable[Query]:
+    """Return the queries in a file (.tsv, .jsonl, .csv, TREC topics ..).
 
-    Raises DrkitError if neither exists, or, naming `file:line`, for an invalid line or an id that occurs twice.
+    Raises DrkitError if it does not exist, or, naming `file:line`, for an invalid line or an id that occurs twice.
     """
     path = input_path(text)
-    if path.is_dir():
-        vectors = Vectors.open(path)
-        if vectors.about["role"] != "queries":
-            raise DrkitError(f"{path} holds vectors of passages; encode queries with `drkit encode --split test`")
-        return vectors
-    if not path.exists():
-        raise DrkitError(f"queries not found: {path}; give a file of queries, or a folder of their vectors")
+    if not path.exists() or path.is_dir():
+        raise DrkitError(f"queries not found: {path}; give a file of queries")
     return read_topic_file(path)
+
+
+def open_retriever(index: Path, encoder: str, **how: Any) -> Retriever:
+    """Open an index and the encoder of its queries; how: settings of `open_encoder`.
+
+    Raises DrkitError as `open_encoder`, `open_index` and `Retriever` do.
+    """
+    return Retriever(open_encoder(encoder, **how), open_index(index))
 
 
 # Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.

@@ -1,4 +1,4 @@
-"""Rankings of many queries in files: search an index or any retriever, and re-rank; in this process, or on an engine.
+"""Rankings of many queries in files: search with any retriever, and re-rank; in this process, or on an engine.
 
 Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
 same as with one process.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
@@ -19,24 +18,20 @@ from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.documents import document_rankings
-from drkit.search.encode import same_everywhere
+from drkit.search.encode import check_identity, identity_text
 from drkit.search.fusion import find_rankings
-from drkit.search.rankings import Rankings, check_same_encoder
+from drkit.search.rankings import Rankings
 from drkit.search.reranking import WINDOW, rerank
 from drkit.search.run_files import read_run, write_blocks, write_rankings
-from drkit.search.vectors import Vectors
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCorpus
     from drkit.search.fusion import Searcher
-    from drkit.search.index import AnyIndex
+    from drkit.search.index import Retriever
     from drkit.search.reranking import Scorer
-    from drkit.search.text_encoder import Encoder
 
 # Texts that are encoded together decide the last bits of their vectors, so tasks have whole batches.
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
-_NO_ENCODER = "searching for texts needs the encoder that the index was built with: give it with --encoder"
 
 
 @frozen
@@ -102,107 +97,59 @@ def read_block(path: Path) -> Iterator[Rankings]:
 _BLOCKS = PartFormat(write_block, read_block)
 
 
-def search_to_run(
-    index: AnyIndex | Loaded[AnyIndex],
-    queries: Iterable[Query] | Vectors,
+def rank_to_run(
+    retriever: Searcher | Loaded[Retriever],
+    queries: Iterable[Query],
     path: str | Path,
     *,
-    encoder: Encoder | Loaded[Encoder] | None = None,
     depth: int = 1000,
     engine: Engine | None = None,
 ) -> int:
-    """Search for all queries (texts, or vectors from `drkit encode --split`) and write a TREC run; returns the number.
-
-    encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
-    once it is complete. engine: where the passes are made, by tasks that load a `Loaded` index and encoder; in this
-    process if None. They write parts beside the file. A repeated call does only the missing ones, on any engine, and
-    parts of another index, encoder, depth or block are not used.
-
-    Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty or occurs
-    twice.
-    """
-    if isinstance(queries, Vectors):
-        identity: Mapping[str, Any] = queries.encoder
-    elif encoder is None:
-        raise DrkitError(_NO_ENCODER)
-    else:
-        identity = loaded_value(encoder).identity()
-    check_same_encoder(loaded_value(index).encoder, identity, "the index")
-    if isinstance(encoder, Loaded):
-        encoder = same_everywhere(encoder, identity)
-    files = [path_state(str(each)) for each in index.arguments] if isinstance(index, Loaded) else []
-    state = [files, dict(identity), depth]
-    ranked = (
-        _vector_blocks(index, queries, depth, state)
-        if isinstance(queries, Vectors)
-        else _text_blocks(index, encoder, queries, depth, state)
-    )
-    parts = FileChunks.beside(Path(path)) if isinstance(index, Loaded) else None
-    return rank_to_file(ranked, Path(path), engine=engine, parts=parts)
-
-
-def _vector_blocks(
-    index: AnyIndex | Loaded[AnyIndex], vectors: Vectors, depth: int, state: list[Any]
-) -> Iterator[RankedBlock]:
-    for start in range(0, len(vectors), QUERIES_PER_PASS):
-        query_ids = vectors.doc_ids.take(np.arange(start, min(start + QUERIES_PER_PASS, len(vectors))))
-        content = [*state, path_state(vectors.folder), start]
-        yield RankedBlock(query_ids, content, search_vectors, (index, query_ids, vectors.folder, start, depth))
-
-
-def _text_blocks(
-    index: AnyIndex | Loaded[AnyIndex],
-    encoder: Encoder | Loaded[Encoder] | None,
-    queries: Iterable[Query],
-    depth: int,
-    state: list[Any],
-) -> Iterator[RankedBlock]:
-    for some in batched(queries, QUERIES_PER_PASS):
-        query_ids, texts = [query.query_id for query in some], [query.text for query in some]
-        yield RankedBlock(query_ids, [*state, texts], search_texts, (index, encoder, query_ids, texts, depth))
-
-
-def search_vectors(
-    index: AnyIndex | Loaded[AnyIndex], query_ids: Sequence[str], folder: Path, start: int, depth: int
-) -> Rankings:
-    """Search for queries whose vectors are in a folder, from `start` on. Raises DrkitError as `search_to_run` does."""
-    vectors = Vectors.open(folder).block(start, start + len(query_ids))
-    return document_rankings(loaded_value(index), query_ids, vectors, depth)
-
-
-def search_texts(
-    index: AnyIndex | Loaded[AnyIndex],
-    encoder: Encoder | Loaded[Encoder],
-    query_ids: Sequence[str],
-    texts: Sequence[str],
-    depth: int,
-) -> Rankings:
-    """Search for some queries together, and return their rankings. Raises DrkitError as `search_to_run` does."""
-    for query_id, text in zip(query_ids, texts, strict=True):
-        if not text.strip():
-            raise DrkitError(f"query {query_id!r} is empty; it must contain at least one word, or be removed")
-    return document_rankings(loaded_value(index), query_ids, loaded_value(encoder).encode_queries(texts), depth)
-
-
-def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
     """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
+
+    Each pass over an index serves 4,096 queries; hits are streamed, and the file appears once it is complete. engine:
+    where the passes are made, by tasks that load a `Loaded` retriever of an index folder; in this process if None. They
+    write parts beside the file. A repeated call does only the missing ones, on any engine, and parts of another index,
+    encoder, depth or block are not used.
 
     Raises DrkitError without queries, or if one is empty or occurs twice.
     """
-    return rank_to_file(retriever_blocks(retriever, queries, depth), Path(path))
+    if not isinstance(retriever, Loaded):
+        return rank_to_file(retriever_blocks(retriever, queries, depth, size=QUERIES_PER_PASS), Path(path))
+    state = [path_state(str(retriever.arguments[0])), dict(retriever.value.encoder.identity())]
+    blocks = retriever_blocks(same_retriever(retriever), queries, depth, size=QUERIES_PER_PASS, state=state)
+    return rank_to_file(blocks, Path(path), engine=engine, parts=FileChunks.beside(Path(path)))
+
+
+def same_retriever(retriever: Loaded[Retriever]) -> Loaded[Retriever]:
+    """Return a retriever that other processes refuse to work with if their encoder is another than this one's."""
+    return retriever.checked(check_retriever, identity_text(retriever.value.encoder.identity()))
+
+
+def check_retriever(retriever: Retriever, identity: str) -> Retriever:
+    """Return the retriever that a worker has loaded. Raises DrkitError if it has another encoder."""
+    check_identity(retriever.encoder, identity)
+    return retriever
 
 
 def retriever_blocks(
-    retriever: Searcher | Loaded[Searcher], queries: Iterable[Query], depth: int, *, exclude_self: bool = False
+    retriever: Searcher | Loaded[Searcher],
+    queries: Iterable[Query],
+    depth: int,
+    *,
+    exclude_self: bool = False,
+    size: int | None = None,
+    state: Sequence[Any] = (),
 ) -> Iterator[RankedBlock]:
-    """Yield blocks of 256 queries, ranked by a retriever of any kind.
+    """Yield blocks of queries, ranked by a retriever of any kind.
 
-    exclude_self: leave out the passage with the query's own id.
+    exclude_self: leave out the passage with the query's own id. size: queries in a block; None: 256. state: plain data
+    that the rankings depend on, besides the queries and these settings.
     """
-    for some in batched(queries, QUERIES_PER_SEARCH):
+    for some in batched(queries, size or QUERIES_PER_SEARCH):
         query_ids, texts = [query.query_id for query in some], [query.text for query in some]
         given = (retriever, query_ids, texts, depth, exclude_self)
-        yield RankedBlock(query_ids, [texts, depth, exclude_self], rank_texts, given)
+        yield RankedBlock(query_ids, [*state, texts, depth, exclude_self], rank_texts, given)
 
 
 def rank_texts(
@@ -212,7 +159,10 @@ def rank_texts(
     depth: int,
     exclude_self: bool,
 ) -> Rankings:
-    """Search for some queries together, and return their rankings."""
+    """Search for some queries together, and return their rankings. Raises DrkitError if a query is empty."""
+    for query_id, text in zip(query_ids, texts, strict=True):
+        if not text.strip():
+            raise DrkitError(f"query {query_id!r} is empty; it must contain at least one word, or be removed")
     # One more hit, because the passage with the query's own id is dropped afterwards.
     found = find_rankings(loaded_value(retriever), query_ids, texts, depth + exclude_self)
     return found.kept(~found.is_own).top(depth) if exclude_self else found

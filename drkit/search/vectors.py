@@ -117,12 +117,6 @@ class Vectors:
         """The sparse vectors, in memory. Raises DrkitError if a file is broken."""
         return SparseRows.joined([SparseRows.read(file, self.dimension) for file in self._files])
 
-    def block(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the vectors f32[n,D] from position `start` to `stop`."""
-        if self.is_sparse:
-            return self.sparse.dense(start, min(stop, len(self)), self.dimension)
-        return np.asarray(self.shards[start:stop], dtype=np.float32)
-
     @property
     def _files(self) -> list[Path]:
         return [vectors_file(self.folder, number, self.about["format"]) for number in range(self.about["shards"])]
@@ -287,14 +281,6 @@ class SparseRows:
     def rows(self) -> NDArray[np.int32]:
         """The row of each number, i32[n], ascending."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.lengths)
-
-    def dense(self, start: int, stop: int, dimension: int) -> NDArray[np.float32]:
-        """Return the rows from `start` to `stop` with their zeros, f32[stop-start,dimension]."""
-        before, after = self.lengths[:start].sum(), self.lengths[:stop].sum()
-        rows = np.repeat(np.arange(stop - start), self.lengths[start:stop])
-        out = np.zeros((stop - start, dimension), dtype=np.float32)
-        out[rows, self.columns[before:after]] = self.values[before:after]
-        return out
 
     @classmethod
     def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:

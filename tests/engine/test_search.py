@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from drkit.commands import find_queries, search_to_run
+from drkit.commands import rank_to_run
 from drkit.core.engine import Loaded, LocalEngine, open_engine
 from drkit.core.types import Query
 from drkit.errors import DrkitError
-from drkit.search import Storage, Vectors, build_index, encode_corpus, open_index
+from drkit.search import Retriever, Vectors, build_index, encode_corpus, open_index
 from drkit.search import blocks as module
 from tests.engine.engines import Pickling
 from tests.engine.test_encoding import PAIRS, wait_for, watched, workers
@@ -37,32 +37,37 @@ def folder(tmp_path_factory):
 
 
 def expected(folder, tmp_path, queries=QUERIES):
-    search_to_run(open_index(folder), queries, tmp_path / "whole.trec", encoder=encoder(), depth=9)
+    rank_to_run(retriever_of(folder, encoder), queries, tmp_path / "whole.trec", depth=9)
     return (tmp_path / "whole.trec").read_bytes()
 
 
-def search(folder, queries, path, engine, made_by, depth=9):
-    index = Loaded(open_index, folder)
-    return search_to_run(index, queries, path, engine=engine, encoder=made_by, depth=depth)
+def retriever_of(folder, make, *given):
+    return Retriever(make(*given), open_index(folder))
+
+
+def search(folder, queries, path, engine, make, depth=9):
+    loaded = make if isinstance(make, Loaded) else Loaded(make)
+    retriever = Loaded(retriever_of, folder, loaded.function, *loaded.arguments)
+    return rank_to_run(retriever, queries, path, engine=engine, depth=depth)
 
 
 def test_parts_join_into_the_file_of_one_pass(small, folder, tmp_path):
     out = tmp_path / "some.trec"
-    assert search(folder, QUERIES, out, Pickling(), Loaded(encoder)) == 30
+    assert search(folder, QUERIES, out, Pickling(), encoder) == 30
     assert out.read_bytes() == expected(folder, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def interrupted(folder, path, queries=QUERIES, depth=9):
     with pytest.raises(KeyboardInterrupt):
-        search(folder, queries, path, Pickling(after=3), Loaded(encoder), depth)
+        search(folder, queries, path, Pickling(after=3), encoder, depth)
 
 
 def test_finished_parts_are_kept(small, folder, tmp_path):
     out, rest = tmp_path / "some.trec", Pickling()
     interrupted(folder, out)
     assert not out.exists()
-    search(folder, QUERIES, out, rest, Loaded(encoder))
+    search(folder, QUERIES, out, rest, encoder)
     assert len(rest.names) == 8 - 3
     assert out.read_bytes() == expected(folder, tmp_path)
 
@@ -78,18 +83,10 @@ def test_parts_of_another_search_are_not_used(small, folder, tmp_path, change):
     else:
         own = tmp_path / "other"
         build_index(encode_corpus(encoder(), PAIRS[:40], tmp_path / "v"), own, kind="flat")
-    search(own, queries, out, rest, Loaded(encoder), depth)
+    search(own, queries, out, rest, encoder, depth)
     assert len(rest.names) == 8
-    search_to_run(open_index(own), queries, tmp_path / "whole.trec", encoder=encoder(), depth=depth)
+    rank_to_run(retriever_of(own, encoder), queries, tmp_path / "whole.trec", depth=depth)
     assert out.read_bytes() == (tmp_path / "whole.trec").read_bytes()
-
-
-def test_queries_may_be_vectors(small, folder, tmp_path):
-    pairs = [(query.query_id, query.text) for query in QUERIES]
-    encode_corpus(encoder(), pairs, tmp_path / "q", storage=Storage(role="queries", shard_size=7))
-    search(folder, find_queries(tmp_path / "q"), tmp_path / "some.trec", Pickling(), None)
-    search_to_run(open_index(folder), find_queries(tmp_path / "q"), tmp_path / "whole.trec", depth=9)
-    assert (tmp_path / "some.trec").read_bytes() == (tmp_path / "whole.trec").read_bytes()
 
 
 @pytest.mark.parametrize("engine", [LocalEngine(), Pickling()], ids=["local", "other"])
@@ -103,7 +100,7 @@ def test_queries_may_be_vectors(small, folder, tmp_path):
 )
 def test_wrong_queries_are_refused(small, folder, tmp_path, queries, message, engine):
     with pytest.raises(DrkitError, match=message):
-        search(folder, queries, tmp_path / "some.trec", engine, Loaded(encoder))
+        search(folder, queries, tmp_path / "some.trec", engine, encoder)
     assert not (tmp_path / "some.trec").exists()
 
 
@@ -136,6 +133,6 @@ def test_a_poisoned_block_is_named_and_the_local_engine_finishes(nodes, small, f
         search(folder, queries, out, engine, loaded)
     assert not out.exists()
     left = len(list((tmp_path / ".ray.trec.parts").iterdir()))
-    search(folder, queries, out, LocalEngine(), Loaded(encoder))
+    search(folder, queries, out, LocalEngine(), encoder)
     assert left == 7
     assert out.read_bytes() == expected(folder, tmp_path, queries)

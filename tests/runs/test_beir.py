@@ -176,11 +176,11 @@ def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(fo
 
 def test_a_data_set_that_was_cut_off_is_gone_on_with(folder, encoder, tmp_path, monkeypatch):
     whole = evaluate_beir(str(encoder), folder / "one", tmp_path / "whole")
-    search = module.search_to_run
-    monkeypatch.setattr(module, "search_to_run", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    search = module.rank_to_run
+    monkeypatch.setattr(module, "rank_to_run", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         evaluate_beir(str(encoder), folder / "one", tmp_path / "cut")
-    monkeypatch.setattr(module, "search_to_run", search)
+    monkeypatch.setattr(module, "rank_to_run", search)
     assert evaluate_beir(str(encoder), folder / "one", tmp_path / "cut") == whole
 
 

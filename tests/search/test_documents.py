@@ -12,7 +12,7 @@ from drkit.encoders.export import export_encoder
 from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, Retriever, TextEncoder, build_index, encode_corpus, open_index, read_run
-from drkit.search.blocks import search_to_run
+from drkit.search.blocks import rank_to_run
 from drkit.search.documents import cut_documents
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
@@ -54,13 +54,7 @@ def test_a_document_is_ranked_by_its_best_passage(made_by, tmp_path):
     scored = retriever.score(queries, [[*ids, "unknown"]] * len(queries))
     np.testing.assert_allclose([row[:-1] for row in scored], expected, atol=1e-6)
     assert all(math.isnan(row[-1]) for row in scored)
-    search_to_run(
-        open_index(tmp_path / "index"),
-        [Query(f"q{i}", text) for i, text in enumerate(queries)],
-        tmp_path / "found.trec",
-        encoder=made_by,
-        depth=5,
-    )
+    rank_to_run(retriever, [Query(f"q{i}", text) for i, text in enumerate(queries)], tmp_path / "found.trec", depth=5)
     found = [[doc_id for doc_id, _ in hits] for _, hits in read_run(tmp_path / "found.trec")]
     assert found == [list(hits.doc_ids) for hits in retriever.search(queries, 5)]
 

@@ -92,4 +92,5 @@ def encode(
         {"folder": output, "vectors": count, "dimension": dimension, "dtype": dtype},
         lambda: echo(f"vectors  {output}: {count:,} of {dimension}, {dtype}"),
     )
-    print_next(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")
+    if not split:
+        print_next(f"use      drkit index {output} -o ..")

@@ -16,10 +16,9 @@ from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.commands.inputs import OpenedEncoder
     from drkit.core.engine import Loaded
     from drkit.core.types import Query
-    from drkit.search import Hits, Vectors
+    from drkit.search import Hits, HybridRetriever, Retriever
     from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
@@ -32,7 +31,7 @@ _INDENT = 5
 @click.argument("words", metavar="[QUERY]", nargs=-1)
 @click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
 @click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="The encoder of the index (a run has its own).")
-@click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
+@click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics ..")
 @click.option(
     "--collection", metavar="RUN|NAME:VALUE", type=CollectionName(), help="Search for a collection's queries."
 )
@@ -66,6 +65,7 @@ def search(
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
     drkit search index/ --encoder runs/R --queries many.tsv --engine ray:auto -o many.trec
     """
+    from drkit.core.engine import loaded_value
     from drkit.errors import DrkitError
 
     if len(words) > 1:
@@ -82,78 +82,21 @@ def search(
         )
     if engine != LOCAL and (query is not None or hybrid):
         raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
-    how = {**reading, "backend": backend}
-    if query is not None:
-        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, how), query, depth or _SHOWN)
-        return
-    found = _queries(where, queries, collection, split)
-    if hybrid:
-        _write_hybrid(where, found, output, depth or _RANKED)
-        return
-    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, how, found), engine)
+    many_queries = _queries(where, queries, collection, split) if output else ()
+    retriever = _hybrid(where) if hybrid else _dense(where, encoder, {**reading, "backend": backend})
+    if output is None:
+        _show(where, loaded_value(retriever), str(query), depth or _SHOWN)
+    else:
+        _write(retriever, many_queries, output, depth or _RANKED, engine)
 
 
-def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
+def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query]:
     from drkit.commands import NamedCollection, find_queries
 
     return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
 
 
-def _encoder(
-    where: Path, name: str | None, how: Mapping[str, Any], queries: object = None
-) -> Loaded[OpenedEncoder] | None:
-    from drkit.commands import open_encoder
-    from drkit.core.engine import Loaded
-    from drkit.errors import DrkitError
-    from drkit.search import Vectors
-
-    if isinstance(queries, Vectors):
-        return None
-    if name is None and (where / "index.json").is_file():
-        raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
-    return Loaded(open_encoder, name or where, **how)
-
-
-def _write(
-    where: Path,
-    queries: Iterable[Query] | Vectors,
-    output: Path | None,
-    depth: int,
-    encoder: Loaded[OpenedEncoder] | None,
-    engine: str,
-) -> None:
-    from drkit.commands import find_index, search_to_run
-    from drkit.core.engine import Loaded, open_engine
-    from drkit.search import open_index
-
-    assert output is not None
-    index = Loaded(open_index, find_index(where))
-    with open_engine(engine) as opened:
-        done = search_to_run(index, queries, output, encoder=encoder, depth=depth, engine=opened)
-    passages = len(index.value)
-    found = min(depth, passages)
-    print_result(
-        {"file": output, "queries": done, "depth": found, "passages": passages},
-        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {passages:,} passages each"),
-    )
-
-
-def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int) -> None:
-    from drkit.commands import rank_to_run
-    from drkit.errors import DrkitError
-    from drkit.search import Vectors
-
-    assert output is not None
-    if isinstance(queries, Vectors):
-        raise DrkitError("--hybrid needs the texts of the queries, for BM25; give a file of queries, not their vectors")
-    done = rank_to_run(_hybrid(where), queries, output, depth=depth)
-    print_result(
-        {"file": output, "queries": done, "depth": depth},
-        lambda: echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever"),
-    )
-
-
-def _hybrid(where: Path) -> Searcher:
+def _hybrid(where: Path) -> HybridRetriever:
     from drkit.commands import find_index
     from drkit.search import HybridRetriever
 
@@ -161,14 +104,31 @@ def _hybrid(where: Path) -> Searcher:
     return HybridRetriever.load(where)
 
 
-def _dense(where: Path, encoder: str | None, how: Mapping[str, Any]) -> Searcher:
-    from drkit.commands import find_index
-    from drkit.search import Retriever, open_index
+def _dense(where: Path, encoder: str | None, how: Mapping[str, Any]) -> Loaded[Retriever]:
+    from drkit.commands import find_index, open_retriever
+    from drkit.core.engine import Loaded
+    from drkit.errors import DrkitError
 
-    folder = find_index(where)
-    made_by = _encoder(where, encoder, how)
-    assert made_by is not None
-    return Retriever(made_by.value, open_index(folder))
+    index = find_index(where)
+    if encoder is None and (where / "index.json").is_file():
+        raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
+    return Loaded(open_retriever, index, encoder or str(where), **how)
+
+
+def _write(
+    retriever: HybridRetriever | Loaded[Retriever], queries: Iterable[Query], output: Path, depth: int, engine: str
+) -> None:
+    from drkit.commands import rank_to_run
+    from drkit.core.engine import loaded_value, open_engine
+
+    with open_engine(engine) as opened:
+        done = rank_to_run(retriever, queries, output, depth=depth, engine=opened)
+    passages = len(loaded_value(retriever))
+    found = min(depth, passages)
+    print_result(
+        {"file": output, "queries": done, "depth": found, "passages": passages},
+        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {passages:,} passages each"),
+    )
 
 
 def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:

@@ -48,7 +48,8 @@ from drkit.search import (
     open_index,
     read_run,
 )
-from drkit.search.encode import check_identity, identity_text, stored_texts
+from drkit.search.blocks import same_retriever
+from drkit.search.encode import stored_texts
 from drkit.search.index import LOW_RECALL
 from drkit.search.run_files import ARROW
 from drkit.search.text_encoder import read_encoder
@@ -190,16 +191,9 @@ def load_retriever(encoder: Path, index: Path, reading: TextReading, part: str =
     return Retriever(load_text_encoder(encoder, reading), open_index(index), part=part)
 
 
-def check_retriever(retriever: Retriever, identity: str) -> Retriever:
-    """Return the retriever that a worker has loaded. Raises DrkitError if it has another encoder."""
-    check_identity(retriever.encoder, identity)
-    return retriever
-
-
 def loaded_retriever(encoder: Path, index: Path, reading: TextReading, part: str = "") -> Loaded[Retriever]:
     """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
-    loaded = Loaded(load_retriever, encoder, index, reading, part)
-    return loaded.checked(check_retriever, identity_text(loaded.value.encoder.identity()))
+    return same_retriever(Loaded(load_retriever, encoder, index, reading, part))
 
 
 def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
