@@ -72,21 +72,6 @@ def test_losses_and_miners_are_listed_by_use(drkit):
     assert shown.index("\nrun-file ") < shown.index("\nfilters:") < shown.index("\nmargin ")
 
 
-@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "context"])
-def test_a_part_is_shown_with_a_command_that_chooses_it(drkit, kind, tmp_path):
-    listed = json.loads(drkit("list", kind, "--json")[1])["parts"][kind]
-    shown = {row["name"]: json.loads(drkit("show", kind, row["name"], "--json")[1])["use"] for row in listed}
-    # A teacher, an earlier round or a replaced view is more than a command's options choose.
-    without = {"encoder-rtd", "kl-distillation", "listwise", "margin-mse", "rtd", "flops", "dense", "hybrid", "mixed"}
-    assert {name for name, command in shown.items() if not command} <= without
-    for name, command in shown.items():
-        if command and "PATH" not in command and kind != "collection":
-            written_to = ("--collection", "beir:F", "-o", tmp_path / "r.toml", "--dry-run")
-            err = drkit(*command.split()[1:], *written_to)[2]
-            written = (tmp_path / "r.toml").read_text()
-            assert f'"{name}"' in written, (command, err)
-
-
 MISTAKES = {
     "compose pmi enhanced": "'pmi' is a masker: --masker pmi; 'enhanced' is a decoder: --decoder enhanced",
     "compose --set a 1e-4": "expected PATH=VALUE without spaces",
@@ -145,7 +130,7 @@ KEYS = {
     ("list", "--matrix"): {"maskers", "decoders", "pairs", "made", "losses"},
     ("show", "masker", "pmi"): {
         *("kind", "name", "summary", "settings", "paper", "receives", "signals", "requires", "provides"),
-        *("scope", "from", "code", "use"),
+        *("scope", "from", "code"),
     },
     ("show", "recipe", "retromae"): {"kind", "name", "settings"},
     ("show", "recipe", "retromae", "--diff", "cdmae"): {"left", "right", "differences"},
