@@ -6,27 +6,23 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field
 
 from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import find_index, open_encoder, open_reranker
-from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_chunks import FileChunks
-from drkit.core.files import SCRATCH, digest, path_state, replacing
+from drkit.core.engine import Engine, Loaded
+from drkit.core.files import SCRATCH, replacing
 from drkit.core.processes import Shard
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.miners.blocks import chain_text, mine_on
 from drkit.miners.chain import (
     MiningCounts,
     as_triplets,
@@ -40,10 +36,7 @@ from drkit.miners.chain import (
 )
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.start import RECIPE
-from drkit.runs.stage import files_state
-from drkit.search import Reranker, Retriever, Vectors, encode_corpus, open_index
-from drkit.search.index import exact_index
-from drkit.search.vectors import ABOUT as VECTORS
+from drkit.search import Retriever, open_index
 
 if TYPE_CHECKING:
     from drkit.commands.inputs import OpenedEncoder
@@ -98,14 +91,12 @@ def mine_to_file(
     settings: Sequence[str] = (),
     depth: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Mine negatives for a split's judged queries into a file; returns counts, hashes of the models, and the lines.
 
     collection, settings: see `NamedCollection`. depth: negatives per query; None: as deep as the source's
     ranking is read. on_progress: called with (queries done, total). Passages are encoded into a temporary folder,
-    unless the mined run has an index of the encoder. engine: where queries are mined; in this process if None. Another
-    engine keeps what is done beside the file, until that is complete; a repeated call with any engine goes on from it.
+    unless the mined run has an index of the encoder.
 
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
     """
@@ -113,48 +104,23 @@ def mine_to_file(
     choices = _checked(miners, output, registry)
     named = NamedCollection(collection, tuple(settings))
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
-    models = ChainModels(None, None, tuple(miners.reading.items()), miners.reranker, miners.device, miners.seed)
-    encoder, identity = None, list[dict[str, Any]]()
-    if "retriever" in requirements_of(choices, registry):
-        models, encoder = _searching(models, collection, miners)
-        identity = [dict(encoder.value.identity())]
+    encoder = _encoder(collection, miners) if "retriever" in requirements_of(choices, registry) else None
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
-    kept = FileChunks.beside(output.path)
-    in_parts = kept.are_needed(engine)
-    with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
-        folder, counted = named.store(Path(scratch))
-        content = counted.get("content_sha256") or path_state(folder)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
+        folder, _ = named.store(Path(scratch))
         stored = open_collection(folder)
         total = _judged(stored, split, collection)
-        files = [files_state(registry.get(Kind.MINER, choice.use), choice.config) for choice in choices]
-        state = [content, chain_text(choices), files, split, miners.seed, *identity]
-        if encoder and models.index is None:
-            vectors = Path(scratch, f"vectors-{digest(state)}")
-            texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
-            encode_corpus(encoder, texts, vectors, shard=Shard(0, 1), engine=engine)
-            models = evolve(models, index=vectors)
-        context = models.context(stored, split, encoder, reranker)
-        chain = build_chain(choices, registry, context)
-        queries = partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
-        found = mine_on(
-            engine,
-            chain,
-            stored.corpus,
-            queries(),
-            depth or chain.depth,
-            choices=choices,
-            context=context,
-            open_with=partial(open_models, models, folder, split),
-            index=Path(scratch, f"index-{digest(state)}"),
-            parts=kept,
-            state=state,
-            on_progress=(lambda done: on_progress(done, total)) if on_progress else None,
+        context = BuildContext(
+            retriever=None if encoder is None else _retriever(encoder, collection, miners, stored, Path(scratch)),
+            reranker=reranker,
+            negatives=stored.negatives(split),
+            seed=miners.seed,
         )
-        counts = MiningCounts()
-        mined = zip(queries(), counts.count(found), strict=True)
-        lines = _write(batched(mined, QUERIES_PER_BATCH), stored.corpus, output)
-    if in_parts:
-        kept.remove()
+        chain = build_chain(choices, registry, context)
+        chain.index(stored.corpus)
+        counts, queries = MiningCounts(), partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
+        found = zip(queries(), counts.count(chain.mine(queries(), depth or chain.depth)), strict=True)
+        lines = _write(_reported(found, total, on_progress), stored.corpus, output)
     return {**counts.summary(), "models": model_hashes(context), "lines": lines}
 
 
@@ -180,66 +146,43 @@ def _judged(collection: StoredCollection, split: str, name: str) -> int:
     )
 
 
-@frozen
-class ChainModels:
-    """The models of a chain of miners, as any process opens them.
-
-    encoder: an encoder folder, a run, or a hub id. index: the folder of its index, or of its vectors. Both are None for
-    a chain that does not search. reading: pairs. Others: see `Miners`.
-    """
-
-    encoder: str | None
-    index: Path | None
-    reading: tuple[tuple[str, Any], ...]
-    reranker: str | None
-    device: str
-    seed: int
-
-    def context(
-        self,
-        collection: StoredCollection,
-        split: str,
-        encoder: Loaded[OpenedEncoder] | None = None,
-        reranker: Reranker | None = None,
-    ) -> BuildContext:
-        """Open the models, except those that are given. Raises DrkitError as `open_encoder` does."""
-        retriever = None
-        if self.encoder is not None and self.index is not None:
-            made_by = loaded_value(encoder) or open_encoder(self.encoder, device=self.device, **dict(self.reading))
-            is_index = not (self.index / VECTORS).is_file()
-            retriever = Retriever(
-                made_by, open_index(self.index) if is_index else exact_index(Vectors.open(self.index))
-            )
-        return BuildContext(
-            retriever=retriever,
-            reranker=reranker or (open_reranker(self.reranker, self.device) if self.reranker else None),
-            negatives=collection.negatives(split),
-            seed=self.seed,
-        )
+def _is_of_run(collection: str, miners: Miners) -> bool:
+    """Return whether the encoder to search with is that of the mined run."""
+    return (Path(collection) / RECIPE).is_file() and miners.encoder in (None, collection)
 
 
-def open_models(models: ChainModels, folder: Path, split: str) -> tuple[BuildContext, StoredCorpus]:
-    """Return what miners are built with, and the corpus, in a worker; folder: of the collection."""
-    collection = open_collection(folder)
-    return models.context(collection, split), collection.corpus
-
-
-def _searching(models: ChainModels, collection: str, miners: Miners) -> tuple[ChainModels, Loaded[OpenedEncoder]]:
-    """Return the models with the encoder, and with the index of the mined run if it is of that encoder."""
-    run = Path(collection)
-    is_of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
-    if miners.encoder is None and not is_of_run:
+def _encoder(collection: str, miners: Miners) -> OpenedEncoder:
+    """Open the encoder to search with."""
+    if miners.encoder is None and not _is_of_run(collection, miners):
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
-    name = miners.encoder or collection
-    encoder = Loaded(open_encoder, name, device=miners.device, **miners.reading)
-    return evolve(models, encoder=name, index=find_index(run) if is_of_run else None), encoder
+    return open_encoder(miners.encoder or collection, device=miners.device, **miners.reading)
 
 
-def _write(batches: Iterator[list[MinedQuery]], corpus: StoredCorpus, output: Output) -> int:
+def _retriever(
+    encoder: OpenedEncoder, collection: str, miners: Miners, stored: StoredCollection, scratch: Path
+) -> Retriever:
+    """Return the retriever of the mined run, if it has the index of this encoder, or one over vectors in `scratch`."""
+    if _is_of_run(collection, miners):
+        return Retriever(encoder, open_index(find_index(collection)))
+    texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
+    return Retriever.build(encoder, texts, scratch / "vectors")
+
+
+def _reported(
+    mined: Iterable[MinedQuery], total: int, on_progress: Callable[[int, int], None] | None
+) -> Iterator[MinedQuery]:
+    """Yield what is mined, and report the number of queries done."""
+    for done, one in enumerate(mined, start=1):
+        yield one
+        if on_progress:
+            on_progress(done, total)
+
+
+def _write(mined: Iterable[MinedQuery], corpus: StoredCorpus, output: Output) -> int:
     """Write the file and return its number of lines."""
     lines = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        for batch in batches:
+        for batch in batched(mined, QUERIES_PER_BATCH):
             for row in _rows(batch, corpus, output):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 lines += 1

@@ -12,7 +12,6 @@ from drkit_cli.names import LocalPath, PartName, PathOrId, count
 from drkit_cli.options import (
     collection_option,
     device_option,
-    engine_option,
     reading_options,
     seed_option,
     settings_option,
@@ -58,7 +57,6 @@ from drkit_cli.terminal import echo
 )
 @click.option("--exclude-self", is_flag=True, help="Never use a passage whose id equals the query's.")
 @device_option
-@engine_option
 @seed_option
 @click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
@@ -72,7 +70,6 @@ def mine(
     format_: str,
     count: int,
     output: Path,
-    engine: str,
     reading: Mapping[str, Any],
     **models: Any,
 ) -> None:
@@ -83,15 +80,13 @@ def mine(
     \b
     drkit mine --collection beir:FOLDER --miner bm25 -o negatives.jsonl
     drkit mine --collection beir:FOLDER --miner dense --encoder runs/R --miner margin --set margin.share=0.9 -o n.jsonl
-    drkit mine --collection beir:FOLDER --miner bm25 --engine ray:auto -o negatives.jsonl
     drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
     """
     from drkit.commands import Miners, Output, mine_to_file
-    from drkit.core.engine import open_engine
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))
     of_miners = tuple(text for text in settings if text not in of_collection)
-    with open_engine(engine, models["device"]) as opened, show_progress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
@@ -101,7 +96,6 @@ def mine(
             settings=of_collection,
             depth=depth,
             on_progress=lambda queries, total: progress.advance(queries, total, "queries"),
-            engine=opened,
         )
 
     def draw() -> None:
