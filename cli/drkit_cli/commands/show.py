@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,14 +203,7 @@ def _source_line(target: str) -> str:
         found = None
     if found is None or found.origin is None:
         return target
-    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
-    lines = [node.lineno for node in tree.body if attribute in _defined_by(node)]
-    return f"{found.origin}:{lines[0]}" if lines else found.origin
-
-
-def _defined_by(node: ast.stmt) -> list[str]:
-    """Return the names that a statement defines or assigns."""
-    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    defined = re.compile(rf"(?:class|def) {attribute}\b|{attribute}\b.*=")
+    lines = Path(found.origin).read_text(encoding="utf-8").splitlines()
+    number = next((number for number, line in enumerate(lines, start=1) if defined.match(line)), None)
+    return f"{found.origin}:{number}" if number else found.origin
