@@ -61,7 +61,7 @@ def test_the_whole_pipeline(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "'dropped'" in out
     assert "reranked" in out
-    assert (tmp_path / "scored.jsonl").read_text(encoding="utf-8").count("\n") == 20
+    assert (tmp_path / "mined.jsonl").read_text(encoding="utf-8").count("\n") == 20
 
 
 def test_the_trainer_changes_the_model(place):
