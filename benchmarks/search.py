@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from speed_rows import peak_memory
+
 FLAT, BLOCKS, MAPPED = "drkit flat", "drkit flat, block by block", "faiss Flat, mapped"
 # Name: factory string of faiss, its search parameters, and whether its files are mapped.
 FAISS = {
@@ -47,12 +49,6 @@ DRKIT = {
 TORCH = "torch matmul + topk"
 NAMES = (FLAT, *(n for n in (*FAISS, TORCH, *DRKIT) if n != FLAT))
 Search = Callable[["np.ndarray", int], list[list[tuple[int, float]]]]  # noqa: F821
-
-
-def peak_memory() -> float:
-    """MB, from /proc: what getrusage says of a process begins with the size of the one that started it."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def clustered(count: int, dimension: int, seed: int):

@@ -226,3 +226,59 @@ def test_a_comparison_is_put_between_the_marks_of_its_page(tmp_path, monkeypatch
     )
     with pytest.raises(DrkitError, match="has no marks <!-- comparisons dpr tldr -->"):
         comparisons.put_into(page, "comparisons dpr tldr", "new\n")
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    return loaded("speed", monkeypatch)
+
+
+def test_rows_of_speed_are_resumed_and_the_slowest_comes_first(speed, monkeypatch, tmp_path):
+    file, page, asked = tmp_path / "rows.jsonl", tmp_path / "page.md", []
+    page.write_text("before\n<!-- speed -->\nold\n<!-- end -->\nafter\n")
+    ratios = {"mining": (1.5, 2.0, 9.0), "bm25": (0.5, 0.25, 0.75), "search": (1.25, 1.5, 1.0)}
+
+    def measured(name, _options):
+        asked.append(name)
+        base = {"wall": 2.0, "processor": 1.0, "peak_mb": 1024.0}
+        turns = [{"drkit": base, "rival": {**base, "wall": 2 * ratio}} for ratio in ratios[name]]
+        row = {"name": name, "what": f"what {name} does", "tiny": False, "machine": "a machine"}
+        return {**row, "turns": turns, "differ": {"rival": "1e-07"}}
+
+    def main(*arguments):
+        monkeypatch.setattr(sys, "argv", ["speed.py", "--json", str(file), *arguments])
+        return speed.main()
+
+    monkeypatch.setattr(speed, "measured", measured)
+    assert main("--only", "mining", "bm25") == main("--only", "mining", "search") == 0
+    assert asked == ["mining", "bm25", "search"], "rows of the file are not measured again"
+    assert main("--only", "search", "--page", str(page)) == 0
+    begin, table, end = page.read_text().partition(speed.HEADER)
+    assert begin.startswith("before\n<!-- speed -->\na machine; ")
+    assert "; 3 turns." in begin
+    rows = [line.split(" | ") for line in (table + end).splitlines()[2:5]]
+    assert [row[-1] for row in rows] == ["`bm25` |", "`search` |", "`mining` |"]
+    assert rows[0][2:6] == ["2", "1", "0.50 (0.25 to 0.75)", "1.00 (1.00 to 1.00)"]
+    assert end.endswith("\n<!-- end -->\nafter\n")
+
+
+@pytest.mark.parametrize("name", ["bm25", "evaluation", "search", "static"])
+def test_both_sides_of_a_comparison_find_the_same(name, speed, monkeypatch, tmp_path):
+    rows = sys.modules["speed_rows"]
+    comparison, found = rows.COMPARISONS[name], {}
+    comparison.prepare(tmp_path, rows.TINY)
+    for side, work in comparison.sides().items():
+        clock = rows.Clock()
+        values = work(tmp_path, rows.TINY, clock)
+        found[side] = getattr(values, "tolist", lambda values=values: values)()
+        assert clock.result()["processor"] > 0
+    assert len(found) > 1
+    for values in found.values():
+        different = speed.difference(found["drkit"], values, comparison.same)
+        assert different == "0.00% of hits" if comparison.same == "ids" else float(different) < 1e-5
+
+
+def test_results_that_differ_are_seen(speed):
+    assert speed.difference([[1, 2], [3, 4]], [[2, 1], [3, 5]], "ids") == "25.00% of hits"
+    assert speed.difference([[0.5], [1.0]], [[0.5], [1.25]], "numbers") == "2e-01"
+    assert speed.difference([0.5], [0.75], "") == ""

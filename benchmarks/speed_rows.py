@@ -1,0 +1,599 @@
+"""What speed.py compares: the input of each comparison, written once, and what each side does, in its own process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+WORDS, SEED, TEMPERATURE, DEPTH, MINED = 5000, 1, 0.05, 50, 10
+LENGTH, SHORT = 256, 64  # tokens of a text at most
+MEASURES = ("nDCG@10", "R@100")
+
+
+@frozen
+class Sizes:
+    """How much each side does; `TINY` runs the same code in seconds."""
+
+    layers: int = 6
+    hidden: int = 384
+    steps: int = 3
+    pairs: int = 32
+    texts: int = 600
+    short_texts: int = 50_000
+    passages: int = 50_000
+    queries: int = 2000
+    bm25_passages: int = 200_000
+    bm25_queries: int = 200
+    vectors: int = 100_000
+    searched: int = 512
+    rankings: int = 1600
+
+
+TINY = Sizes(2, 24, 1, 4, 20, 200, 300, 20, 500, 10, 500, 20, 20)
+
+
+class Clock:
+    """Times a side: what is between `start` and the last `lap`, divided by the number of laps."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, float]] = []
+
+    def start(self, *, with_imports: bool = False) -> None:
+        """Start from here, or from the start of the process."""
+        import psutil
+
+        age = time.time() - psutil.Process().create_time() if with_imports else 0.0
+        self.times = [(time.perf_counter() - age, 0.0 if with_imports else time.process_time())]
+
+    def lap(self) -> None:
+        """End a lap."""
+        self.times.append((time.perf_counter(), time.process_time()))
+
+    def result(self) -> dict[str, float]:
+        """Return the seconds of a lap, and the peak memory of the process."""
+        laps = len(self.times) - 1
+        wall, processor = ((after - before) / laps for before, after in zip(self.times[0], self.times[-1], strict=True))
+        return {"wall": wall, "processor": processor, "peak_mb": peak_memory()}
+
+
+def peak_memory() -> float:
+    """MB, from /proc: what getrusage says of a process begins with the size of the one that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+# Input
+
+
+def write_encoder(folder: Path, texts: list[str], *, length: int = LENGTH, spread: float = 1, **sizes: int) -> None:
+    """A BERT with random weights, as all-MiniLM-L6-v2 is built, without dropout: both sides then do the same work."""
+    from drkit.data import train_wordpiece
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.encoders.export import export_encoder
+
+    tokenizer = train_wordpiece(iter(texts), folder.parent / "tokenizer", size=30_522)
+    sizes = {"heads": sizes["hidden"] // 8, "intermediate": 4 * sizes["hidden"], **sizes}
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(dropout=0.0, **sizes), tokenizer)
+    for parameter in encoder.parameters():
+        parameter.data.mul_(spread)
+    how = {"pooling": "mean", "similarity": "cosine", "query_length": length, "passage_length": length}
+    export_encoder(encoder.model, tokenizer, folder, **how)
+
+
+def docstrings(modules: int) -> list[str]:
+    from drkit.data import PydocsCollection, PydocsConfig
+
+    return [passage.content for passage in PydocsCollection(PydocsConfig(limit=modules)).passages()]
+
+
+def some(texts: list[Any], count: int) -> list[Any]:
+    """Texts from all over a list, which has enough of them."""
+    return [texts[number * len(texts) // count] for number in range(count)]
+
+
+def zipf_texts(count: int, lengths: tuple[int, int], seed: int) -> list[str]:
+    """Texts of words whose frequencies fall off as Zipf's do. No vowels: no stop words, nothing that a stemmer cuts."""
+    import numpy as np
+
+    rng, letters = np.random.default_rng(seed), str.maketrans("0123456789", "bcdfghjkmn")
+    words = np.array([f"{number:05}".translate(letters) for number in range(WORDS)])
+    share = 1 / (np.arange(WORDS) + 10)
+    drawn = rng.choice(words, (count, lengths[1]), p=share / share.sum())
+    return [
+        " ".join(row[:length]) for row, length in zip(drawn, rng.integers(*lengths, count, endpoint=True), strict=True)
+    ]
+
+
+def write_json(file: Path, found: Any) -> None:
+    file.write_text(json.dumps(found))
+
+
+def read_json(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+def prepare_nothing(_folder: Path, _sizes: Sizes) -> None:
+    """Nothing to write."""
+
+
+def prepare_pairs(folder: Path, sizes: Sizes) -> None:
+    """A docstring's first sentence and the rest of it, and the encoder."""
+    found = {}
+    for content in docstrings(200):
+        query, _, text = " ".join(content.split()).partition(". ")
+        if 15 < len(query) < 200 and len(text) > 60:
+            found[query] = text
+    unique = list({text: query for query, text in found.items()}.items())
+    pairs = some(unique, (sizes.steps + 1) * 2 * sizes.pairs)
+    write_json(folder / "pairs.json", [(query, text) for text, query in pairs])
+    write_encoder(
+        folder / "encoder", [text for pair in pairs for text in pair], hidden=sizes.hidden, layers=sizes.layers
+    )
+
+
+def prepare_texts(folder: Path, sizes: Sizes) -> None:
+    """Docstrings, whose lengths spread as lengths do, and the encoder."""
+    texts = some(docstrings(1000), sizes.texts)
+    write_json(folder / "texts.json", texts)
+    write_encoder(folder / "encoder", texts, hidden=sizes.hidden, layers=sizes.layers)
+
+
+def prepare_openvino(folder: Path, sizes: Sizes) -> None:
+    """Write the same with an encoder for the backend openvino-int8."""
+    from drkit.commands import NamedCollection, export_checkpoint
+
+    prepare_texts(folder, sizes)
+    (folder / "encoder").rename(folder / "torch")
+    calibrate = NamedCollection("pydocs")
+    export_checkpoint(folder / "torch", folder / "encoder", backends=["openvino-int8"], calibrate=calibrate)
+
+
+def prepare_short_texts(folder: Path, sizes: Sizes) -> None:
+    """Runs of six words of docstrings, and a static encoder."""
+    words = " ".join(docstrings(1000)).split()
+    texts = [" ".join(words[start : start + 6]) for start in some(range(len(words) - 6), sizes.short_texts)]
+    write_json(folder / "texts.json", texts)
+    write_encoder(folder / "encoder", texts[:20_000], hidden=256, layers=0)
+
+
+def prepare_mining(folder: Path, sizes: Sizes) -> None:
+    """Passages that begin with their number, queries of six of their words, and an encoder that takes little time."""
+    passages = [f"{number} {text}" for number, text in enumerate(zipf_texts(sizes.passages, (15, 40), 0))]
+    queries = [" ".join(text.split()[1:12:2]) + f" {number}" for number, text in enumerate(passages[: sizes.queries])]
+    write_json(folder / "texts.json", {"passages": passages, "queries": queries})
+    write_encoder(folder / "encoder", passages[:5000], length=SHORT, spread=4, hidden=64, layers=2)
+
+
+def prepare_bm25(folder: Path, sizes: Sizes) -> None:
+    from drkit.search import Bm25Retriever
+
+    texts = zipf_texts(sizes.bm25_passages, (30, 30), 0)
+    Bm25Retriever().index((str(number), text) for number, text in enumerate(texts)).save(folder / "bm25")
+    write_json(folder / "queries.json", zipf_texts(sizes.bm25_queries, (4, 4), 1))
+
+
+def prepare_vectors(folder: Path, sizes: Sizes) -> None:
+    import numpy as np
+    from search import FLAT, build, clustered
+
+    np.save(folder / "vectors.npy", clustered(sizes.vectors, 384, 0))
+    np.save(folder / "queries.npy", clustered(sizes.searched, 384, 1))
+    for name in (FLAT, "faiss Flat"):
+        build(name, folder / "vectors.npy", folder / name)
+
+
+def prepare_run(folder: Path, sizes: Sizes) -> None:
+    """A TREC run of 1000 documents for each query, and its judgements."""
+    import numpy as np
+
+    from drkit.core.types import Judgement
+    from drkit.data.qrels import write_qrels
+    from drkit.search import write_run
+
+    rng, rows, judged = np.random.default_rng(0), [], []
+    for query in range(sizes.rankings):
+        found = rng.choice(50_000, 1000, replace=False).tolist()
+        scores = (-np.sort(-rng.normal(size=1000).astype(np.float32))).tolist()
+        rows.append((f"query{query}", [(f"document{d}", score) for d, score in zip(found, scores, strict=True)]))
+        judged += [Judgement(f"query{query}", f"document{found[(7 * query + step) % 1000]}", 1) for step in (0, 30)]
+    write_run(folder / "run.trec", rows, "run")
+    write_qrels(folder / "qrels", judged)
+
+
+# Sides: each loads what it needs, starts the clock, and returns what it found
+
+
+def pretraining_step(recipe: str) -> Callable[..., Any]:
+    """The step of a paper's recipe, or that of transformers' masked LM, on the same masked texts."""
+
+    def side(_folder: Path, sizes: Sizes, clock: Clock) -> list[float]:
+        import gpu_rows
+        import torch
+
+        torch.manual_seed(SEED)
+        gpu_rows.LAYERS = sizes.layers
+        widths = {"hidden": sizes.hidden, "intermediate": 4 * sizes.hidden}
+        given = gpu_rows.Sizes(texts=sizes.pairs, length=144, **widths)
+        module, tensors = gpu_rows.paper_step(recipe, given) if recipe else gpu_rows.plain_step(given)
+        loss = gpu_rows.one_step(module, tensors, "fp32")
+        clock.start()
+        for _ in range(sizes.steps):
+            gpu_rows.one_step(module, tensors, "fp32")
+            clock.lap()
+        return [loss]
+
+    return side
+
+
+def schedule(pairs: int, size: int, sizes: Sizes) -> Any:
+    """Random batches, for both sides: drkit's own schedule, by length, is not used."""
+    import numpy as np
+
+    from drkit.train.batches import Schedule
+
+    return Schedule(lengths=np.ones(pairs, dtype=np.int32), batch_size=size, batches=sizes.steps + 1, seed=SEED)
+
+
+def ticking(clock: Clock) -> Any:
+    """A callback of transformers' Trainer that starts the clock after the first step, which warms up."""
+    from transformers import TrainerCallback
+
+    class Ticking(TrainerCallback):
+        def on_step_end(self, *_arguments: Any, **_options: Any) -> None:
+            if clock.times:
+                clock.lap()
+            else:
+                clock.start()
+
+    return Ticking()
+
+
+def train_drkit(folder: Path, sizes: Sizes, clock: Clock, *, length: int, chunks: int) -> list[float]:
+    import numpy as np
+    from transformers import AutoTokenizer
+
+    from drkit.core.progress import Silent
+    from drkit.core.registry import installed
+    from drkit.data.store import TokenStore, tokenise
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.recipe.schema import Training
+    from drkit.train.biencoder import BiEncoder, PairCollator, TrainingPairs
+    from drkit.train.trainer import train
+
+    encoder, pairs, work = folder / "encoder", read_json(folder / "pairs.json"), folder / "drkit"
+    size = sizes.pairs * (chunks or 1)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    for side, name in enumerate(("queries", "passages")):
+        tokenise(((str(i), pair[side]) for i, pair in enumerate(pairs)), tokenizer, work / name, max_length=length)
+    queries, passages = (TokenStore.open(work / name) for name in ("queries", "passages"))
+    registry = installed().registry
+    config = registry.get("loss", "contrastive").config(temperature=TEMPERATURE, similarity="cosine")
+    module = BiEncoder(
+        MaskedLmEncoder.from_pretrained(encoder, pooling="mean"), registry.build("loss", "contrastive", config)
+    )
+    own, none = [np.array([i]) for i in range(len(pairs))], [np.empty(0, dtype=np.int64) for _ in pairs]
+    collate = PairCollator(TrainingPairs(np.arange(len(pairs)), own, none), queries, passages, negatives=0, seed=SEED)
+    how = {"learning_rate": 1e-5, "max_steps": sizes.steps + 1, "per_device_train_batch_size": size, "warmup_steps": 0}
+    training = Training(**how, gradient_cache_chunk=sizes.pairs if chunks else 0, logging_steps=1, save_steps=10_000)
+    given = {"training": training, "folder": work / "checkpoints", "progress": Silent(), "seed": SEED}
+    done = train(module, schedule(len(pairs), size, sizes), collate, callbacks=[ticking(clock)], **given)
+    return [done.log[0]["loss"]]
+
+
+def train_sentence_transformers(folder: Path, sizes: Sizes, clock: Clock, *, length: int, chunks: int) -> list[float]:
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+    from torch.utils.data import BatchSampler, SequentialSampler
+
+    pairs, size = read_json(folder / "pairs.json"), sizes.pairs * (chunks or 1)
+    model = SentenceTransformer(str(folder / "encoder"), device="cpu", local_files_only=True)
+    model.max_seq_length = length
+    how = {"scale": 1 / TEMPERATURE}
+    if chunks:
+        loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=sizes.pairs, **how)
+    else:
+        loss = MultipleNegativesRankingLoss(model, **how)
+    order = [row for rows in schedule(len(pairs), size, sizes) for _, row in rows]
+    columns = {name: [pairs[row][side] for row in order] for side, name in enumerate(("anchor", "positive"))}
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(folder / "sentence-transformers"),
+        max_steps=sizes.steps + 1,
+        per_device_train_batch_size=size,
+        learning_rate=1e-5,
+        weight_decay=0.01,
+        optim="adamw_torch_fused",
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=SEED,
+    )
+
+    class Ordered(SentenceTransformerTrainer):
+        def get_batch_sampler(self, dataset, batch_size, drop_last, **_options):
+            return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
+
+    trainer = Ordered(
+        model, args=arguments, train_dataset=Dataset.from_dict(columns), loss=loss, callbacks=[ticking(clock)]
+    )
+    trainer.train()
+    return [next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)]
+
+
+def encode_drkit(folder: Path, _sizes: Sizes, clock: Clock, *, backend: str = "torch", queries: bool = False) -> Any:
+    from drkit.search import TextEncoder
+
+    loaded, texts = TextEncoder.load(folder / "encoder", "cpu", backend=backend), read_json(folder / "texts.json")
+    encode = loaded.encode_queries if queries else loaded.encode_passages
+    return timed(clock, lambda: encode(texts), lambda: encode(texts[:64]))
+
+
+def encode_sentence_transformers(folder: Path, _sizes: Sizes, clock: Clock) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder / "encoder"), device="cpu", local_files_only=True)
+    texts = read_json(folder / "texts.json")
+    return timed(clock, lambda: model.encode(texts), lambda: model.encode(texts[:64]))
+
+
+def start_drkit(folder: Path, _sizes: Sizes, clock: Clock) -> Any:
+    from drkit.search import TextEncoder
+
+    clock.start(with_imports=True)
+    vectors = TextEncoder.load(folder / "encoder", "cpu").encode_queries(["a word"])
+    clock.lap()
+    return vectors
+
+
+def start_sentence_transformers(folder: Path, _sizes: Sizes, clock: Clock) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    clock.start(with_imports=True)
+    vectors = SentenceTransformer(str(folder / "encoder"), device="cpu", local_files_only=True).encode(["a word"])
+    clock.lap()
+    return vectors
+
+
+def timed(clock: Clock, work: Callable[[], Any], warm_up: Callable[[], Any] | None = None) -> Any:
+    """Return what `work` returns, after it was done once, or something smaller."""
+    (warm_up or work)()
+    clock.start()
+    found = work()
+    clock.lap()
+    return found
+
+
+def mine_drkit(folder: Path, _sizes: Sizes, clock: Clock) -> Any:
+    from drkit.core.types import BuildContext, MiningRequest, Passage
+    from drkit.miners import mine
+    from drkit.search import FlatIndex, Retriever, TextEncoder, Vectors, encode_corpus
+
+    class Corpus(list[Passage]):
+        def get_many(self, doc_ids):
+            return [self[int(doc_id)] for doc_id in doc_ids]
+
+    texts, loaded = read_json(folder / "texts.json"), TextEncoder.load(folder / "encoder", "auto")
+    corpus = Corpus(Passage(str(number), text) for number, text in enumerate(texts["passages"]))
+    requests = [MiningRequest(f"q{n}", text, frozenset({str(n)})) for n, text in enumerate(texts["queries"])]
+    vectors = folder / "vectors"
+    shutil.rmtree(vectors, ignore_errors=True)
+    clock.start()
+    encode_corpus(loaded, ((p.doc_id, p.content) for p in corpus), vectors)
+    opened = Vectors.open(vectors)
+    context = BuildContext(retriever=Retriever(loaded, FlatIndex.build(opened.shards, opened.doc_ids)))
+    mined = mine(corpus, requests, ["dense", f"ranks:1-{DEPTH}"], depth=MINED, context=context)
+    found = [[int(doc_id) for doc_id in one.doc_ids] for one in mined]
+    clock.lap()
+    return found
+
+
+def mine_sentence_transformers(folder: Path, _sizes: Sizes, clock: Clock, *, use_faiss: bool) -> Any:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import mine_hard_negatives
+
+    model, texts = SentenceTransformer(str(folder / "encoder"), local_files_only=True), read_json(folder / "texts.json")
+    model.max_seq_length = SHORT
+    passages, queries = texts["passages"], texts["queries"]
+    pairs = Dataset.from_dict({"anchor": queries, "positive": passages[: len(queries)]})
+    how = {"range_max": DEPTH, "num_negatives": MINED, "output_format": "triplet", "verbose": False}
+    clock.start()
+    mined = mine_hard_negatives(pairs, model, corpus=passages, use_faiss=use_faiss, **how)
+    clock.lap()
+    found: dict[str, list[int]] = {query: [] for query in queries}
+    for query, negative in zip(mined["anchor"], mined["negative"], strict=True):
+        found[query].append(int(negative.split(" ", 1)[0]))
+    return list(found.values())
+
+
+def bm25_drkit(folder: Path, _sizes: Sizes, clock: Clock) -> Any:
+    from drkit.search import Bm25Retriever
+
+    retriever, queries = Bm25Retriever.load(folder / "bm25"), read_json(folder / "queries.json")
+    return [hits.scores[0] for hits in timed(clock, lambda: retriever.search(queries, 200))]
+
+
+def bm25_bm25s(folder: Path, _sizes: Sizes, clock: Clock, *, backend: str) -> Any:
+    import bm25s
+
+    engine = bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False)
+    if backend == "numba":
+        engine.backend = backend
+        engine.activate_numba_scorer()
+    known = read_json(folder / "bm25" / "vocab.index.json")
+    terms = [[known[word] for word in query.split() if word in known] for query in read_json(folder / "queries.json")]
+    how = {"k": 200, "show_progress": False, "return_as": "tuple", "backend_selection": backend}
+    return timed(clock, lambda: engine.retrieve(terms, **how)).scores[:, 0].tolist()
+
+
+def search_vectors(name: str) -> Callable[..., Any]:
+    def side(folder: Path, _sizes: Sizes, clock: Clock) -> list[list[int]]:
+        import numpy as np
+        from search import open_search
+
+        search, queries = open_search(name, folder / "vectors.npy", folder / name), np.load(folder / "queries.npy")
+        found = timed(clock, lambda: search(queries, 100), lambda: search(queries[:8], 100))
+        return [[position for position, _ in row] for row in found]
+
+    return side
+
+
+def evaluate_drkit(folder: Path, _sizes: Sizes, clock: Clock) -> list[float]:
+    from drkit.data.qrels import read_qrels
+    from drkit.evaluate import evaluate
+    from drkit.search import read_run
+
+    def work() -> dict[str, float]:
+        return evaluate(read_run(folder / "run.trec"), read_qrels(folder / "qrels"), MEASURES).means()
+
+    return list(timed(clock, work).values())
+
+
+def evaluate_pytrec_eval(folder: Path, _sizes: Sizes, clock: Clock) -> list[float]:
+    import pytrec_eval
+
+    def work() -> dict[str, dict[str, float]]:
+        with (folder / "qrels").open() as qrels, (folder / "run.trec").open() as run:
+            judged = pytrec_eval.parse_qrel(qrels)
+            return pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recall.100"}).evaluate(
+                pytrec_eval.parse_run(run)
+            )
+
+    found = timed(clock, work).values()
+    return [sum(one[name] for one in found) / len(found) for name in ("ndcg_cut_10", "recall_100")]
+
+
+def evaluate_ranx(folder: Path, _sizes: Sizes, clock: Clock) -> list[float]:
+    from ranx import Qrels, Run, evaluate
+
+    def work() -> dict[str, float]:
+        qrels, run = (
+            kind.from_file(str(folder / name), kind="trec") for kind, name in ((Qrels, "qrels"), (Run, "run.trec"))
+        )
+        return evaluate(qrels, run, ["ndcg@10", "recall@100"])
+
+    return list(map(float, timed(clock, work).values()))
+
+
+# Comparisons
+
+
+@frozen
+class Comparison:
+    """What is done, for the table; its input; drkit's side; and its rivals, whose names end with the package they need.
+
+    same: what both sides must find: `ids`, `numbers`, or nothing, where random numbers differ. needs: a package of
+    drkit's side.
+    """
+
+    what: str
+    prepare: Callable[[Path, Sizes], None]
+    drkit: Callable[..., Any]
+    rivals: dict[str, Callable[..., Any]]
+    same: str = "numbers"
+    needs: str = "drkit"
+
+    def sides(self) -> dict[str, Callable[..., Any]]:
+        """Return drkit's side, and those of rivals that are installed."""
+        packages = {name: name.rpartition(", ")[2].replace("-", "_") for name in self.rivals}
+        return {"drkit": self.drkit} | {name: side for name, side in self.rivals.items() if find_spec(packages[name])}
+
+
+def fine_tuning(what: str, **how: Any) -> Comparison:
+    rivals = {"sentence-transformers": partial(train_sentence_transformers, **how)}
+    return Comparison(what, prepare_pairs, partial(train_drkit, **how), rivals)
+
+
+PLAIN = {"transformers": pretraining_step("")}
+MINERS = {
+    "sentence-transformers": partial(mine_sentence_transformers, use_faiss=False),
+    "sentence-transformers, faiss": partial(mine_sentence_transformers, use_faiss=True),
+}
+ENCODER = {"sentence-transformers": encode_sentence_transformers}
+COMPARISONS = {
+    "masked-lm": Comparison("a pre-training step, masked LM", prepare_nothing, pretraining_step("mlm-only"), PLAIN),
+    "retromae": Comparison(
+        "a pre-training step, RetroMAE beside a masked LM",
+        prepare_nothing,
+        pretraining_step("retromae"),
+        PLAIN,
+        "",
+    ),
+    "fine-tuning-256": fine_tuning("a fine-tuning step, {pairs} pairs, at most 256 tokens", length=256, chunks=0),
+    "fine-tuning-128": fine_tuning("a fine-tuning step, {pairs} pairs, at most 128 tokens", length=128, chunks=0),
+    "cached": fine_tuning("a step with 2 cached chunks of {pairs} pairs, at most 256 tokens", length=256, chunks=2),
+    "encoding": Comparison("encoding {texts} docstrings", prepare_texts, encode_drkit, ENCODER),
+    "openvino": Comparison(
+        "encoding {texts} docstrings, openvino-int8",
+        prepare_openvino,
+        partial(encode_drkit, backend="openvino-int8"),
+        ENCODER,
+        needs="openvino",
+    ),
+    "static": Comparison(
+        "encoding {short_texts:,} texts of 6 words, static",
+        prepare_short_texts,
+        partial(encode_drkit, queries=True),
+        ENCODER,
+    ),
+    "start": Comparison(
+        "a process that encodes a word",
+        prepare_texts,
+        start_drkit,
+        {"sentence-transformers": start_sentence_transformers},
+    ),
+    "mining": Comparison(
+        "mining for {queries:,} queries in {passages:,} passages", prepare_mining, mine_drkit, MINERS, "ids"
+    ),
+    "bm25": Comparison(
+        "BM25, {bm25_queries} queries of {bm25_passages:,} passages",
+        prepare_bm25,
+        bm25_drkit,
+        {"bm25s": partial(bm25_bm25s, backend="numpy"), "bm25s, numba": partial(bm25_bm25s, backend="numba")},
+    ),
+    "search": Comparison(
+        "exact search, {searched} queries of {vectors:,} vectors",
+        prepare_vectors,
+        search_vectors("drkit flat"),
+        {"faiss": search_vectors("faiss Flat"), "matmul and topk, torch": search_vectors("torch matmul + topk")},
+        "ids",
+    ),
+    "evaluation": Comparison(
+        "reading and evaluating {rankings:,} rankings of 1,000 hits",
+        prepare_run,
+        evaluate_drkit,
+        {"pytrec_eval": evaluate_pytrec_eval, "ranx": evaluate_ranx},
+    ),
+}
+
+
+def main() -> None:
+    """Write the input of a comparison, or measure one of its sides: print the times, and leave what it found."""
+    name, side, path, tiny = sys.argv[1:]
+    comparison, folder, sizes = COMPARISONS[name], Path(path), TINY if tiny == "True" else Sizes()
+    if not side:
+        comparison.prepare(folder, sizes)
+        return
+    clock = Clock()
+    found = comparison.sides()[side](folder, sizes, clock)
+    write_json(folder / f"{side}.json", [] if found is None else getattr(found, "tolist", lambda: found)())
+    print(json.dumps(clock.result()))
+
+
+if __name__ == "__main__":
+    main()
