@@ -102,7 +102,7 @@ def test_a_name_in_any_script_is_a_name():
 
 @pytest.mark.parametrize("text", ["x" * 256, "x/" * 3000, "a\0b", "a\ud800", "~no-such-user-of-drkit/x"])
 def test_a_text_that_cannot_be_a_path_is_refused(text):
-    with pytest.raises(DrkitError, match=r"cannot be a path|give the path in full"):
+    with pytest.raises(DrkitError, match=r"255|in full"):
         local_path(text)
 
 

@@ -12,6 +12,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared_settings_of
+from tests.refusals import says
 
 PARTS = installed()
 FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "include_prompt": True}
@@ -75,20 +76,19 @@ OWN = {"query_length": 20, "passage_length": 40, "query_prompt": "q: ", "passage
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "named"),
     [
-        ("encoder.pooling=cls", "was trained with pooling = 'mean', the recipe says 'cls': --set encoder.pooling=mean"),
-        ("encoder.query_prompt=x", "query_prompt = 'q: ', the recipe says 'x': --set encoder.query_prompt='\"q: \"'"),
-        ("encoder.passage_prompt=x", "passage_prompt = '', the recipe says 'x': --set encoder.passage_prompt='\"\"'"),
-        ("encoder.passage_length=41", "passage_length = 40, the recipe says 41: --set encoder.passage_length=40"),
+        ("encoder.pooling=cls", ("pooling = 'mean'", "'cls'", "--set encoder.pooling=mean ")),
+        ("encoder.query_prompt=x", ("query_prompt = 'q: '", "'x'", "--set encoder.query_prompt='\"q: \"'")),
+        ("encoder.passage_prompt=x", ("passage_prompt = ''", "'x'", "--set encoder.passage_prompt='\"\"'")),
+        ("encoder.passage_length=41", ("passage_length = 40", "41", "--set encoder.passage_length=40")),
     ],
 )
-def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, message):
+def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, named):
     encoder = folder(tmp_path / "a", own=OWN)
     with pytest.raises(ProblemsError) as error:
         composed(encoder, setting)
-    assert message in str(error.value)
-    assert "--set encoder.declared=ignore trains with the new value" in str(error.value)
+    assert says(str(error.value), *named, "--set encoder.declared=ignore")
     name, _, value = setting.partition("=")
     recipe = composed(encoder, setting, "encoder.declared=ignore")
     assert str(getattr(recipe.encoder, name.removeprefix("encoder."))) == value
@@ -97,7 +97,7 @@ def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, 
 def test_shorter_texts_are_allowed_and_longer_than_the_folder_reads_are_not(tmp_path):
     assert composed(folder(tmp_path / "a", own=OWN), "encoder.passage_length=30").encoder.passage_length == 30
     plain = folder(tmp_path / "b", longest=64)
-    with pytest.raises(ProblemsError, match=r"reads at most 64 tokens, the recipe says passage_length = 100"):
+    with pytest.raises(ProblemsError, match=r"/b .*64 tokens, .*passage_length = 100.*@ encoder\.passage_length"):
         composed(plain, "encoder.passage_length=100")
     assert composed(plain, "encoder.passage_length=64", "encoder.query_prompt='q: '").encoder.query_prompt == "q: "
 
@@ -107,11 +107,11 @@ def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
     (tmp_path / "pretrained" / "config.json").write_text("{}")
     (tmp_path / "recipe.toml").write_text('[encoder]\npooling = "cls"\nquery_length = 16\nhidden = 8\n')
     assert declared_settings_of(tmp_path / "pretrained").settings == {"pooling": "cls", "query_length": 16}
-    with pytest.raises(ProblemsError, match="was trained with pooling = 'cls'"):
+    with pytest.raises(ProblemsError, match=r"pooling = 'cls', .*'mean'.*@ encoder\.pooling"):
         composed(tmp_path, "encoder.pooling=mean")
 
 
 def test_a_broken_file_is_named(tmp_path):
     (folder(tmp_path / "a") / "modules.json").write_text("[")
-    with pytest.raises(DrkitError, match=r"modules\.json is not valid JSON"):
+    with pytest.raises(DrkitError, match=r"modules\.json .*JSON"):
         declared_settings_of(tmp_path / "a")

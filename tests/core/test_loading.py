@@ -24,6 +24,7 @@ from drkit.search.text_encoder import TextEncoder, load_backbone
 from drkit.train.checkpoints import load_tokenizer
 from drkit_cli import main
 from tests.parts.toys import toy_tokenizer
+from tests.refusals import says
 
 ROOTS = [Path(drkit.__file__).parent, *(Path(drkit.__file__).parent.parent / name for name in ("cli", "plugins"))]
 CODE = """
@@ -109,7 +110,7 @@ def test_pickled_weights_are_refused(folder):
     weights = load_masked_lm(str(folder)).state_dict()
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(DrkitError, match=r"only pickled weights \(pytorch_model.bin\)"):
+    with pytest.raises(DrkitError, match=r"pickled .*\(pytorch_model\.bin\).*safetensors"):
         load_masked_lm(str(folder))
     with pytest.raises(DrkitError, match="pickled"):
         load_backbone(folder)
@@ -149,7 +150,7 @@ def test_a_panic_in_the_tokenizer_is_one_error(folder, change):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     # The class of a tokenizer may replace parts of the file by its own.
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    with pytest.raises(DrkitError, match=r"cannot load the tokenizer of .*\(check the files in this folder\)"):
+    with pytest.raises(DrkitError, match=r"tokenizer of '.*/model': "):
         load_tokenizer(str(folder))
 
 
@@ -214,7 +215,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(kind, wrong, tmp_path):
     change, said = WRONG_WEIGHTS[wrong]
     weights = load_file(tmp_path / "model.safetensors")
     save_file(change(weights, torch), tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DrkitError, match=rf"do not fit a Bert\w+: .*{said}"):
+    with pytest.raises(DrkitError, match=rf"Bert\w+: .*{said}"):
         load(tmp_path)
 
 
@@ -260,7 +261,7 @@ def test_a_masked_lm_with_a_part_of_its_head_is_refused(folder):
 def test_a_configuration_of_a_far_larger_model_is_refused_before_it_fills_the_memory(folder, key, load):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: 10**9}))
-    with pytest.raises(DrkitError, match=r"config.json describes a far larger model than the \d+ tensors beside it"):
+    with pytest.raises(DrkitError, match=r"config\.json .*\d+ tensors"):
         load(folder)
 
 
@@ -270,7 +271,7 @@ def test_a_folder_without_its_vocabulary_is_refused(folder, names):
     path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "BertTokenizer"}))
     for name in names:
         (folder / name).unlink()
-    with pytest.raises(DrkitError, match="has no vocabulary"):
+    with pytest.raises(DrkitError, match=r"vocab\.txt or tokenizer\.json"):
         load_tokenizer(str(folder))
 
 
@@ -279,7 +280,7 @@ def test_an_empty_vocabulary_is_refused(folder):
     table = json.loads(path.read_text())
     table["model"]["vocab"] = {token["content"]: token["id"] for token in table["added_tokens"]}
     path.write_text(json.dumps(table))
-    with pytest.raises(DrkitError, match=r"the vocabulary of .* is empty"):
+    with pytest.raises(DrkitError, match=r"vocabulary of .*/model' .*empty"):
         load_tokenizer(str(folder))
 
 
@@ -288,7 +289,7 @@ def test_a_vocabulary_in_which_two_tokens_have_one_id_is_refused(folder):
     table = json.loads(path.read_text())
     table["model"]["vocab"]["[UNK]"] = table["model"]["vocab"]["[CLS]"]
     path.write_text(json.dumps(table))
-    with pytest.raises(DrkitError, match="have the same id"):
+    with pytest.raises(DrkitError, match=r"tokens of .*same id"):
         load_tokenizer(str(folder))
 
 
@@ -338,9 +339,9 @@ def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, ca
         online.setattr(huggingface_hub.HfApi, "repo_info", ask)
         hub._answers.cache_clear()
         caplog.clear()
-        with pytest.raises(DrkitError, match=r"no folder 'owner/mistyped' exists, and \S+ does not answer"):
+        with pytest.raises(DrkitError, match=r"'owner/mistyped' .*https?://\S+ "):
             load_pretrained("AutoConfig", "owner/mistyped", "read the configuration of")
-        assert "looking up the model 'owner/mistyped'" in caplog.text
+        assert says(caplog.text, "model 'owner/mistyped'")
 
 
 def test_offline_nobody_is_asked(online, caplog):

@@ -8,6 +8,7 @@ from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.errors import DrkitError
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
+from tests.refusals import says
 
 
 @attrs.frozen
@@ -44,8 +45,7 @@ def test_a_refused_pair_says_what_is_missing_and_what_would_fit():
     (pair,) = [pair for pair in made.pairs if (pair.masker, pair.decoder) == ("views-only", "enhanced")]
     (problem,) = pair.problems
     assert "'enhanced' needs rows" in problem
-    assert "maskers that fit:" in problem
-    assert "uniform" in problem.partition("maskers that fit:")[2]
+    assert says(problem, "fit:", "uniform")
     assert " @ " not in problem
     assert pair in made.reasons()[problem]
 

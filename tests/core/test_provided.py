@@ -79,11 +79,11 @@ def with_loss(config=Plain, **rest):
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ({"receives": ("bottelneck",)}, "No installed part provides 'bottelneck'; did you mean 'bottleneck'"),
-        ({"receives": ("bottleneck",), "signals": ("importanse",)}, "did you mean 'importance'"),
-        ({"receives": ("token_states",), "scope": "batch"}, "cannot be gathered"),
-        ({"receives": ("bottleneck",), "config": WantsWindow}, "needs it with 3, and a run computes each signal once"),
-        ({"receives": ("bottleneck",), "requires": ("retriever",)}, "no stage of pre-training provides"),
+        ({"receives": ("bottelneck",)}, "'bottelneck'; .*'bottleneck'"),
+        ({"receives": ("bottleneck",), "signals": ("importanse",)}, "'importanse'.*'importance'"),
+        ({"receives": ("token_states",), "scope": "batch"}, "gathered"),
+        ({"receives": ("bottleneck",), "config": WantsWindow}, "with 3, "),
+        ({"receives": ("bottleneck",), "requires": ("retriever",)}, "retriever"),
     ],
 )
 def test_what_cannot_be_given_is_refused_with_a_suggestion(loss, said):

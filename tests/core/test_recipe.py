@@ -89,15 +89,15 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         )
     )
     problems = "\n".join(caught.value.problems)
-    assert "did you mean 'contrastive'" in problems
-    assert "did you mean 'depth'" in problems
+    assert "'contrastive'" in problems
+    assert "'depth'" in problems
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("nonsense", "PATH=VALUE"),
-        ("finetune.rounds.7.start=previous", "not an index of a list of 2"),
+        ("finetune.rounds.7.start=previous", "list of 2"),
         ("encoder.layers.deep=1", "single value"),
     ],
 )
@@ -179,11 +179,11 @@ def test_losses_of_pretraining_repeat_and_the_last_weight_counts():
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"pretrain_loss": "contrastive"}, "'contrastive' is a loss of fine-tuning: --loss contrastive"),
-        ({"pretrain_loss": "listwise@main"}, "'listwise' is a loss of fine-tuning"),
-        ({"pretrain_loss": "mlmm"}, "no loss named 'mlmm'; did you mean 'mlm'?"),
-        ({"pretrain_loss": "mlm@mian"}, "no side named 'mian'; did you mean 'main'? known: main, encoder"),
-        ({"pretrain_loss": "mlm=much"}, "the weight must be a number, got 'much'"),
+        ({"pretrain_loss": "contrastive"}, "--loss contrastive"),
+        ({"pretrain_loss": "listwise@main"}, "--loss listwise"),
+        ({"pretrain_loss": "mlmm"}, "loss named 'mlmm'"),
+        ({"pretrain_loss": "mlm@mian"}, "side named 'mian'"),
+        ({"pretrain_loss": "mlm=much"}, "number, got 'much'"),
     ],
 )
 def test_losses_of_the_other_training_are_refused(choices, said):
@@ -225,7 +225,7 @@ NEEDS = {"generator": ("generator",), "pmi": ("importance",)}
 def test_every_masker_goes_with_every_decoder(masker, decoder):
     recipe = compose(ComposeRequest(masker=masker, decoder=decoder), PARTS)
     if "replaced" in REGISTRY.get("decoder", decoder).receives and masker != "generator":
-        with pytest.raises(ProblemsError, match="maskers that fit: generator"):
+        with pytest.raises(ProblemsError, match=r"'replaced-token-detection' .*masker '.*fit: generator"):
             check(recipe, REGISTRY)
         return
     check(recipe, REGISTRY)
@@ -262,12 +262,12 @@ def test_unknown_collection_and_value_where_none_is_taken():
         compose(ComposeRequest(collection="bier:x"), PARTS)
     assert (caught.value.kind, caught.value.name) == ("collection", "bier")
     assert "beir" in caught.value.known
-    with pytest.raises(DrkitError, match="takes no value after a colon"):
+    with pytest.raises(DrkitError, match=r"'pydocs' .*`pydocs`"):
         compose(ComposeRequest(collection="pydocs:x"), PARTS)
 
 
 def test_unreadable_recipes(tmp_path):
-    with pytest.raises(DrkitError, match="no recipe at"):
+    with pytest.raises(DrkitError, match=r"/none.toml; .*`drkit compose -o"):
         read_recipe(tmp_path / "none.toml", REGISTRY)
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(DrkitError, match=r"not valid TOML.*line 1"):

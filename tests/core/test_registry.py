@@ -6,6 +6,7 @@ from attrs import evolve, frozen
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, UnknownNameError
+from tests.refusals import unknown
 
 
 @frozen
@@ -89,7 +90,7 @@ def test_the_set_of_parts_is_this_one():
 
 
 def test_unknown_name_suggests():
-    with pytest.raises(UnknownNameError, match="did you mean 'toy'") as caught:
+    with unknown("masker", "toi", "toy") as caught:
         Registry([spec()]).get("masker", "toi")
     assert "drkit list masker" in str(caught.value)
 
@@ -97,7 +98,7 @@ def test_unknown_name_suggests():
 def test_a_name_declared_twice_fails_only_when_asked_for():
     registry = Registry([spec(provider="a 1"), spec(provider="b 2"), spec(name="other")])
     assert registry.names("masker") == ("other",)
-    with pytest.raises(UnknownNameError, match="'toy' is declared 2 times, by a 1 and b 2; none of them is used"):
+    with pytest.raises(UnknownNameError, match=r"'toy' .*2 times, by a 1 and b 2;"):
         registry.get("masker", "toy")
 
 
@@ -108,13 +109,13 @@ def test_a_name_declared_twice_fails_only_when_asked_for():
         ({"target": "nowhere"}, "module:attribute"),
         ({"summary": "x" * 71}, "70"),
         ({"config": int}, "attrs class"),
-        ({"shorthand": "path"}, "not a setting of Settings"),
-        ({"files": ("path",)}, "files 'path' is not a setting of Settings"),
-        ({"requires": ("generater",)}, "did you mean 'generator'"),
-        ({"kind": "loss", "scope": "bach"}, "did you mean 'batch'"),
-        ({"scope": "batch"}, "a masker has no scope"),
+        ({"shorthand": "path"}, "'path' .*Settings"),
+        ({"files": ("path",)}, "files 'path' .*Settings"),
+        ({"requires": ("generater",)}, "'generater'.*'generator'"),
+        ({"kind": "loss", "scope": "bach"}, "'bach'.*'batch'"),
+        ({"scope": "batch"}, "masker .*scope"),
         ({"kind": "loss", "receives": ("partners",)}, "set scope='batch'"),
-        ({"receives": ("idf",), "signals": ("idf",)}, "list it once"),
+        ({"receives": ("idf",), "signals": ("idf",)}, "'idf'.*once"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong(changes, said):

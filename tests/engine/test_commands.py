@@ -10,6 +10,7 @@ import torch
 from drkit.encoders.export import export_encoder
 from tests.faults.conftest import beir  # noqa: F401
 from tests.faults.test_faults import compose, contents
+from tests.refusals import says
 from tests.search.test_encoding import files
 from tests.search.toys import VOCABULARY, masked_lm, tokenizer
 
@@ -49,8 +50,8 @@ def test_encode_writes_the_files_of_the_local_engine(nodes, folders, tmp_path, r
 def test_a_poisoned_shard_is_named_with_exit_code_2(nodes, folders, tmp_path, run_drkit):
     code, out, err = run_drkit(*encode(folders, "bad", tmp_path / "v", "--engine", nodes.engine))
     assert (code, out) == (2, "")
-    assert "1 of 5 tasks failed, after 3 attempts each" in err
-    assert f"shard 00002 of {tmp_path / 'v'}: the vector of 'd5' is not finite" in err
+    assert says(err, "1 of 5 tasks", "3 attempts")
+    assert says(err, f"shard 00002 of {tmp_path / 'v'}: ", "'d5'", "finite")
     assert "Traceback" not in err
     assert len(list((tmp_path / "v").glob("*.npy"))) == 4
 
@@ -96,4 +97,4 @@ def test_search_writes_the_file_of_the_local_engine(nodes, folders, tmp_path, ru
     assert (code, json.loads(out)["queries"]) == (0, 5), err
     assert (tmp_path / "ray.trec").read_bytes() == (tmp_path / "local.trec").read_bytes()
     code, _, err = run_drkit("search", index, "one query", "--encoder", folders / "encoder", "--engine", nodes.engine)
-    assert (code, "--engine is for the queries of a file" in err) == (2, True)
+    assert (code, "--engine" in err) == (2, True)

@@ -12,6 +12,7 @@ from drkit.core.engine import Loaded, open_engine
 from drkit.errors import DrkitError
 from drkit.search import Storage, encode_corpus
 from tests.engine.encoders import LONGEST, Watched, other_encoder_elsewhere
+from tests.refusals import says
 from tests.search.test_encoding import PAIRS, SMALL, encoder, files
 
 pytestmark = pytest.mark.slow
@@ -104,7 +105,7 @@ def test_a_poisoned_shard_is_retried_and_named_and_the_others_are_kept(nodes, tm
     loaded = watched(tmp_path / "w", poison=True)
     with open_engine(nodes.engine) as engine, pytest.raises(DrkitError) as raised:
         encode_corpus(loaded, pairs, out, storage=SMALL, engine=engine)
-    assert "1 of 12 tasks failed, after 3 attempts each" in str(raised.value)
+    assert says(str(raised.value), "1 of 12 tasks", "3 attempts")
     assert f"shard 00002 of {out}: ValueError: poison\\x1b[31m in a text" in str(raised.value)
     assert "\x1b" not in str(raised.value)
     assert (tmp_path / "w" / "attempts").read_text() == "xxx"
@@ -148,6 +149,6 @@ def test_either_engine_goes_on_where_the_other_was_interrupted(nodes, tmp_path, 
 
 def test_a_worker_with_another_encoder_is_refused(nodes, tmp_path):
     loaded = Loaded(other_encoder_elsewhere, os.getpid())
-    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match="a worker loaded another encoder"):
+    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"worker .*another encoder"):
         encode_corpus(loaded, PAIRS[:4], tmp_path / "v", storage=Storage(shard_size=4), engine=engine)
     assert not list((tmp_path / "v").glob("*.arrow"))

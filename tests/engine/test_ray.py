@@ -9,20 +9,21 @@ import pytest
 from drkit.core.engine import Task, open_engine
 from drkit.errors import DrkitError, MissingExtraError
 from drkit_ray.engine import RayEngine
+from tests.refusals import says
 
 
 @pytest.mark.parametrize("address", ["host", "http://host:1", "a b:1", "\x1b[2J:1"])
 def test_another_address_is_refused(address):
-    with pytest.raises(DrkitError, match=r"unknown address .*; use ray, ray:auto or ray:HOST:PORT") as raised:
+    with pytest.raises(DrkitError, match=r"address .*; .*ray, ray:auto or ray:HOST:PORT") as raised:
         open_engine(f"ray:{address}").__enter__()
     assert "\x1b" not in str(raised.value)
 
 
 def test_ray_takes_no_part_in_a_torchrun_and_chooses_gpus_itself(monkeypatch):
-    with pytest.raises(DrkitError, match=r"device 'cuda:1' cannot be chosen with the engine ray"):
+    with pytest.raises(DrkitError, match=r"device 'cuda:1' .*\bray\b.*auto or cpu"):
         open_engine("ray", "cuda:1").__enter__()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(DrkitError, match="needs a single process"):
+    with pytest.raises(DrkitError, match=r"\bray\b.*single process.*torchrun"):
         open_engine("ray").__enter__()
 
 
@@ -49,12 +50,9 @@ def test_all_results_come_in_order_before_the_failed_tasks_are_named(nodes):
     with open_engine(nodes.engine) as opened, pytest.raises(DrkitError) as raised:
         got.extend(opened.run(Task(f"number {n}", fail, (n,)) for n in range(8)))
     assert got == [0, 2, 3, 5, 6, 7]
-    assert str(raised.value).splitlines() == [
-        "2 of 8 tasks failed, after 3 attempts each; the others are done:",
-        "  - number 1: ValueError: no 1 \\x1b[2J",
-        "  - number 4: ValueError: no 4 \\x1b[2J",
-        "fix the cause and repeat the command, which keeps what is finished",
-    ]
+    first, *failed, _ = str(raised.value).splitlines()
+    assert says(first, "2 of 8 tasks", "3 attempts")
+    assert failed == [f"  - number {i}: ValueError: no {i} \\x1b[2J" for i in (1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -75,5 +73,5 @@ def test_a_task_gets_what_it_uses(monkeypatch, uses, gpus, reserved, at_once):
 
 @pytest.mark.slow
 def test_a_task_that_fits_on_no_machine_is_refused_at_once(nodes):
-    with open_engine(nodes.engine), pytest.raises(DrkitError, match="have at most 1: set OMP_NUM_THREADS to at most 1"):
+    with open_engine(nodes.engine), pytest.raises(DrkitError, match=r"at most 1: .*OMP_NUM_THREADS .*at most 1"):
         next(RayEngine(threads=64).run([Task("big", fail, (0,))]))

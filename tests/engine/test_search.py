@@ -93,7 +93,7 @@ def test_parts_of_another_search_are_not_used(small, folder, tmp_path, change):
 @pytest.mark.parametrize(
     ("queries", "message"),
     [
-        ([], "no queries to search for"),
+        ([], "queries .*file is empty"),
         ([*QUERIES, Query("q 0", "file")], "duplicate query 'q 0'"),
         ([*QUERIES, Query("empty", " ")], "query 'empty' is empty"),
     ],

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from drkit.errors import DrkitError
+from tests.refusals import says
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -80,7 +81,7 @@ def test_without_a_gpu_the_benchmark_says_so_in_a_line(gpu, monkeypatch, capsys,
     out, err = capsys.readouterr()
     assert not out
     assert err.count("\n") == 1
-    assert "torch sees no GPU" in err
+    assert says(err, "torch", "GPU")
     assert not (tmp_path / "rows.jsonl").exists()
 
 
@@ -143,7 +144,7 @@ def test_a_row_that_fails_is_recorded_and_the_others_are_measured(gpu):
     assert search["equal"]
     options.row_seconds = 0.1
     (slow,) = gpu.measured([("search", "fp32")], options)
-    assert slow == {"step": "search", "mode": "fp32", "error": "took more than 0.1 s"}
+    assert (slow["step"], slow["mode"], slow["error"].endswith(" 0.1 s")) == ("search", "fp32", True)
     options.seconds = 0.2
     options.row_seconds = 100
     assert [*gpu.measured([("search", "fp32")], options)] == []
@@ -224,7 +225,7 @@ def test_a_comparison_is_put_between_the_marks_of_its_page(tmp_path, monkeypatch
     assert page.read_text().startswith(
         "a\n<!-- comparisons dpr pydocs -->\nnew\n<!-- end -->\nb\n<!-- comparisons dpr x"
     )
-    with pytest.raises(DrkitError, match="has no marks <!-- comparisons dpr tldr -->"):
+    with pytest.raises(DrkitError, match=r"/page\.md .*<!-- comparisons .*-->"):
         comparisons.put_into(page, "comparisons dpr tldr", "new\n")
 
 

@@ -9,7 +9,7 @@ import torch
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import MaskedView
-from drkit.errors import ProblemsError, UnknownNameError
+from drkit.errors import ProblemsError
 from drkit.maskers import PmiConfig, UniformConfig, UniformMasker
 from drkit.maskers.views import make_view
 from drkit.recipe.check import check
@@ -28,6 +28,7 @@ from drkit.testing import (
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import ToyCorpus
 from drkit_simlm import GeneratorConfig
+from tests.refusals import unknown
 
 REGISTRY = installed().registry
 CHECKS = {
@@ -130,9 +131,9 @@ def test_a_context_by_someone_else():
         return attrs.evolve(REGISTRY.get("context", "self"), target=f"{__name__}:{part.__name__}")
 
     check_context(spec(NextText))
-    with pytest.raises(ContractError, match="depends on the other texts of the batch"):
+    with pytest.raises(ContractError, match=r"self: .*other texts"):
         check_context(spec(TextBelow))
-    with pytest.raises(ContractError, match="one per text, got 1"):
+    with pytest.raises(ContractError, match=r"self: .*8 texts, .*got 1"):
         check_context(spec(OneText))
 
 
@@ -187,9 +188,9 @@ def _deletion(part=Deletion):
 def test_a_masker_may_give_the_encoder_another_text():
     check_masker(_deletion(), UniformConfig(ratio=0.6))
     for part, said in (
-        (LeavesGaps, "tokens must come before padding"),
-        (HasTargets, "a corrupted text has no targets"),
-        (DeletesNothing, "is not corrupted at all"),
+        (LeavesGaps, "tokens .*padding"),
+        (HasTargets, "targets"),
+        (DeletesNothing, "not corrupted"),
     ):
         with pytest.raises(ContractError, match=said):
             check_masker(_deletion(part), UniformConfig(ratio=0.6))
@@ -206,12 +207,12 @@ def test_another_text_composes_where_nothing_needs_targets():
     chosen, without = {"encoder_masker": "deletion", "decoder": "autoregressive"}, "pretrain.encoder.losses={}"
     try_parts(composed(without, **chosen), here.registry)
     for settings, wrong, said in (
-        ((), chosen, "loss 'mlm' needs token_states; the encoder provides bottleneck"),
+        ((), chosen, "'mlm' .*token_states; .*bottleneck"),
         ((without,), {"masker": "deletion", "decoder": "mlm"}, "decoder 'mlm' needs view; masker 'deletion' provides"),
         (
             (without, "pretrain.decoders.main.nested=true"),
             {**chosen, "decoder": "mlm"},
-            "nested hides what is hidden from the encoder, but masker 'deletion' gives the encoder another text",
+            "nested .*'deletion'",
         ),
     ):
         with pytest.raises(ProblemsError, match=said):
@@ -223,7 +224,7 @@ def test_installed_parts_are_found_by_name():
     check_decoder("enhanced")
     check_loss("contrastive")
     check_miner("random")
-    with pytest.raises(UnknownNameError, match="no masker named 'unifrom'"):
+    with unknown("masker", "unifrom", "uniform"):
         check_masker("unifrom")
 
 

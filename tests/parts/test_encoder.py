@@ -113,7 +113,7 @@ def test_word_embeddings_stay_tied_when_set(tokenizer):
     head = encoder.model.cls.predictions
     assert head.decoder.weight is encoder.model.bert.embeddings.word_embeddings.weight
     assert torch.equal(head.decoder.bias, torch.arange(len(tokenizer)).float())
-    with pytest.raises(DrkitError, match=r"expected the shape .* for the word embeddings"):
+    with pytest.raises(DrkitError, match=r"\(700, 32\) .*word embeddings.*\(700, 5\)"):
         encoder.set_word_embeddings(matrix[:, :5])
 
 
@@ -151,21 +151,21 @@ def test_an_encoder_without_lm_head_gets_a_new_one_and_says_so(tokenizer, tmp_pa
 
 def test_what_cannot_be_loaded_is_refused(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DrkitError, match="has no config"):
+    with pytest.raises(DrkitError, match=r"config\.json"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
-    with pytest.raises(DrkitError, match="cannot be a hub id"):
+    with pytest.raises(DrkitError, match=r"'\./no/such/folder'.*OWNER/NAME"):
         MaskedLmEncoder.from_pretrained("./no/such/folder")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DrkitError, match="is a file"):
+    with pytest.raises(DrkitError, match=r"/file .*hub id"):
         MaskedLmEncoder.from_pretrained(str(tmp_path / "file"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(DrkitError, match=r"architecture 'gpt2' are not supported.*supported: bert"):
+    with pytest.raises(DrkitError, match=r"'gpt2' .*supported: bert"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
     (tmp_path / "config.json").write_text("{not json")
-    with pytest.raises(DrkitError, match="cannot read the configuration"):
+    with pytest.raises(DrkitError, match=r"configuration .*config\.json"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
     toy_encoder(tokenizer).config.save_pretrained(tmp_path)
-    with pytest.raises(DrkitError, match="cannot load the encoder"):
+    with pytest.raises(DrkitError, match=r"encoder '.*': .*(safetensors|header)"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_lacks_encoder_weights_is_refused(tokenizer, tmp_path)
     save_file(
         {k: v for k, v in weights.items() if "layer.1" not in k}, tmp_path / "model.safetensors", {"format": "pt"}
     )
-    with pytest.raises(DrkitError, match=r"do not fit a BertForMaskedLM: 16 missing \(bert\.encoder\.layer\.1\."):
+    with pytest.raises(DrkitError, match=r"BertForMaskedLM: 16 missing \(bert\.encoder\.layer\.1\."):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
@@ -185,16 +185,16 @@ def test_a_damaged_weights_file_is_refused(tokenizer, tmp_path):
     toy_encoder(tokenizer).model.save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    with pytest.raises(DrkitError, match="cannot load the encoder"):
+    with pytest.raises(DrkitError, match=r"encoder '.*': .*(safetensors|header)"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
 def test_bad_input_to_the_encoder(tokenizer):
     encoder = toy_encoder(tokenizer)
     ids = torch.zeros(1, 161, dtype=torch.long)
-    with pytest.raises(DrkitError, match="161 tokens, but this encoder reads at most 160"):
+    with pytest.raises(DrkitError, match=r"161 tokens, .* 160;"):
         encoder(ids, ids == 0)
-    with pytest.raises(DrkitError, match="layer 3 is out of range"):
+    with pytest.raises(DrkitError, match=r"layer 3 .* 2$"):
         encoder(ids[:, :4], ids[:, :4] == 0, layers=(3,))
     with unknown("pooling", "sum", "cls", "mean"):
         toy_encoder(tokenizer, pooling="sum")
@@ -218,9 +218,9 @@ def test_context_and_token_batch_for_someone_elses_loop(tokenizer):
     assert tokens.keys.tolist() == [5, 6, 9]
     with pytest.raises(DrkitError, match="fast tokenizer"):
         token_batch({"input_ids": [[1]]})
-    with pytest.raises(DrkitError, match="list of texts"):
+    with pytest.raises(DrkitError, match=r"tokenizer\(texts, padding=True\)"):
         token_batch(tokenizer("one text"))
-    with pytest.raises(DrkitError, match="on the right"):
+    with pytest.raises(DrkitError, match="padding_side = 'right'"):
         token_batch(tokenizer(list(texts()[:3]), padding=True, padding_side="left"))
 
 
@@ -232,7 +232,7 @@ def test_a_signal_of_each_text_is_placed_at_its_own_tokens(tokenizer):
     placed, length = tokens.signals["importance"], int(tokens.attention[1].sum())
     assert placed[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 0], "the rest was truncated"
     assert placed[1].tolist() == [0, *values[1], 0, *[0] * (8 - length)]
-    with pytest.raises(DrkitError, match="'importance' has 1 values for text 1"):
+    with pytest.raises(DrkitError, match=r"'importance' .*1 values .*text 1, .*3 tokens"):
         token_batch(encoding, signals={"importance": [values[0], values[1][:1]]})
 
 

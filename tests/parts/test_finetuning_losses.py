@@ -391,13 +391,13 @@ def test_listwise_equals_its_formula(sizes, seed):
 @pytest.mark.parametrize(
     ("loss", "change", "says"),
     [
-        ("pairwise", {"groups": None}, "groups is missing"),
-        ("pairwise", {"groups": torch.zeros(4, 3, dtype=torch.long)}, r"groups must be i64\[Q,G\] with Q = 5"),
-        ("margin-mse", {"columns": {}}, "the batch does not have the column 'teacher'"),
-        ("kl-distillation", {"columns": {}}, "the batch does not have the column 'teacher'"),
-        ("kl-distillation", {"columns": {"teacher": torch.zeros(5, 11)}}, r"'teacher' must be f\[Q,G\] = \(5, 4\)"),
-        ("all directions", {"numbers": torch.zeros(5)}, r"numbers must be i64\[P\]"),
-        ("all directions", {"sharing": torch.zeros(5, 11, dtype=torch.bool)}, r"sharing must be \[Q,Q\]"),
+        ("pairwise", {"groups": None}, r"groups .*i64\[Q,G\]"),
+        ("pairwise", {"groups": torch.zeros(4, 3, dtype=torch.long)}, r"groups .*i64\[Q,G\] .*Q = 5"),
+        ("margin-mse", {"columns": {}}, "column 'teacher'"),
+        ("kl-distillation", {"columns": {}}, "column 'teacher'"),
+        ("kl-distillation", {"columns": {"teacher": torch.zeros(5, 11)}}, r"'teacher' .*f\[Q,G\] = \(5, 4\)"),
+        ("all directions", {"numbers": torch.zeros(5)}, r"numbers .*i64\[P\]"),
+        ("all directions", {"sharing": torch.zeros(5, 11, dtype=torch.bool)}, r"sharing .*\[Q,Q\]"),
     ],
 )
 def test_bundles_that_do_not_fit_are_refused(loss, change, says):
@@ -408,9 +408,9 @@ def test_bundles_that_do_not_fit_are_refused(loss, change, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"scores": torch.zeros(4)}, r"scores must be f\[Q,G\]"),
-        ({"scores": torch.zeros(0, 5)}, "at least one query"),
-        ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"mask must be \[Q,G\] = \(4, 5\)"),
+        ({"scores": torch.zeros(4)}, r"scores .*f\[Q,G\]"),
+        ({"scores": torch.zeros(0, 5)}, r"got \(0, 5\)"),
+        ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"mask .*\[Q,G\] = \(4, 5\)"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(change, says):
@@ -431,7 +431,10 @@ def test_directions_read_from_a_recipe_in_one_order(given):
     [
         ((), "is empty"),
         ("query-pasage", "has 'query-pasage'; allowed"),
-        (("passage-passage", "passage-negative"), "name one of them"),
+        (
+            ("passage-passage", "passage-negative"),
+            "passage-passage.*passage-negative|passage-negative.*passage-passage",
+        ),
     ],
 )
 def test_directions_that_are_none_are_refused(given, says):

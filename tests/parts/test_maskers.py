@@ -321,14 +321,14 @@ def test_pmi_with_equal_importance_still_hides_k(real, context, constant):
 # ------------------------------------------------------------------ bad input
 def test_what_cannot_work_says_why(real, context):
     masker = PmiMasker(PmiConfig(ratio=0.5), context)
-    with pytest.raises(DrkitError, match=r"needs the importance of every token.*TokenBatch\.signals\['importance'\]"):
+    with pytest.raises(DrkitError, match=r"'pmi' .*importance .*TokenBatch\.signals\['importance'\]"):
         masker(real, draws(real))
     broken = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, float("nan"))})
-    with pytest.raises(DrkitError, match="importance of some token is not finite"):
+    with pytest.raises(DrkitError, match=r"importance .*finite"):
         masker(broken, draws(real))
-    with pytest.raises(DrkitError, match="mask id and vocabulary"):
+    with pytest.raises(DrkitError, match=r"mask id .*context_from\(model, tokenizer\)"):
         UniformMasker(UniformConfig(), BuildContext())
-    with pytest.raises(DrkitError, match=r"expected draws for \d+ texts, got 3"):
+    with pytest.raises(DrkitError, match=r"draws .*\d+ texts, got 3"):
         UniformMasker(UniformConfig(), context)(real, Draws(1, 0, [1, 2, 3]))
 
 

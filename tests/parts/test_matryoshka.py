@@ -54,7 +54,7 @@ def test_a_prefix_as_long_as_the_vector_is_refused():
 
 @pytest.mark.parametrize("dimensions", [(4, 4), (0,), (100_000,)])
 def test_lengths_are_bounded(dimensions):
-    with pytest.raises(ValueError, match="different numbers from 1 to"):
+    with pytest.raises(ValueError, match=r"'dimensions' .*1 to 65,536, got "):
         MatryoshkaConfig(dimensions=dimensions)
 
 
@@ -85,7 +85,7 @@ def test_the_trial_knows_how_long_the_vectors_are():
 @pytest.mark.parametrize(
     ("inner", "said"),
     [
-        ("kl-distillation", "loss 'kl-distillation' receives the column 'teacher', which the round does not have"),
+        ("kl-distillation", "'kl-distillation' .*'teacher'"),
         ("listwise", r"loss 'listwise' needs groups; fine-tuning provides pairs.* @ finetune.loss.loss"),
         ("mlm", r"loss 'mlm' needs token_states; .* @ finetune.loss.loss"),
     ],
@@ -98,5 +98,5 @@ def test_a_wrapped_loss_that_cannot_work_is_refused(inner, said):
 def test_a_wrapped_loss_that_needs_a_teacher_gets_it():
     loss = MatryoshkaLoss(MatryoshkaConfig(Choice("margin-mse", MarginMseConfig()), (2,)))
     assert "unscored_2" in loss(pairs=toy_pairs()).metrics
-    with pytest.raises(DrkitError, match="does not have the column 'teacher'"):
+    with pytest.raises(DrkitError, match=r"column 'teacher' \(columns: none\)"):
         loss(pairs=attrs.evolve(toy_pairs(), columns={}))

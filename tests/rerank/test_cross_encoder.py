@@ -83,7 +83,7 @@ def test_no_layer_is_cut_off(checkpoint):
 
 
 def test_layers_that_are_not_alike_are_no_copies_of_one_another(checkpoint):
-    with pytest.raises(DrkitError, match="modernbert encoder differ from each other"):
+    with pytest.raises(DrkitError, match=r"modernbert .*layers = 0"):
         CrossEncoder.start_from(checkpoint("modernbert"), max_length=48, layers=9)
 
 
@@ -158,12 +158,12 @@ def test_pairs_are_what_the_tokenizer_makes_of_two_texts(checkpoint):
 
 
 def test_too_few_positions(checkpoint):
-    with pytest.raises(DrkitError, match="reads at most 80 tokens, but pairs have up to 192: lower max_length"):
+    with pytest.raises(DrkitError, match=r"/lm' .*80 tokens, .*192: .*max_length"):
         CrossEncoder.start_from(checkpoint(), max_length=192)
 
 
 def test_no_room(checkpoint):
-    with pytest.raises(DrkitError, match="max_length 4 leaves no room"):
+    with pytest.raises(DrkitError, match=r"max_length 4 .* 5$"):
         CrossEncoder.start_from(checkpoint(), max_length=4)
 
 
@@ -172,12 +172,12 @@ def test_a_folder_that_is_no_model(tmp_path, load):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DrkitError, match=r"no config\.json"):
         load(str(tmp_path / "empty"))
-    with pytest.raises(DrkitError, match="cannot be a hub id"):
+    with pytest.raises(DrkitError, match=r"/nowhere' .*OWNER/NAME"):
         load(str(tmp_path / "nowhere"))
 
 
 def test_a_masked_lm_is_no_trained_re_ranker(checkpoint):
-    with pytest.raises(DrkitError, match="not a cross-encoder: it was saved as BertForMaskedLM"):
+    with pytest.raises(DrkitError, match=r"/lm' .*cross-encoder: .*BertForMaskedLM"):
         CrossEncoder.load(checkpoint())
 
 
@@ -187,7 +187,7 @@ def test_more_than_one_label(checkpoint, tmp_path, load):
     model.config.num_labels = 3
     hf.BertForSequenceClassification(model.config).save_pretrained(tmp_path / "nli")
     tokenizer.save_pretrained(tmp_path / "nli")
-    with pytest.raises(DrkitError, match="has 3 labels; a re-ranker needs exactly one"):
+    with pytest.raises(DrkitError, match=r"/nli' .*3 labels; .*num_labels = 1"):
         load(str(tmp_path / "nli"))
 
 
@@ -201,7 +201,7 @@ def test_a_folder_cut_off(checkpoint, tmp_path):
     with pytest.raises(DrkitError, match=r"16 missing \(bert\.encoder\.layer\.1\."):
         CrossEncoder.load(str(folder))
     (folder / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(DrkitError, match="cannot load the cross-encoder"):
+    with pytest.raises(DrkitError, match=r"cross-encoder '.*/re-ranker': .*header"):
         CrossEncoder.load(str(folder))
 
 
@@ -209,5 +209,5 @@ def test_a_tokenizer_that_cannot_join_is_refused_when_loading(checkpoint, tmp_pa
     folder = CrossEncoder.start_from(checkpoint(), max_length=32).save(tmp_path / "re-ranker")
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
-    with pytest.raises(DrkitError, match="puts nothing between the two texts"):
+    with pytest.raises(DrkitError, match=r"TokenizersBackend .*tokenizer\.json .*post_processor"):
         CrossEncoder.load(str(folder))

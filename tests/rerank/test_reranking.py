@@ -98,9 +98,9 @@ def test_nothing_found_and_no_rows():
 
 
 def test_bad_depth_and_scores():
-    with pytest.raises(DrkitError, match="depth must be at least 1, got 0"):
+    with pytest.raises(DrkitError, match=r"depth .*1, got 0"):
         next(rerank([], Table({}), queries={}, corpus={}, depth=0))
-    with pytest.raises(DrkitError, match="score of 'd1' is nan, which is not finite"):
+    with pytest.raises(DrkitError, match=r"'q': .*'d1' .*nan"):
         list(rerank([("q", [("d1", 1.0)])], Table({"a": np.nan}), queries={"q": "?"}, corpus={"d1": "a"}))
 
 

@@ -47,7 +47,7 @@ from drkit.train.biencoder import TrainingPairs, draw_passages, draw_queries, dr
 from drkit.train.columns import read_column
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks
 from tests.encoders.toys import tiny
-from tests.refusals import refused
+from tests.refusals import refused, says
 from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
 
 FEW = Training(max_steps=3, per_device_train_batch_size=4, learning_rate=0.01)
@@ -168,7 +168,7 @@ def test_a_missing_block_is_told(work, tmp_path):
     _, asked, blocks = work
     blocks(Lengths()).make(asked, Silent())
     sorted((tmp_path / "blocks").iterdir())[1].unlink()
-    with pytest.raises(DrkitError, match="block 1 of the teacher's scores is missing"):
+    with pytest.raises(DrkitError, match=r"block 1 .*/blocks;"):
         blocks(Lengths()).join(asked, tmp_path)
 
 
@@ -179,17 +179,17 @@ def test_scores_that_are_no_numbers_are_refused(work, value):
             return np.full(len(pairs), value, dtype=np.float32)
 
     _, asked, blocks = work
-    with pytest.raises(DrkitError, match="is not finite"):
+    with pytest.raises(DrkitError, match=r"'return a file ' .*'file the file is returned' .*finite"):
         blocks(Broken()).make(asked, Silent())
 
 
 def test_another_file_is_no_scores(tmp_path):
-    with pytest.raises(DrkitError, match=r"values\.arrow: cannot be read as an Arrow file"):
+    with pytest.raises(DrkitError, match=r"/values\.arrow: "):
         read_column(tmp_path)
     table = pa.table({"query": [1]})
     with pa.OSFile(str(tmp_path / "values.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DrkitError, match="is not the file of a column"):
+    with pytest.raises(DrkitError, match=r"/values\.arrow .*column"):
         read_column(tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
 
 def test_a_row_without_scores_is_refused_before_it_trains(tmp_path):
     _, inputs = pairs_of(tmp_path, [*SCORED, {"query": "g", "pos": "b", "neg": "c"}])
-    with pytest.raises(DrkitError, match=r"no value for 2 of the 10 .* query '\w+' \('g'\) and passage"):
+    with pytest.raises(DrkitError, match=r"'teacher' .* 2 of the 10 .* query '\w+' \('g'\) and passage"):
         taught(tmp_path, inputs, source="given")
 
 
@@ -319,9 +319,9 @@ def test_scores_that_do_not_fit_their_passages_are_refused(tmp_path, scores):
 @pytest.mark.parametrize(
     ("rows", "teacher", "said"),
     [
-        (SCORED, "given", "12 teacher scores in the training rows: used"),
-        (SCORED, "", "12 teacher scores in the training rows: not used; a round with teacher=given"),
-        ([{"query": "a", "pos": "b", "neg": "c"}], "given", "but they have none"),
+        (SCORED, "given", ("12 teacher scores", "used")),
+        (SCORED, "", ("12 teacher scores", "not used", "teacher=given")),
+        ([{"query": "a", "pos": "b", "neg": "c"}], "given", ("none",)),
         ([{"query": "a", "pos": "b", "neg": "c"}], "", None),
     ],
 )
@@ -334,14 +334,14 @@ def test_a_run_says_what_becomes_of_scores_in_training_rows(tmp_path, rows, teac
     (stage,) = (one for one in plan(recipe, installed().registry).stages if one.name == "collection")
     notes = Mock(wraps=Silent())
     run = partial(store_collection, stage_run(COLLECTION, tmp_path / "stage", {}, stage.settings, notes))
-    if said == "but they have none":
-        with pytest.raises(DrkitError, match=said):
+    if said == ("none",):
+        with pytest.raises(DrkitError, match=r"teacher.* none"):
             run()
         return
     run()
     found = [call.args[0] for call in notes.note.call_args_list]
     assert len(found) == (said is not None)
-    assert all(note.startswith(said) for note in found)
+    assert all(says(note, *said) for note in found)
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_a_training_that_draws_other_pairs_than_were_scored_is_refused(tmp_path,
     CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32).save(tmp_path / "reranker")
     scored = {name: inputs[name] for name in ("passages", "train", "negatives")} | {"reranker": tmp_path / "reranker"}
     taught(tmp_path, scored, queries=6, draws=2, training=FEW.schedule_only(), negatives=2)
-    with pytest.raises(DrkitError, match=r"have no value in the column .*another number of processes.*\(1 now\)"):
+    with pytest.raises(DrkitError, match=r"of the 46 pairs .*'teacher': .*processes.*\(1 now\)"):
         train(tmp_path / "teacher", "longer", max_steps=9)
 
 
@@ -473,7 +473,7 @@ def test_a_teacher_that_knows_no_more_than_chance_is_told():
     assert noise.chance == pytest.approx(1 / 8)
     assert not good.is_chance
     assert "noise" not in good.summary()
-    assert "expected by chance: 12.5%" in good.summary()
+    assert "12.5%" in good.summary()
     tied = Agreement()
     tied.add([1.0], [1.0])
     assert (tied.queries, tied.first) == (1, 0), "a constant teacher tells nothing apart"
@@ -484,6 +484,6 @@ def test_an_agreement_over_nothing():
     nothing.add([1.0], [])
     nothing.add([], [1.0])
     assert nothing.metrics() == {}
-    assert "no query has both a positive and a negative" in nothing.summary()
+    assert says(nothing.summary(), "positive", "negative")
     with pytest.raises(DrkitError, match="no query"):
         _ = nothing.share

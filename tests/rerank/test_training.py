@@ -31,6 +31,7 @@ from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.biencoder import training_pairs
 from drkit.train.reranker import GroupCollator, GroupRanker
+from tests.refusals import says
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, stage_run, stored
 from tests.torchrun import run_processes
 
@@ -259,7 +260,7 @@ def test_nothing_to_train_on(tmp_path):
     collection = open_collection(stored(tmp_path / "collection"))
     (tmp_path / "negatives").mkdir()
     write_negatives([], collection.corpus, tmp_path / "negatives")
-    with pytest.raises(DrkitError, match="no training query has both"):
+    with pytest.raises(DrkitError, match=r"training query .*negative.*reranker.miners"):
         trained(tmp_path)
 
 
@@ -272,7 +273,7 @@ def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
     (tmp_path / "negatives").mkdir()
     wrong = [Mined(f"q {topic} 0", (f"d {topic} ü",), (1.0,)) for topic in TOPICS]
     write_negatives(wrong, collection.corpus, tmp_path / "negatives")
-    with pytest.raises(DrkitError, match="no training query has both"):
+    with pytest.raises(DrkitError, match=r"training query .*negative.*reranker.miners"):
         trained(tmp_path)
 
 
@@ -359,4 +360,4 @@ def test_the_stage_says_what_batch_it_really_has(tmp_path):
     notes = []
     with patch.object(Silent, "note", lambda _, text: notes.append(text)):
         trained(tmp_path)
-    assert "25 training queries, 4 per batch; negatives per query: 4.88, pairs per batch: 23.5" in notes
+    assert any(says(note, "25 training queries, 4 ", " 4.88, ", "23.5") for note in notes)
