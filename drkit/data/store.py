@@ -45,8 +45,8 @@ def tokenise(
     if the prompt leaves no room for text.
     """
     lengths: Counter[int] = Counter()
-    room = max_length - tokenizer.num_special_tokens_to_add()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
+        room = max_length - tokenizer.num_special_tokens_to_add()
         prompt_tokens(prompt, tokenizer, max_length)
         for encodings in encoded((prompt + text for _, text in texts), tokenizer):
             cut = [(encoding.ids[:room], _words(encoding, len(prompt))) for encoding in encodings]
