@@ -173,10 +173,6 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
         OPTIMIZER[name](None, attribute.evolve(name=name), value[name])
 
 
-AUTO, FLASH = "auto", "flash_attention_2"
-ATTENTIONS = (AUTO, "eager", "sdpa", FLASH)
-
-
 @frozen
 class Training:
     """Settings of one training, named as in `transformers.TrainingArguments`."""
@@ -200,9 +196,6 @@ class Training:
     )
     save_steps: int = setting(500, at_least(1), "steps between checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
-    attn_implementation: str = setting(
-        AUTO, in_(ATTENTIONS), "the encoder's attention in training; auto: sdpa, if the architecture has it"
-    )
     arguments: dict[str, Any] = setting(Factory(dict), _free_arguments, "any other TrainingArguments, by name")
 
     def training_only(self) -> Training:

@@ -19,7 +19,7 @@ from attrs import asdict
 
 from drkit.core.files import SCRATCH
 from drkit.errors import DrkitError, ProblemsError
-from drkit.recipe.schema import FLASH, OPTIMIZER, Recipe, Training
+from drkit.recipe.schema import OPTIMIZER, Recipe, Training
 
 _STEPS = 10
 _DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -49,7 +49,6 @@ def _is_known(training: Training) -> bool:
     return (
         training.lr_scheduler_type in ("linear", "cosine", "constant", "constant_with_warmup")
         and not training.bf16
-        and training.attn_implementation != FLASH
         and training.arguments.keys() <= OPTIMIZER.keys()
     )
 
@@ -60,11 +59,10 @@ def _try(settings: dict[str, Any]) -> None:
     from torch import nn
     from transformers import Trainer
 
-    from drkit.train.acceleration import check_device, compile_options
+    from drkit.train.acceleration import compile_options
     from drkit.train.trainer import training_arguments
 
     training, model = Training(**settings), nn.Linear(1, 1)
-    check_device(training)
     with TemporaryDirectory(prefix=SCRATCH) as folder:
         arguments = training_arguments(training, Path(folder), _STEPS, seed=0)
         Trainer(model=model, args=arguments).create_optimizer_and_scheduler(_STEPS)

@@ -37,9 +37,6 @@ from drkit.recipe.toml import json_text
 from drkit.train import gradients
 from drkit.train.acceleration import (
     COMPILING,
-    attending,
-    check_attention,
-    check_device,
     compile_layers,
     compile_options,
 )
@@ -140,8 +137,6 @@ def train(
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = training_arguments(training, folder, steps, seed)
-    check_device(training)
-    check_attention(module, training.attn_implementation)
     if options := compile_options(training.arguments):
         compile_layers(module, options)
     kept = max(arguments.save_total_limit or 0, KEPT)
@@ -255,8 +250,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         )
         module: Any = self.accelerator.unwrap_model(model)
         tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
-        with attending(module, self._training.attn_implementation):
-            loss, metrics = gradients.backward(module, tensors, strategy)
+        loss, metrics = gradients.backward(module, tensors, strategy)
         shown: Tensor = loss / accumulation
         self.sums.add(shown, metrics)
         return shown

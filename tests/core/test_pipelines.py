@@ -363,7 +363,7 @@ def test_a_round_may_have_every_setting_of_a_training_of_its_own(tmp_path):
         **{"learning_rate": 0.5, "max_steps": 7, "num_train_epochs": 2.5, "per_device_train_batch_size": 3},
         **{"gradient_accumulation_steps": 4, "warmup_steps": 9.0, "gradient_cache_chunk": 2, "weight_decay": 0.25},
         **{"max_grad_norm": 0.5, "lr_scheduler_type": "constant", "logging_steps": 6, "save_steps": 8},
-        **{"bf16": True, "attn_implementation": "eager", "arguments": {"adam_beta2": 0.5}},
+        **{"bf16": True, "arguments": {"adam_beta2": 0.5}},
     }
     assert {*own} == {a.name for a in fields(Training)}
     table = recipe_table(compose(ComposeRequest(pipeline="two-stage"), PARTS))

@@ -19,11 +19,10 @@ from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
-from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.schema import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
-from drkit.train.acceleration import attending, compile_layers, compile_options, transformer_layers
+from drkit.train.acceleration import compile_layers, compile_options, transformer_layers
 from drkit.train.arguments import problems
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
@@ -209,18 +208,6 @@ def test_compiling_is_asked_for_as_in_transformers(arguments, options):
 # -- attention
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_the_attention_is_that_of_the_setting_while_it_trains_and_the_results_are_equal(tmp_path, implementation):
-    usual, other, seen = rebuilding(), rebuilding(), []
-    config = other.encoder.backbone.config
-    other.encoder.backbone.register_forward_pre_hook(lambda *_: seen.append(config._attn_implementation))
-    go(usual, tmp_path / "usual")
-    go(other, tmp_path / "other", attn_implementation=implementation)
-    assert {*seen} == {implementation}
-    assert config._attn_implementation == "sdpa", "what it was loaded with"
-    assert_close(usual, other)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("mpnet", "deberta-v2")])
 def test_eager_attention_and_sdpa_have_the_same_gradients(name):
     model, _ = tiny(name)
@@ -230,8 +217,8 @@ def test_eager_attention_and_sdpa_have_the_same_gradients(name):
     found = []
     for implementation in ("eager", "sdpa"):
         encoder.zero_grad()
-        with attending(encoder, implementation):
-            encoder(tokens.ids, tokens.attention)["bottleneck"].square().sum().backward()
+        encoder.model.set_attn_implementation(implementation)
+        encoder(tokens.ids, tokens.attention)["bottleneck"].square().sum().backward()
         found.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
     assert found[0].keys() == found[1].keys()
     for key, gradient in found[0].items():
@@ -246,20 +233,6 @@ def test_sdpa_is_what_an_encoder_is_loaded_with(tmp_path):
         config = MaskedLmEncoder.from_pretrained(str(tmp_path / name)).config
         assert config._attn_implementation == architecture(config.model_type).attention
         assert config._attn_implementation == ("eager" if name in ("mpnet", "deberta-v2") else "sdpa")
-
-
-def test_an_architecture_without_sdpa_is_refused(tmp_path):
-    model, _ = tiny("mpnet")
-    module = rebuilding(MaskedLmEncoder(model))
-    with pytest.raises(DrkitError, match=r"'mpnet' .*'eager'.*attn_implementation = 'sdpa'.*'auto'"):
-        go(module, tmp_path, attn_implementation="sdpa")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without a GPU")
-def test_flash_attention_is_refused_before_a_run_with_what_is_missing():
-    (found,) = problems({"finetune": asdict(Training(attn_implementation="flash_attention_2"))})
-    for words in ("torch sees no GPU", "flash-attn is not installed", "set bf16 = true", "@ finetune"):
-        assert words in found
 
 
 @pytest.mark.parametrize("arguments", [{"torch_compile_backend": "nosuch"}, {"torch_compile_mode": "nosuch"}])
