@@ -34,7 +34,7 @@ SAMPLE = [f"{WORDS[i % 7]} {'abcdefgh'[i % 8]} {WORDS[(i * i) % 6]} {'cab'[i % 3
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
 PLUGIN, CODE = re.findall(r"```python\n(.*?)```", PAGE.partition("## A backend for encoding")[2], flags=re.DOTALL)[:2]
 PLUGIN = PLUGIN.replace("my_package.exported", "theirs_exported")
-THEIRS = "theirs:exported"
+THEIRS = "exported"
 HAS_OPENVINO = all(map(find_spec, ("openvino", "nncf")))
 needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="openvino and nncf are not installed")
 EACH = [THEIRS, *(pytest.param(name, marks=needs_openvino) for name in ("openvino", "openvino-int8"))]
@@ -87,22 +87,18 @@ def test_the_code_of_every_backend_is_found_without_its_packages(run_drkit):
         assert Path(path).read_text().splitlines()[int(line) - 1].strip()
 
 
-def test_backends_of_one_name_are_told_apart_by_their_package(theirs, tmp_path, monkeypatch, encoder):
+def test_what_is_not_a_backend_is_refused_when_it_is_used(theirs, tmp_path, monkeypatch, encoder):
     monkeypatch.syspath_prepend(str(tmp_path))
-    more = "Extension('torch', 'theirs_exported:EXPORTED', 'a name of drkit')"
-    more += ", Extension('no-backend', 'json:dumps', 'something else')"
-    source = PLUGIN.replace("return [", f"return [{more}, ")
-    write_package(tmp_path, "others", source, head="")
+    source = PLUGIN.replace("return [", "return [Extension('no-backend', 'json:dumps', 'something else'), ")
+    write_package(tmp_path, "others", source.replace('"exported"', '"of-others"'), head="")
     installed.cache_clear()
-    with pytest.raises(DrkitError, match=r"declared by .*; write 'others:exported' or 'theirs:exported'"):
-        TextEncoder.load(encoder, backend="exported")
+    assert {THEIRS, "no-backend", "of-others"} <= {*installed().table("backend")}
     assert TextEncoder.load(encoder, backend=THEIRS).identity()["backend"] == THEIRS
     assert TextEncoder.load(encoder).backend == "torch"
-    with pytest.raises(DrkitError, match=r"json:dumps of others 1.0 must be a drkit.search.Backend, got <function"):
+    with pytest.raises(DrkitError, match=r"json:dumps of others 1.0 .*drkit.search.Backend.* <function"):
         TextEncoder.load(encoder, backend="no-backend")
-    for name in ("others:exported", "others:torch"):
-        with pytest.raises(DrkitError, match=f"no files of the backend {name}"):
-            TextEncoder.load(encoder, backend=name)
+    with pytest.raises(DrkitError, match="backend of-others"):
+        TextEncoder.load(encoder, backend="of-others")
     installed.cache_clear()
 
 
