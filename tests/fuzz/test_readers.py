@@ -150,7 +150,6 @@ fuzzed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_
 FILES = [
     ("p.jsonl", JSONL, passages),
     ("p.tsv", TABLE, passages),
-    ("p.json", b"[" + JSONL.splitlines()[0] + b"]", passages),
     ("q.tsv", b"q1\tsome words\nq2\tmore\n", read_topics),
     ("q.trec", TOPICS, read_topics),
     ("q.jsonl", JSONL, read_topics),
