@@ -236,7 +236,7 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     for part in parts:
         if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
             problems += _batch_problems(part)
-    problems += [*kept_problems(pretrain, "pretrain", patience=0), *_text_problems(pretrain, registry)]
+    problems += [*kept_problems(pretrain, "pretrain"), *_text_problems(pretrain, registry)]
     problems += _encoder_task_problems(pretrain, registry)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():

@@ -144,27 +144,25 @@ def _start_problems(finetune: Finetune, kept: list[str]) -> list[str]:
                 f"a round cannot start from {start!r}{did_you_mean(start, allowed)} allowed: {', '.join(allowed)} "
                 f"(earlier rounds by name; keep_steps of [pretrain] or [finetune] adds NAME@STEP) @ {path}.start"
             )
-        problems += kept_problems(finetune.for_round(current), path, finetune.validation.patience)
+        problems += kept_problems(finetune.for_round(current), path)
+        if finetune.kept(current) and finetune.validation.patience:
+            problems.append(
+                f"a training that stops early may not reach the steps to keep: set finetune.validation.patience = 0 "
+                f"@ {path}.keep_steps"
+            )
         allowed += [current.name, *finetune.kept(current)]
     return problems
 
 
-def kept_problems(settings: Pretrain | Finetune, path: str, patience: int) -> Iterator[str]:
-    """Yield why a training may not reach the steps whose checkpoints are kept; with epochs, that shows when it runs.
-
-    path: of the training in the recipe; patience: measurements without a gain after which it stops.
-    """
+def kept_problems(settings: Pretrain | Finetune, path: str) -> list[str]:
+    """Return why a training at `path` does not reach the steps that it keeps; of epochs, that shows when it runs."""
     last = max(settings.keep_steps or (0,))
-    if last > settings.max_steps > 0:
-        yield (
-            f"cannot keep the checkpoint of step {last:,}: the training has {settings.max_steps:,} steps "
-            f"({path}.max_steps) @ {path}.keep_steps"
-        )
-    if last and patience:
-        yield (
-            f"a training that stops early may not reach the steps to keep: set finetune.validation.patience = 0 "
-            f"@ {path}.keep_steps"
-        )
+    if not last > settings.max_steps > 0:
+        return []
+    return [
+        f"cannot keep the checkpoint of step {last:,}: the training has {settings.max_steps:,} steps "
+        f"({path}.max_steps) @ {path}.keep_steps"
+    ]
 
 
 def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
