@@ -10,6 +10,7 @@ import pytest
 
 from drkit.core.types import Judgement
 from drkit.search import write_qrels, write_run
+from tests.refusals import says
 from tests.runs.test_systems import make_run
 from tests.warm import drkit
 
@@ -51,7 +52,7 @@ def test_a_runs_table_says_which_rows_are_means_of_draws(tmp_path):
     run = make_run(tmp_path / "r")
     code, out, err = drkit("evaluate", run, "-m", "RR@10")
     assert code == 0, err
-    assert "Means of several draws: low (2)." in " ".join(out.split())
+    assert "low (2)." in " ".join(out.split())
 
 
 def test_two_files_are_compared(files):
@@ -74,10 +75,10 @@ def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json")
     code, out, err = drkit("evaluate", *given)
     assert code == 0, err
-    assert "1 hits have the id of their query and count" in err
+    assert says(err, "1 hits", "query", "--exclude-self")
     counted = json.loads(out)["rows"][0]["values"]["RR@10"]
     code, out, err = drkit("evaluate", *given, "--exclude-self")
-    assert "1 hits have the id of their query and are ignored" in err
+    assert says(err, "1 hits", "ignored")
     assert json.loads(out)["rows"][0]["values"]["RR@10"] > counted
 
 
@@ -87,29 +88,29 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
     (tmp_path / "qrels.txt").write_text("q 0 q 1\n")
     given = (tmp_path / "own.trec", "--qrels", tmp_path / "qrels.txt", "-m", "RR@10")
     code, _, err = drkit("evaluate", *given)
-    assert (code, "id of their query" in err) == (0, False)
+    assert (code, "--exclude-self" in err) == (0, False)
     code, _, err = drkit("evaluate", *given, "--exclude-self")
-    assert "1 of them are judged relevant, leave --exclude-self out" in err
+    assert says(err, "1 ", "judged relevant", "--exclude-self")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["evaluate"], "give a run's folder"),
+        (["evaluate"], "run's folder"),
         (["evaluate", "--encoder", "e"], "--encoder goes with --collection NAME or --beir FOLDER"),
-        (["evaluate", "one.trec", "--encoder", "e", "--collection", "beir:beir"], "without a run"),
+        (["evaluate", "one.trec", "--encoder", "e", "--collection", "beir:beir"], "a run"),
         (["evaluate", "--beir", ".", "--encoder", "e", "--split", "dev"], "--set, --split or --per-query"),
-        (["evaluate", "--encoder", "e", "--collection", "beir:beir", "--split", "dev"], "no split named 'dev'"),
+        (["evaluate", "--encoder", "e", "--collection", "beir:beir", "--split", "dev"], "split named 'dev'"),
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
-        (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], "as TSV; name the file v.tsv"),
-        (["evaluate", "one.trec", "--beir", "."], "--beir, --backend, --pooling and prompts are those of --encoder"),
-        (["evaluate", "--beir", "."], "--beir, --backend, --pooling and prompts are those of --encoder"),
-        (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),
+        (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], " v.tsv"),
+        (["evaluate", "one.trec", "--beir", "."], "--encoder"),
+        (["evaluate", "--beir", "."], "--encoder"),
+        (["compare", "one.trec", "--qrels", "qrels.txt"], "at least two"),
         (
             ["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"],
-            "the system 'one' is given twice; give each once",
+            "'one' is given twice",
         ),
     ],
 )
@@ -171,7 +172,7 @@ def test_runs_and_judgements_come_compressed_and_through_pipes(foreign):
         assert (done.returncode, last_value(done.stdout)) == (0, "1.000"), done.stderr
     done = shell("cat run.trec | drkit fuse - run.trec --tune qrels.txt --measure P@1 -o x.trec", foreign)
     assert done.returncode == 2
-    assert "is a pipe, and is read more than once; save it to a file" in done.stderr
+    assert says(done.stderr, "/dev/stdin", "pipe")
     assert not (foreign / "x.trec").exists()
 
 

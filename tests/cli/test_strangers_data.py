@@ -127,4 +127,4 @@ def test_a_wrong_name_is_suggested(site, tmp_path):
     specs.write_text(specs.read_text().replace('signals=("entity-flags",)', 'signals=("entity-flag",)'))
     code, _, err = drkit("compose", "--decoder", "capitals", "--dry-run", PYTHONPATH=beside(broken))
     assert code == 2
-    assert "did you mean 'entity-flags'" in err
+    assert "'entity-flags'" in err

@@ -40,11 +40,11 @@ def test_a_query_succeeds_where_one_of_its_first_passages_has_an_answer(files):
 
 def test_what_does_not_fit_is_refused(files):
     systems, answers = find_systems([str(files / "found.trec")]), files / "answers.jsonl"
-    with pytest.raises(DrkitError, match="no passages to look for answers in; give --collection"):
+    with pytest.raises(DrkitError, match=r"answers .*--collection NAME .*found\.trec"):
         judge_by_answers(systems, answers)
     write_lines(files / "texts.jsonl", [{"id": "d0", "text": "It was Ada Lovelace."}])
-    with pytest.raises(DrkitError, match="has no passage 'd1'; give the collection that was searched"):
+    with pytest.raises(DrkitError, match=r"texts\.jsonl .*'d1';"):
         judge_by_answers(systems, answers, collection=f"jsonl:{files / 'texts.jsonl'}")
     write_lines(answers, [{"query_id": "q0", "answers": ["a"]}])
-    with pytest.raises(DrkitError, match=r"no answers of the query 'q1'"):
+    with pytest.raises(DrkitError, match=r"answers\.jsonl .*'q1';"):
         judge_by_answers(systems, answers, collection=f"jsonl:{files / 'texts.jsonl'}")

@@ -103,7 +103,7 @@ def test_two_names_of_one_measure_have_one_value():
 
 @pytest.mark.parametrize("name", ["foo", "RR@x", "nDCG@", "R", "R@-1", "RR@0", "", "__import__('os')"])
 def test_an_unknown_measure_is_told_with_examples(name):
-    with pytest.raises(DrkitError, match=r"examples of valid names: RR@10, nDCG@10"):
+    with pytest.raises(DrkitError, match=r"measure .*: RR@10, nDCG@10"):
         check_measures(["RR@10", name])
 
 
@@ -112,9 +112,9 @@ def test_contradictions_are_refused():
         evaluate([], [])
     with pytest.raises(DrkitError, match="judged twice"):
         evaluate([], [Judgement("q", "d", 1), Judgement("q", "d", 0)])
-    with pytest.raises(DrkitError, match="duplicate query 'q' in a run"):
+    with pytest.raises(DrkitError, match="duplicate query 'q'"):
         evaluate([("q", []), ("q", [])], [Judgement("q", "d", 1)])
-    with pytest.raises(DrkitError, match="duplicate document among its hits"):
+    with pytest.raises(DrkitError, match=r"'q' .*duplicate document"):
         evaluate([("q", [("d", 1.0), ("d", 2.0)])], [Judgement("q", "d", 1)])
 
 

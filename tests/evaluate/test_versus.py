@@ -104,9 +104,9 @@ def test_markdown_says_what_was_tested_and_names_queries_with_their_text():
 
 
 def test_what_cannot_be_compared_is_told():
-    with pytest.raises(DrkitError, match="give at least two"):
+    with pytest.raises(DrkitError, match=r"1 system; .*two"):
         compare([("a", A)])
-    with pytest.raises(DrkitError, match="two systems are named 'a'"):
+    with pytest.raises(DrkitError, match=r"two .*'a';"):
         compare([("a", A), ("a", B)])
     with pytest.raises(DrkitError, match="'b' has no RR@10"):
         compare([("a", A), ("b", Scores({"AP": {"q0": 1.0}}))])
@@ -131,7 +131,7 @@ def test_the_average_of_draws_is_taken_query_by_query():
         assert value == pytest.approx(sum(s.per_query["RR@10"][query] for s in (A, B, C)) / 3)
     assert mean.mean("RR@10") == pytest.approx(sum(s.mean("RR@10") for s in (A, B, C)) / 3)
     assert average([A]) == A
-    with pytest.raises(DrkitError, match="cannot average zero runs"):
+    with pytest.raises(DrkitError, match=r"average .*runs"):
         average([])
     with pytest.raises(DrkitError, match="different queries"):
         average([A, scores(rr=[1.0])])
@@ -140,9 +140,9 @@ def test_the_average_of_draws_is_taken_query_by_query():
 
 
 def test_scores_that_are_no_numbers_and_grades_beyond_reason_are_refused():
-    with pytest.raises(DrkitError, match="the score of 'b' is not finite"):
+    with pytest.raises(DrkitError, match=r"'q': .*'b' .*finite"):
         evaluate([("q", [("a", 1.0), ("b", math.nan)])], [Judgement("q", "a", 1)])
-    with pytest.raises(DrkitError, match="the highest supported grade is 1,000,000"):
+    with pytest.raises(DrkitError, match=r"'a' .*2000000000 .*'q'; .*1,000,000"):
         evaluate([("q", [("a", 1.0)])], [Judgement("q", "a", 2_000_000_000)])
 
 

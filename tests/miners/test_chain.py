@@ -152,7 +152,7 @@ def test_pairs_of_many_queries_are_scored_at_once():
     pairs = [(MiningRequest(f"q{n}", "x", frozenset({"d4"})), mined([2.0, 1.0])) for n in range(100)]
     assert len(list(part.keep(iter(pairs), corpus))) == 100
     assert reranker.calls == [64 * 3, 36 * 3]
-    with pytest.raises(DrkitError, match="needs a cross-encoder to score with"):
+    with pytest.raises(DrkitError, match=r"cross-encoder-filter:MODEL.*--reranker MODEL.*reranker="):
         CrossEncoderFilter(CrossEncoderFilterConfig(), BuildContext())
 
 
@@ -205,17 +205,17 @@ def test_titles_and_any_of_several_answers_count(answers):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([{"query_id": "q"}], r"jsonl:1: 'answers' must be a list of texts, got None"),
-        ([{"query_id": "q", "answers": [5]}], r"jsonl:1: 'answers' must be a list of texts, got \[5\]"),
-        ([{"answers": ["a"]}], r"jsonl:1: expected one of 'query_id', '_id', 'id'"),
-        ([{"query_id": "other", "answers": ["a"]}], r"answers.jsonl has no answers of the query 'q'"),
+        ([{"query_id": "q"}], r"jsonl:1: 'answers' .*list .*got None"),
+        ([{"query_id": "q", "answers": [5]}], r"jsonl:1: 'answers' .*list .*got \[5\]"),
+        ([{"answers": ["a"]}], r"jsonl:1: .*'query_id', '_id', 'id'"),
+        ([{"query_id": "other", "answers": ["a"]}], r"answers\.jsonl .*'q';"),
     ],
 )
 def test_answers_that_do_not_fit_are_refused(answers, rows, said):
     corpus = ListCorpus([Passage("d0", "a")])
     with pytest.raises(DrkitError, match=said):
         keep(answers(rows), mined([1.0]), corpus=corpus)
-    with pytest.raises(DrkitError, match=r"query 'q' of the collection has no answers.* has-answer:PATH"):
+    with pytest.raises(DrkitError, match=r"'q' .*collection .*answers.* has-answer:PATH"):
         keep(HasAnswerFilter(HasAnswerConfig()), mined([1.0]), corpus=corpus)
 
 
@@ -270,7 +270,7 @@ def test_the_contract_notices_filters_that_break_it():
         def keep(self, pairs, corpus):
             yield from [found for _, found in pairs]
 
-    for broken, said in ((Adds, "did not come in"), (Silent, "are counted"), (Hoards, "stream them")):
+    for broken, said in ((Adds, "not come"), (Silent, "are counted"), (Hoards, "stream them")):
         with pytest.raises(AssertionError, match=said):
             check_filter(lambda broken=broken: broken(MaxScoreConfig()))
 
@@ -377,7 +377,7 @@ def test_a_part_that_answers_otherwise_than_asked_is_named(answers):
 
     made = Chain(Confused())
     made.index(corpus_of(3))
-    with pytest.raises(DrkitError, match=r"the miner Confused .*; it must return one answer per request"):
+    with pytest.raises(DrkitError, match=r"the miner Confused .*.*request"):
         list(made.mine([MiningRequest(q, "x", frozenset()) for q in "ab"], 2))
 
 
@@ -394,7 +394,7 @@ def test_a_chain_is_built_of_a_recipes_choices():
         match=r"'ranks' comes first.*before it: bm25, dense, given, hybrid, mixed, random, refresh, run-file",
     ):
         build_chain(choices[1:], registry, context)
-    with pytest.raises(DrkitError, match="'random' comes after the source 'random'"):
+    with pytest.raises(DrkitError, match=r"'random' .*'random'; .*first"):
         build_chain([choices[0], choices[0]], registry, context)
-    with pytest.raises(DrkitError, match="name a source first: bm25"):
+    with pytest.raises(DrkitError, match="source first: bm25"):
         build_chain([], registry, context)

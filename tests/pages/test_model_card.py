@@ -95,7 +95,7 @@ def test_a_run_without_evaluation_has_no_results(run, tmp_path):
     assert "## Results" not in card
     assert "The run has evaluated nothing." in card
     shutil.rmtree(copy / "encoder")
-    with pytest.raises(DrkitError, match="has not exported an encoder yet"):
+    with pytest.raises(DrkitError, match=r"/run .*`drkit run .*/run`"):
         write_model_card(copy, tmp_path, PARTS)
 
 

@@ -277,9 +277,9 @@ def test_a_page_of_several_runs_compares_them(pages, runs):
 def test_a_comparison_names_the_system_of_each_run_in_which_they_differ(runs, tmp_path):
     folders = [runs["seed-1"], runs["uniform"]]
     page = collect_page(folders, PARTS, ReportOptions())
-    assert page.notes[0] == "Each run is represented by its system 'retriever-1'."
+    assert "'retriever-1'" in page.notes[0]
     other = collect_page(folders, PARTS, ReportOptions(system="labels-only"))
-    assert "are the same encoder, byte for byte" in other.notes[1]
+    assert "byte for byte" in other.notes[1]
     assert len(page.notes) == 1
     with unknown("system", "retriever-9", "retriever-1"):
         collect_page(folders, PARTS, ReportOptions(system="retriever-9"))
@@ -289,7 +289,7 @@ def test_runs_on_other_queries_are_not_tested_together(runs, hostile_run):
     page = collect_page([runs["seed-1"], hostile_run], PARTS, ReportOptions())
     assert page.table is None
     assert page.queries is None
-    assert "not tested together" in page.notes[0]
+    assert "not tested" in page.notes[0]
     assert len(page.comparison.groups) == 2
 
 
@@ -312,15 +312,15 @@ def test_a_run_whose_collection_has_moved_is_reported(runs, tmp_path):
     recipe = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(re.sub(r'path = ".*"', f'path = "{tmp_path}/gone"', recipe))
     page = Page(report_page([run], PARTS, ReportOptions()))
-    assert "the collection cannot be read again" in page.text
+    assert "cannot be read" in page.text
     assert "Results" in page.text
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda run: (run / "recipe.toml").unlink(), "is not a run"),
-        (lambda run: [shutil.rmtree(p) for p in run.iterdir() if (p / "manifest.json").exists()], "no finished stage"),
+        (lambda run: (run / "recipe.toml").unlink(), "recipe.toml"),
+        (lambda run: [shutil.rmtree(p) for p in run.iterdir() if (p / "manifest.json").exists()], "`drkit run "),
         (lambda run: overwrite(run / "evaluation/scores.json", "[]"), "is damaged"),
         (lambda run: overwrite(run / "evaluation/scores.json", '{"bm25": {"RR@10": {"q1": "x"}}}'), "is damaged"),
         (lambda run: overwrite(run / "pretrained/log.jsonl", "{"), "is damaged"),
@@ -342,7 +342,7 @@ def overwrite(path, text):
 def test_a_baseline_must_exist(runs):
     with unknown("baseline", "retriever-l", "retriever-1"):
         collect_page([runs["seed-1"]], PARTS, ReportOptions(baseline="retriever-l"))
-    with pytest.raises(DrkitError, match="two runs are named 'seed-1'"):
+    with pytest.raises(DrkitError, match=r"two .*'seed-1';"):
         collect_page([runs["seed-1"], runs["seed-1"]], PARTS, ReportOptions())
 
 
@@ -381,8 +381,8 @@ def test_the_command_writes_a_page(runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "error: nowhere is not a run"),
-        (["a", "b"], "several runs need a file to write to"),
+        (["nowhere"], "error: nowhere "),
+        (["a", "b"], "several runs"),
         ([], "Missing argument"),
     ],
 )

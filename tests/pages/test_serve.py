@@ -19,6 +19,7 @@ from drkit.search import read_qrels
 from drkit_report.search import KeptJudgements, SearchedRuns, _folded, _spans
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.pages.test_report_page import Page
+from tests.refusals import says
 from tests.warm import drkit, warm_process
 
 pytest.importorskip("starlette", reason="the extra `serve` is not installed")
@@ -134,9 +135,9 @@ def test_a_judgement_is_kept_and_shown(server):
         ({"q": "a", "row": "1", "grade": "1", "token": "guessed"}, "search again"),
         ({"q": "a", "row": "1", "grade": "1"}, "search again"),
         ({"q": "a", "row": "60", "grade": "1"}, "unknown passage"),
-        ({"q": "a", "row": "1", "grade": "7"}, "a grade of 0 or 1"),
-        ({"q": "a", "row": "-1", "grade": "1"}, "the row of a passage"),
-        ({"q": " ", "row": "1", "grade": "1"}, "needs a query"),
+        ({"q": "a", "row": "1", "grade": "7"}, "0 or 1"),
+        ({"q": "a", "row": "-1", "grade": "1"}, "row"),
+        ({"q": " ", "row": "1", "grade": "1"}, "query"),
         ({"q": "a" * 70_000, "row": "1", "grade": "1"}, "too large"),
     ],
 )
@@ -212,10 +213,8 @@ def test_runs_of_other_passages_are_refused(runs, hostile_run, tmp_path):
 def test_a_port_in_use_is_one_line(server, runs, tmp_path):
     code, _, err = drkit("serve", runs["seed-1"], "--port", server.port, cwd=tmp_path)
     assert code == 2
-    assert err == (
-        f"error: cannot listen on 127.0.0.1:{server.port}: the port is in use or not allowed; choose another one with "
-        f"--port\n"
-    )
+    assert err.count("\n") == 1
+    assert says(err, "error: ", f"127.0.0.1:{server.port}: ", "--port")
 
 
 def raw(server, *lines, body=b""):

@@ -270,7 +270,7 @@ def test_a_generator_that_numbers_words_otherwise_is_refused_by_name(context, to
     swapped = text.replace('"the"', '"<<"').replace('"of"', '"the"').replace('"<<"', '"of"')
     (folder / "tokenizer.json").write_text(swapped)
     loaded = type(other).from_pretrained(str(folder))
-    with pytest.raises(DrkitError, match=r"other-words.*has other ids for 2 words.*'of'"):
+    with pytest.raises(DrkitError, match=r"other-words.*.*2 words.*'of'"):
         GeneratorReplacer(GeneratorConfig(), attrs.evolve(context, generator=loaded))
 
 
@@ -283,13 +283,13 @@ def test_the_same_words_beside_a_generator_are_accepted(context, tokenizer, tmp_
 
 
 def test_without_a_generator_or_noise_it_says_what_to_give(context, tokenizer):
-    with pytest.raises(DrkitError, match=r"needs a masked LM to fill its views; pass BuildContext\.generator"):
+    with pytest.raises(DrkitError, match=r"'generator' .*masked LM .*BuildContext\.generator"):
         GeneratorReplacer(GeneratorConfig(), attrs.evolve(context, generator=None))
     tokens = toy_batch(tokenizer)
     view = MaskedView(ids=tokens.ids, labels=tokens.ids, attention=tokens.attention)
-    with pytest.raises(DrkitError, match="a view without noise cannot be filled"):
+    with pytest.raises(DrkitError, match=r"view .*noise .*'generator'"):
         replacer(context)(view, tokens, learn=False)
-    with pytest.raises(ValueError, match="must be a multiple of 'generator_heads'"):
+    with pytest.raises(ValueError, match=r"'generator_hidden' \(130\) .*'generator_heads' \(4\)"):
         GeneratorConfig(generator_hidden=130)
 
 

@@ -14,11 +14,12 @@ import drkit
 import drkit.core.citations
 from drkit.core.registry import GROUP, discover
 from drkit.core.spec import CAPABILITIES
-from drkit.errors import ProblemsError, UnknownNameError
+from drkit.errors import ProblemsError
 from drkit.plugin import Kind
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
 from tests.core.public_api import PACKAGES, exports
+from tests.refusals import unknown
 
 ROOT = Path(drkit.__file__).parents[1]
 ENTRIES = tuple(entry_points(group=GROUP))
@@ -72,7 +73,7 @@ def test_every_other_recipe_is_composed_as_before(paper):
 
 
 def test_a_masker_that_is_not_installed_is_named():
-    with pytest.raises(UnknownNameError, match="no masker named 'generator'"):
+    with unknown("masker", "generator", "pmi"):
         compose(ComposeRequest(masker="generator", context="query"), without("simlm"))
 
 

@@ -43,7 +43,7 @@ def stranger(site):
 
 def test_a_strangers_model_is_an_encoder_once_its_package_is_installed(site):
     sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24)
-    with pytest.raises(DrkitError, match=r"'ernie' are not supported: .*drkit new-plugin NAME --kind architecture"):
+    with pytest.raises(DrkitError, match=r"'ernie' .*drkit new-plugin NAME --kind architecture"):
         MaskedLmEncoder.from_scratch(sizes, toy_tokenizer(), model_type="ernie")
     write_package(site, "stranger", SOURCE)
     installed.cache_clear()
@@ -60,10 +60,10 @@ def test_a_strangers_model_is_an_encoder_once_its_package_is_installed(site):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("megatron-bert", r"not its modules \(missing: encoder\.nothing in the backbone\)"),
-        ("data2vec-text", "the logits are not those of transformers"),
-        ("lost", r"stranger\.no_such_module:RECORD of stranger 1\.0 cannot be loaded: ModuleNotFoundError"),
-        ("text", r"stranger:HEAD of stranger 1\.0 must be a drkit\.encoders\.Architecture, got 'text'"),
+        ("megatron-bert", r"missing: encoder\.nothing "),
+        ("data2vec-text", "logits .*transformers"),
+        ("lost", r"stranger\.no_such_module:RECORD .*stranger 1\.0 .*ModuleNotFoundError"),
+        ("text", r"stranger:HEAD .*stranger 1\.0 .*drkit\.encoders\.Architecture, got 'text'"),
     ],
 )
 def test_a_record_that_does_not_fit_is_named(name, said, stranger):
@@ -74,7 +74,7 @@ def test_a_record_that_does_not_fit_is_named(name, said, stranger):
 def test_a_broken_package_is_named_where_an_architecture_is_missing(stranger):
     write_package(stranger, "broken", "import no_such_module")
     installed.cache_clear()
-    with pytest.raises(DrkitError, match=r"'albert' are not supported: .*not loaded: broken \(ModuleNotFoundError"):
+    with pytest.raises(DrkitError, match=r"'albert' .*not loaded: broken \(ModuleNotFoundError"):
         architecture("albert")
     assert architecture("ernie").layers == "encoder.layer"
 

@@ -30,6 +30,7 @@ from drkit_cli.commands.listing import KINDS, PARTS
 from drkit_cli.main import cli
 from tests.plugins.packages import installed_with, write_package
 from tests.plugins.settings import ImportsTorch, Loose
+from tests.refusals import says
 
 # Packages that cannot be loaded
 
@@ -121,13 +122,13 @@ def test_a_missing_recipe_file_takes_nothing_else_away(site, command):
     assert not report.error
     assert [spec.name for spec in report.specs] == ["sound"]
     assert compose(ComposeRequest(paper="found", masker="sound"), here).pretrain.decoders["main"].masker.use == "sound"
-    with pytest.raises(DrkitError, match=r"the file of 'lost' of lost-recipe 1.0 cannot be read: .*lost.toml"):
+    with pytest.raises(DrkitError, match=r"'lost' .*lost-recipe 1\.0 .*: .*lost\.toml"):
         compose(ComposeRequest(paper="lost"), here)
-    with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 cannot be read: 'int' object"):
+    with pytest.raises(DrkitError, match=r"'number' .*lost-recipe 1\.0 .*: 'int' object"):
         here.recipes.get("number").text()
     code, out, err = command("list")
     assert code == 0, err
-    assert "broken: the file of 'lost' of lost-recipe 1.0" in " ".join(out.split())
+    assert says(out, "broken: ", "'lost'", "lost-recipe 1.0")
     code, _, err = command("show", "recipe", "lost")
     assert (code, len(err.splitlines())) == (2, 1)
 
@@ -137,9 +138,9 @@ def test_settings_that_are_not_frozen_or_lack_defaults_are_refused_at_load(site)
     here = installed_with(site)
     report = report_of(here, "loose")
     assert [spec.name for spec in report.specs] == ["sound"]
-    assert "masker 'loose': settings class Loose is not frozen (use attrs.frozen)" in report.problems
-    assert "masker 'asking': settings without a default: 'ratio'" in report.problems
-    with pytest.raises(UnknownNameError, match=r"Not loaded: .*settings class Loose is not frozen"):
+    assert any(says(problem, "masker 'loose': ", "Loose", "attrs.frozen") for problem in report.problems)
+    assert any(says(problem, "masker 'asking': ", "'ratio'") for problem in report.problems)
+    with pytest.raises(UnknownNameError, match=r"Not loaded: .*'loose': .*Loose .*attrs\.frozen"):
         here.registry.get("masker", "loose")
 
 
@@ -229,7 +230,7 @@ def test_drkits_own_names_mean_drkits_own(greedy):
 
 
 def test_between_two_strangers_a_name_means_neither_and_the_error_names_both(greedy):
-    with pytest.raises(UnknownNameError, match=r"declared 2 times, by greedy 1\.0 and my-other 2\.1; none of them"):
+    with pytest.raises(UnknownNameError, match=r"2 times, by greedy 1\.0 and my-other 2\.1;"):
         compose(ComposeRequest(collection="shelf"), greedy)
     chosen = compose(ComposeRequest(masker="only-mine"), greedy).pretrain.decoders["main"].masker
     assert (chosen.use, greedy.registry.get("masker", "only-mine").provider) == ("only-mine", "my-other 2.1")
@@ -246,7 +247,7 @@ def test_the_word_before_a_colon_is_a_part(site):
     assert read("beir:new") == ("drkit", "beir", "new")
     assert read("beir") == ("drkit", "beir", None)
     assert read("old:beir:x") == ("shelves", "old", "beir:x")
-    with pytest.raises(DrkitError, match="'margin' takes no value after a colon; write `margin`"):
+    with pytest.raises(DrkitError, match=r"'margin' .*`margin`"):
         registry.split("miner", "margin:3")
 
 
@@ -264,9 +265,9 @@ def test_clashes_are_listed_with_the_plugins(greedy, command):
     code, out, _ = command("plugins")
     assert code == 0
     version = installed().registry.get("masker", "pmi").provider
-    assert f"masker 'pmi' is declared 2 times, by {version} and greedy 1.0; drkit's own is used" in out
+    assert says(out, "masker 'pmi'", f"{version} and greedy 1.0; drkit's own")
     assert "recipe 'default' is declared 2 times" in out
-    assert "collection 'shelf' is declared 2 times, by greedy 1.0 and my-other 2.1; none of them is used" in out
+    assert says(out, "collection 'shelf'", "greedy 1.0 and my-other 2.1; none")
     assert "pipeline 'two-stage' is declared 2 times" in out
 
 
@@ -568,10 +569,10 @@ def test_a_loss_is_checked_on_what_its_decoder_returns():
     [
         (
             "no_such_package.module:Part",
-            "cannot import its target 'no_such_package.module:Part': ModuleNotFoundError",
+            "'no_such_package.module:Part': ModuleNotFoundError",
         ),
-        (f"{HERE}:NoSuchClass", "cannot import its target .*: AttributeError: .*NoSuchClass"),
-        (f"{HERE}:__name__", "its target .* is not callable"),
+        (f"{HERE}:NoSuchClass", "target .*: AttributeError: .*NoSuchClass"),
+        (f"{HERE}:__name__", "target .*callable"),
     ],
 )
 def test_targets_that_do_not_resolve(target, said):

@@ -12,6 +12,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import describe_trial, try_parts
+from tests.refusals import says
 from tests.runs.test_matrix import some_pairs
 from tests.search.toys import masked_lm
 
@@ -60,14 +61,14 @@ def test_it_is_quick_and_leaves_random_numbers_alone():
 def test_a_folder_of_an_unsupported_architecture_is_refused_in_the_plan(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
     recipe = compose(ComposeRequest(encoder=str(tmp_path)), PARTS)
-    with pytest.raises(DrkitError, match=r"architecture 'albert' are not supported: .* @ encoder\.pretrained"):
+    with pytest.raises(DrkitError, match=r"'albert' .* @ encoder\.pretrained"):
         check(recipe, PARTS.registry)
 
 
 @pytest.mark.parametrize("index", ["hnws", "IVF16,PQ7"])
 def test_an_index_that_faiss_cannot_build_is_refused_before_the_first_stage(index):
     recipe = compose(ComposeRequest(settings=(f"evaluation.index={index}",)), PARTS)
-    with pytest.raises(DrkitError, match=f"faiss cannot build an index of kind '{index}'"):
+    with pytest.raises(DrkitError, match=f"faiss .*kind '{index}'"):
         try_parts(recipe, PARTS.registry)
 
 
@@ -78,6 +79,6 @@ def test_it_is_said_which_models_were_looked_up(tmp_path):
     recipe = compose(ComposeRequest(encoder=str(folder), pipeline="three-stage", miners=chain), PARTS)
     said = describe_trial(recipe, PARTS.registry)
     assert said.startswith("trial: every part of the recipe passes on a toy batch; ")
-    assert f"of {folder}, the configuration was read, not the weights" in said
+    assert says(said, str(folder), "configuration", "weights")
     assert said.endswith("not looked up, since no such folder exists: nobody/filters (a hub id?)")
     assert describe_trial(compose(ComposeRequest(), PARTS), PARTS.registry).endswith("on a toy batch")

@@ -65,7 +65,7 @@ def test_its_mode_is_left_and_token_ids_are_refused(model, tmp_path):
     encoder = SentenceTransformerEncoder(model.train())
     encoder.encode_queries(["a"])
     assert all(module.training for module in model.modules())
-    with pytest.raises(DrkitError, match="cannot encode token ids"):
+    with pytest.raises(DrkitError, match=r"SentenceTransformerEncoder .*token ids"):
         encode_corpus(encoder, [("a", np.array([1, 2], dtype=np.int32))], tmp_path / "v")
 
 
@@ -88,9 +88,9 @@ def test_a_cross_encoder_gives_raw_scores(judge, monkeypatch):
 def test_what_is_neither_is_told(folder, judge):
     assert isinstance(as_encoder(folder), TextEncoder)
     assert isinstance(as_scorer(judge), Reranker)
-    with pytest.raises(DrkitError, match="Passage is not an encoder"):
+    with pytest.raises(DrkitError, match=r"Passage .*encode_queries, encode_passages"):
         as_encoder(Passage("a", "b"))
-    with pytest.raises(DrkitError, match="Passage cannot score pairs"):
+    with pytest.raises(DrkitError, match=r"Passage .*score\(pairs\)"):
         as_scorer(Passage("a", "b"))
 
 

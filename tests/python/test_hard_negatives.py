@@ -143,15 +143,15 @@ def test_a_teachers_scores_are_labels(pairs, judge, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "data", "said"),
     [
-        (("dense",), [("a", "b")], "the source 'dense' cannot mine pairs of texts.*bm25, random"),
-        (("run-file:x.trec",), [("a", "b")], "the source 'run-file:x.trec' cannot mine pairs of texts"),
-        (("nowhere/model",), [("a", "b")], "the source 'nowhere/model' cannot mine pairs of texts"),
-        ((object(),), [("a", "b")], "object is not an encoder"),
-        (("bm25", ["random"]), [("a", "b")], "'random' comes after the source 'bm25'"),
-        (("bm25",), [], "the data is empty"),
-        (("bm25",), ["ab"], "row 1 of the data must be a pair of texts, got 'ab'"),
-        (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data must be a pair"),
-        (("bm25",), [("one two", "three four")], "none of the 1 pairs has 5 negatives"),
+        (("dense",), [("a", "b")], "'dense' .*bm25, random"),
+        (("run-file:x.trec",), [("a", "b")], r"'run-file:x\.trec' "),
+        (("nowhere/model",), [("a", "b")], "'nowhere/model' "),
+        ((object(),), [("a", "b")], "object .*encode_passages"),
+        (("bm25", ["random"]), [("a", "b")], "'random' .*'bm25'"),
+        (("bm25",), [], "data .*empty"),
+        (("bm25",), ["ab"], "row 1 .*'ab'"),
+        (("bm25",), [("a", "b"), ("a", None)], "row 2 .*pair"),
+        (("bm25",), [("one two", "three four")], "1 pairs .*5 negatives"),
     ],
 )
 def test_invalid_sources_filters_and_data_are_reported(arguments, data, said):
@@ -160,22 +160,22 @@ def test_invalid_sources_filters_and_data_are_reported(arguments, data, said):
 
 
 def test_other_mistakes_are_reported(pairs):
-    with pytest.raises(DrkitError, match="needs a teacher"):
+    with pytest.raises(DrkitError, match=r"scored\(\) .*teacher="):
         HardNegatives("bm25").scored(pairs)
     with pytest.raises(DrkitError, match="no folder '/nowhere'"):
         HardNegatives("bm25", teacher="/nowhere")
-    with pytest.raises(DrkitError, match="passage 2 of the corpus"):
+    with pytest.raises(DrkitError, match=r"passage 2 .*'title': 'b'"):
         HardNegatives("bm25").tuples(pairs, corpus=["a", {"title": "b", "x": 1}])
     with pytest.raises(UnknownNameError, match="margin"):
         HardNegatives("bm25", ["margins"]).tuples(pairs)
-    with pytest.raises(DrkitError, match="negatives must be at least 1, got 0"):
+    with pytest.raises(DrkitError, match=r"negatives .*1, got 0"):
         HardNegatives("bm25").tuples(pairs, 0)
 
     class Mad:
         def score(self, pairs):
             return np.full(len(pairs), np.nan)
 
-    with pytest.raises(DrkitError, match="is not a finite number"):
+    with pytest.raises(DrkitError, match=r"'remove a' .*'remove a remove' .*finite"):
         HardNegatives("bm25", teacher=Mad()).scored(pairs, 1)
 
 

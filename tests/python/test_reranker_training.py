@@ -66,7 +66,7 @@ def test_their_trainer_trains_with_it_and_drkit_reranks(cross_encoder, pairs, tm
 
 def test_what_does_not_fit_is_told(cross_encoder):
     loss = RankedGroups(cross_encoder, ListwiseLoss())
-    with pytest.raises(DrkitError, match=r"at least 3 columns of texts .* got 2"):
+    with pytest.raises(DrkitError, match=r"3 columns .*, got 2"):
         loss([["a"], ["b"]])
-    with pytest.raises(DrkitError, match=r"labels of shape \(1, 3\)"):
+    with pytest.raises(DrkitError, match=r"labels .*\(1, 3\).*\(1, 2\)"):
         loss([["a"], ["b"], ["c"]], [torch.zeros(3)])
