@@ -3,8 +3,8 @@
     python benchmarks/memory.py [--passages 10000 100000] [--folder FOLDER] [--memory 256] [--json FILE] [--plot FILE]
     python benchmarks/memory.py --stages collection vocabulary tokens ppmi
 
-Passages are generated: 20 to 100 words of a Zipfian vocabulary (exponent 1, a million types), in BEIR's format, with
-1,000 training queries. Stages run in a fresh process each, on what the stages before them wrote:
+Passages are generated: 20 to 100 words (`--words`) of a Zipfian vocabulary (exponent 1, a million types), in BEIR's
+format, with 1,000 training queries. Stages run in a fresh process each, on what the stages before them wrote:
 
     collection  passages and queries are read, checked and stored      vocabulary  a WordPiece vocabulary of 30,000
     tokens      all passages are tokenised                             statistics  n-grams up to order 4 are counted
@@ -34,7 +34,7 @@ from pathlib import Path
 QUERIES, TYPES, VOCABULARY, DIMENSION, DEPTH = 1000, 1_000_000, 30_000, 128, 100
 
 
-def write_corpus(folder: Path, passages: int) -> None:
+def write_corpus(folder: Path, passages: int, words_of_a_passage: list[int]) -> None:
     """A BEIR folder of generated text; the first passages of a larger corpus are those of a smaller one."""
     import numpy as np
 
@@ -63,7 +63,7 @@ def write_corpus(folder: Path, passages: int) -> None:
         corpus, queries, judged = (stack.enter_context((folder / name).open("w")) for name in names)
         judged.write("query-id\tcorpus-id\tscore\n")
         for number in range(passages):
-            content = text(int(rng.integers(20, 101)))
+            content = text(int(rng.integers(words_of_a_passage[0], words_of_a_passage[1] + 1)))
             corpus.write(json.dumps({"_id": f"d{number}", "text": content}) + "\n")
             if number % step == 0 and number < step * QUERIES:
                 query = " ".join(content.split()[2:8])
@@ -215,18 +215,18 @@ def one(name: str, folder: Path, memory: int) -> None:
     print(json.dumps({**spent, "peak": peak[0], "files": resident("VmHWM")}))
 
 
-def measured(passages: int, folder: Path, memory: int, stages: list[str]) -> dict[str, dict[str, float]]:
+def measured(passages: int, folder: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Time and peaks of every stage, those of an earlier call included: finished stages are not repeated."""
     if not (folder / "source").is_dir():
         shutil.rmtree(folder / ".source", ignore_errors=True)
-        write_corpus(folder / ".source", passages)
+        write_corpus(folder / ".source", passages, options.words)
         (folder / ".source").rename(folder / "source")
     kept = folder / "measured.json"
     found: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in (stage.__name__ for stage in STAGES):
-        if name in found or name not in stages:
+        if name in found or name not in options.stages:
             continue
-        command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--memory", str(memory)]
+        command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--memory", str(options.memory)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
         kept.write_text(json.dumps(found))
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument(
         "--stages", nargs="+", choices=names, default=names, help="those to run; each reads what earlier ones wrote"
     )
+    parser.add_argument("--words", type=int, nargs=2, default=[20, 100], help="fewest and most of a passage")
     parser.add_argument("--folder", type=Path, help="keep all files here; a second call continues")
     parser.add_argument("--memory", type=int, default=256, help="MB, for stages with such a setting")
     parser.add_argument("--json", type=Path)
@@ -276,7 +277,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = options.folder or Path(scratch)
         sizes = sorted(options.passages)
-        found = {size: measured(size, root / str(size), options.memory, options.stages) for size in sizes}
+        found = {size: measured(size, root / str(size), options) for size in sizes}
     print("| stage | passages | s | processor s | linear | peak MB | growth | with files MB |")
     print("|---|---|---|---|---|---|---|---|")
     for stage in options.stages:

@@ -25,7 +25,7 @@ from drkit.errors import DrkitError
 from drkit.signals.specs import ImportanceConfig
 
 PMI = ("fragment", "specific")
-_TOKENS_AT_ONCE = 1 << 20
+_TOKENS_AT_ONCE = 1 << 18
 COUNTS = "counts"
 
 
@@ -89,7 +89,7 @@ def token_values(
     scratch: Path | None = None,
     engine: Engine | None = None,
 ) -> Iterator[NDArray[np.float32]]:
-    """Yield the importance of every content token of `store`, in order, about a million tokens at a time.
+    """Yield the importance of every content token of `store`, in order, about 262,144 tokens at a time.
 
     scratch, engine: see `NgramCounts.store_log_shares`.
     """
