@@ -436,7 +436,7 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
         said = f"'{model_type}' are not supported: no installed package declares where.*supported: bert, camembert"
         with pytest.raises(DrkitError, match=said):
             MaskedLmEncoder.from_pretrained(str(tmp_path))
-    with pytest.raises(DrkitError, match=r"'modern-bert' are not supported: .*; did you mean 'modernbert'\?"):
+    with pytest.raises(DrkitError, match=r"'modern-bert' .*'modernbert'\?"):
         architecture("modern-bert")
     stranger.config.model_type = "albert"
     with pytest.raises(DrkitError, match=r"'albert' .*supported: bert, camembert"):

@@ -152,9 +152,9 @@ def test_a_resumed_training_keeps_the_same(beir, kept, tmp_path, step):
     [
         (
             ("pretrain.keep_steps=[2, 9]",),
-            "step 9: the training has 4 steps (pretrain.max_steps)",
+            "4 steps (pretrain.max_steps)",
         ),
-        (("finetune.keep_steps=[9]",), "step 9: the training has 4 steps (finetune.rounds.0.max_steps)"),
+        (("finetune.keep_steps=[9]",), "4 steps (finetune.rounds.0.max_steps)"),
         (
             ("finetune.rounds.0.keep_steps=[2]", "finetune.validation.patience=1"),
             "set finetune.validation.patience = 0 @ finetune.rounds.0.keep_steps",

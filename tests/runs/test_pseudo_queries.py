@@ -186,7 +186,7 @@ def test_a_text_too_short_for_any_query_is_said(tmp_path):
         (("pseudo_queries.sources=['model:./no/such']",), "no/such"),
         (("pseudo_queries.sources=['crop']",), "extractive, crops, sentences, titles"),
         (("pseudo_queries.sources=['crops', 'crops']",), "each once"),
-        (("pseudo_queries.sources=[]",), "at least one source"),
+        (("pseudo_queries.sources=[]",), "one source"),
         (("pseudo_queries.found_by=['bm25', 'dense']",), "bm25 or encoder"),
         (("finetune.rounds.0.name=pseudo-queries",), "cannot be named"),
         (("finetune.rounds.0.name=encoder",), "named 'encoder'"),

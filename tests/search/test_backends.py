@@ -132,7 +132,7 @@ def test_vectors_of_two_backends_are_never_mixed(encoder, tmp_path, backend):
 
     index = build_index(vectors, tmp_path / "index")
     Retriever(ours, index).search(["suffix"], 3)
-    with pytest.raises(DrkitError, match=f"backend {backend}, and torch encodes the queries"):
+    with pytest.raises(DrkitError, match=rf"{backend}.*torch.*--backend {backend}"):
         Retriever(theirs, index)
 
 
@@ -145,37 +145,39 @@ def test_changed_weights_and_changed_files_are_refused(encoder, tmp_path, backen
     name = next(name for name in weights if name.endswith("query.weight"))
     save_file({**weights, name: weights[name] * 1.5}, tmp_path / "weights" / "model.safetensors", {"format": "pt"})
     TextEncoder.load(tmp_path / "weights")  # torch reads them
-    with pytest.raises(DrkitError, match=rf"model\.safetensors .* has changed since the backend {backend} was"):
+    with pytest.raises(
+        DrkitError, match=rf"model\.safetensors .*{backend}.*drkit export .*weights --backend {backend}"
+    ):
         TextEncoder.load(tmp_path / "weights", backend=backend)
 
     (copy("config") / "config.json").write_text((encoder / "config.json").read_text() + " ")
-    with pytest.raises(DrkitError, match=r"config\.json .* has changed"):
+    with pytest.raises(DrkitError, match=rf"^config\.json .*config.* --backend {backend}"):
         TextEncoder.load(tmp_path / "config", backend=backend)
 
     save_file(weights, copy("more") / "adapter.safetensors", {"format": "pt"})
-    with pytest.raises(DrkitError, match=r"adapter\.safetensors .* has changed"):
+    with pytest.raises(DrkitError, match=rf"^adapter\.safetensors .*more.* --backend {backend}"):
         TextEncoder.load(tmp_path / "more", backend=backend)
 
     with (copy("file") / FILES[backend]).open("ab") as file:
         file.write(b" ")
-    with pytest.raises(DrkitError, match="has changed since"):
+    with pytest.raises(DrkitError, match=rf"^{FILES[backend]} .*file.* --backend {backend}"):
         TextEncoder.load(tmp_path / "file", backend=backend)
 
     (copy("absent") / FILES[backend]).unlink()
-    with pytest.raises(DrkitError, match="has changed since"):
+    with pytest.raises(DrkitError, match=rf"^{FILES[backend]} .*absent.* --backend {backend}"):
         TextEncoder.load(tmp_path / "absent", backend=backend)
 
     record = json.loads((copy("record") / "backends.json").read_text())
     (tmp_path / "record" / "backends.json").write_text(json.dumps({**record, backend: {"files": 3}}))
-    with pytest.raises(DrkitError, match=f"does not describe the backend {backend}"):
+    with pytest.raises(DrkitError, match=rf"backends\.json .*{backend}.*drkit export .*record --backend {backend}"):
         TextEncoder.load(tmp_path / "record", backend=backend)
     unnamed = {**record, backend: {**record[backend], "files": {}}}
     (tmp_path / "record" / "backends.json").write_text(json.dumps(unnamed))
-    with pytest.raises(DrkitError, match=f"does not describe the backend {backend}"):
+    with pytest.raises(DrkitError, match=rf"backends\.json .*{backend}.*drkit export .*record --backend {backend}"):
         TextEncoder.load(tmp_path / "record", backend=backend)
 
     (copy("none") / "backends.json").unlink()
-    with pytest.raises(DrkitError, match=f"no files of the backend {backend}; .*drkit export"):
+    with pytest.raises(DrkitError, match=rf"none .*{backend}.*drkit export .*none --backend {backend}"):
         TextEncoder.load(tmp_path / "none", backend=backend)
 
 
@@ -183,9 +185,9 @@ def test_unknown_backends_and_devices_are_refused(encoder):
     with pytest.raises(UnknownNameError) as caught:
         TextEncoder.load(encoder, backend="openvina")
     assert (caught.value.kind, caught.value.known) == ("backend", ("exported", "openvino", "openvino-int8", "torch"))
-    with pytest.raises(DrkitError, match="runs on the CPU, not on 'cuda'"):
+    with pytest.raises(DrkitError, match=rf"{THEIRS}.*CPU.*'cuda'.*auto.*cpu"):
         TextEncoder.load(encoder, "cuda", backend=THEIRS)
-    with pytest.raises(DrkitError, match="torch runs every encoder folder without conversion"):
+    with pytest.raises(DrkitError, match=r"\btorch\b.*backend torch"):
         add_backend(encoder, "torch")
 
 
@@ -207,7 +209,7 @@ def test_an_extension_says_what_it_needs():
     with pytest.raises(DrkitError, match="pip install no-such-package"):
         absent.load()
     for target, reason in (("no_such_module:X", "ModuleNotFoundError"), ("json:no_such_name", "AttributeError")):
-        with pytest.raises(DrkitError, match=f"{target} of theirs 1.0 cannot be loaded: {reason}"):
+        with pytest.raises(DrkitError, match=rf"{target} .*theirs 1\.0.*{reason}"):
             Extension("broken", target, "code that is missing", provider="theirs 1.0").load()
     for wrong in (("No Name", "a:b", "c"), ("name", "nowhere", "c"), ("name", "a:b", "")):
         with pytest.raises(ValueError, match="extension"):
@@ -217,7 +219,7 @@ def test_an_extension_says_what_it_needs():
 @needs_openvino
 def test_another_sample_is_another_backend(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / "other")
-    with pytest.raises(DrkitError, match="needs a sample of the texts"):
+    with pytest.raises(DrkitError, match=r"openvino-int8.*--calibrate RUN"):
         add_backend(tmp_path / "other", "openvino-int8")
     add_backend(tmp_path / "other", "openvino-int8", texts=SAMPLE[:8], length=48)
     one, two = (TextEncoder.load(folder, backend="openvino-int8") for folder in (encoder, tmp_path / "other"))
@@ -233,7 +235,7 @@ def test_a_graph_that_computes_something_else_is_not_written(encoder, tmp_path, 
         "drkit.search.backends._HiddenStates.forward",
         lambda self, input_ids, attention_mask: self.model(input_ids=input_ids).last_hidden_state,
     )
-    with pytest.raises(DrkitError, match=r"cannot write the backend openvino of .*(differ|unexpected)"):
+    with pytest.raises(DrkitError, match=r"\bopenvino\b .*encoder.*(differ|unexpected)"):
         add_backend(tmp_path / "encoder", "openvino")
     assert not (tmp_path / "encoder" / "openvino").exists()
     assert not (tmp_path / "encoder" / "backends.json").exists()
@@ -275,8 +277,8 @@ def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drki
     model = StaticForMaskedLM(StaticConfig(vocab_size=len(VOCABULARY), hidden_size=32, max_position_embeddings=64))
     export_encoder(model, tokenizer(), static, **HOW)
     for source, backend, says in (
-        (static, "exported", "is a static encoder, whose word vectors no backend makes faster"),
-        (encoder, "torch", "without conversion"),
+        (static, "exported", "static encoder"),
+        (encoder, "torch", "backend torch"),
         (encoder, "exportd", "exported"),
     ):
         code, _, err = run_drkit("export", str(source), "--backend", backend, "-o", str(tmp_path / "out"))
