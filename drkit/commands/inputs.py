@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from huggingface_hub import snapshot_download
 
 from drkit.commands.collections import NamedCollection
-from drkit.core.files import input_path, list_written, local_path, read_json
+from drkit.core.files import input_path, local_path, read_json, replacing_folder
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import installed
@@ -204,13 +204,15 @@ def export_checkpoint(
     dimension: int | None = None,
     backends: Sequence[str] = (),
     calibrate: NamedCollection | None = None,
+    finish: Callable[[Path], object] | None = None,
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
     dimension: keep only the first numbers of every vector; None: all. backends: which backends to
     convert the transformer to. calibrate: whose first passages are the sample that a backend may need; None: those of
     the run. Of a run, the last finished training is exported,
-    even if later stages are not finished. Returns the folder.
+    even if later stages are not finished. finish: called with the folder before it gets its name, to add files to it.
+    Returns the folder.
 
     Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
     `dimension`, or as `drkit.search.backends.add_backend` does.
@@ -226,20 +228,28 @@ def export_checkpoint(
     for backend in backends:
         check_conversion(backend, texts)
     encoder = _open(source, pooling, "cpu")
-    if backends and encoder.is_sparse:
-        raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
-    if backends and any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, Path(folder))):
-        raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
+    if backends:
+        _check_convertible(encoder, source)
     if dimension is not None:
         check_truncation(dimension, encoder.dimension)
         encoder = encoder.evolve(truncate_dim=dimension)
-    write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
-    for one, part in _towers(encoder, Path(folder)):
-        sample = [one.passage_prompt + text for text in texts]
-        for backend in backends:
-            add_backend(part, backend, texts=sample, length=one.passage_length)
-    list_written(Path(folder))
+    with replacing_folder(Path(folder)) as made:
+        write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
+        for one, part in _towers(encoder, made):
+            sample = [one.passage_prompt + text for text in texts]
+            for backend in backends:
+                add_backend(part, backend, texts=sample, length=one.passage_length)
+        if finish:
+            finish(made)
     return Path(folder)
+
+
+def _check_convertible(encoder: AnyEncoder, source: Path) -> None:
+    """Raise DrkitError for an encoder whose computation a backend does not convert."""
+    if encoder.is_sparse:
+        raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
+    if any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, source)):
+        raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
 
 
 def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:

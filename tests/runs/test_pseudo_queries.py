@@ -254,8 +254,8 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert [(hit["doc_id"], hit["score"]) for hit in found] == [
         (name, pytest.approx(score)) for name, score in expected
     ]
-    measured = drkit("evaluate", "--encoder", run, "--collection", f"beir:{beir}", "--bm25", "-o", tmp_path / "ranked")
-    assert says(measured.stderr, "hybrid", "0.3 for run")
+    facts = json.loads((run / "hybrid" / "weight.json").read_text())
+    assert (facts["weight"], facts["tuned"]) == (0.3, None)
 
 
 def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):

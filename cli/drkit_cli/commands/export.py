@@ -102,11 +102,16 @@ def export(
     if collection or settings:
         raise click.UsageError("--collection and --set are options of --vectors; give it, too")
     sample = NamedCollection(calibrate) if calibrate else None
+    has_card = dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection"))
     folder = export_checkpoint(
-        source, output, pooling=pooling, dimension=dimension, backends=backends, calibrate=sample
+        source,
+        output,
+        pooling=pooling,
+        dimension=dimension,
+        backends=backends,
+        calibrate=sample,
+        finish=(lambda made: write_model_card(Path(source), made, installed())) if has_card else None,
     )
-    if dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection")):
-        write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))
 
 
