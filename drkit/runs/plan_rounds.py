@@ -15,7 +15,6 @@ from attrs import asdict, evolve, frozen
 from drkit.core.files import local_path, path_state
 from drkit.core.spec import TEACHER, Kind
 from drkit.data.rows import require_file
-from drkit.data.values import QUERY
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate.names import AS_IT_IS, system_in_words
 from drkit.evaluate.names import INITIAL as INITIAL_ENCODER
@@ -37,14 +36,14 @@ from drkit.recipe.schema import (
     Recipe,
     Round,
     column_file,
-    default_option,
     is_model,
     source_name,
 )
+from drkit.runs.plan_columns import refuse_missing_values
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, plan_masked_lm, split_of, training_split
 from drkit.runs.stage import PlanBuilder, StageOutput, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
-from drkit.runs.stages.columns import COLUMN, column_scope
+from drkit.runs.stages.columns import COLUMN
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.pretrain import KEPT
@@ -341,12 +340,8 @@ def _plan_column(builder: PlanBuilder, retriever: _Retriever, negatives: str, na
         inputs["reranker"] = StageOutput(RERANKER)
     if path := column_file(column.use):
         require_file(str(path), f"the column {name!r} of {recipe_round.name}")
-    is_refreshed = refresh_settings(recipe_round.miners) is not None
-    if is_refreshed and column.default is None and column_scope(name, column.use, builder.registry) != QUERY:
-        raise DrkitError(
-            f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the "
-            f"training. {default_option(name, column.use)}"
-        )
+    if path or isinstance(column.use, Choice):
+        refuse_missing_values(builder, recipe_round, settings, name, column)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{recipe_round.name}",
         COLUMN,

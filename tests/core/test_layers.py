@@ -38,7 +38,7 @@ RUNS = (
     ("stage",),
     ("stages",),
     ("survey",),
-    ("plan_encoder",),
+    ("plan_columns", "plan_encoder"),
     ("plan_rounds",),
     ("plan", "costs"),
     ("steps",),

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind, NoSettings
 from drkit.data.corpus import open_collection
+from drkit.data.pairs import text_id
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.values import read_values
 from drkit.errors import DrkitError, ProblemsError
@@ -24,6 +25,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Column
 from drkit.recipe.toml import recipe_from_table, recipe_table
+from drkit.runs import plan_columns
 from drkit.runs.plan import plan
 from drkit.runs.stages.columns import COLUMN
 from drkit.testing import check_column
@@ -224,15 +226,45 @@ def test_the_plan_makes_a_column_that_a_loss_reads_and_notes_others(tmp_path):
         planned(tmp_path, "finetune.columns.teacher=file:nowhere.jsonl", "finetune.loss=margin-mse")
 
 
-@pytest.mark.usefixtures("small_beir")
-def test_values_of_passages_that_are_mined_during_the_training_need_a_default(tmp_path):
-    source = f"finetune.columns.teacher=file:{tmp_path / 'scores.jsonl'}"
-    rows = [{"query_id": "q0", "doc_id": "d0", "score": 1}]
+SCORED = ("finetune.loss=margin-mse", "finetune.num_train_epochs=5", "finetune.max_steps=-1", "finetune.negatives=2")
+
+
+@pytest.fixture
+def rows_of_pairs(tmp_path):
+    """Plan a round on rows of pairs, whose negatives are given, with scores of some pairs by query and passage text."""
+    rows = [{"query": f"q{n}", "pos": f"p{n}", "neg": [f"n{n}", f"m{n}", f"o{n}"][: 2 + (n == 0)]} for n in range(8)]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    pairs = [(row["query"], text) for row in rows for text in (row["pos"], *row["neg"])]
+
+    def made(*settings, without=(), miners=("given",)):
+        ids = [(text_id(query), text_id(text)) for query, text in pairs if text not in without]
+        write_lines(tmp_path / "scores.jsonl", [{"query_id": q, "doc_id": d, "score": 1} for q, d in ids])
+        shares = ("collection.dev_share=0", "collection.test_share=0", "evaluation.split=train", "encoder.layers=1")
+        source = f"finetune.rounds.0.teacher=file:{tmp_path / 'scores.jsonl'}"
+        collection = f"pairs:{tmp_path / 'rows.jsonl'}"
+        recipe = composed(*shares, *SCORED, source, *settings, miners=miners, collection=collection)
+        check(recipe, installed().registry)
+        return plan(recipe, installed().registry)
+
+    return made
+
+
+def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_of_pairs, monkeypatch):
+    assert rows_of_pairs()
+    for text, query in (("p3", "q3"), ("n5", "q5")):
+        with pytest.raises(DrkitError, match=r"'teacher' .* 1 of the 22 ") as refused:
+            rows_of_pairs(without=[text])
+        assert says(str(refused.value), f"query {text_id(query)!r}", f"passage {text_id(text)!r}", "default=0.0")
+    assert rows_of_pairs(without=["n0"]), "two of its three negatives are drawn, perhaps not this one"
+    assert rows_of_pairs(without=["n5"], miners=("random",)), "mined ones are known later"
+    with pytest.raises(DrkitError, match=r"'teacher' .* 1 of the 8 "):
+        rows_of_pairs(without=["p3"], miners=("random",))
+    default = "finetune.columns.teacher={use='given', default=0}"
+    assert rows_of_pairs(default, without=["p3"])
+    monkeypatch.setattr(plan_columns, "_READ_IN_PLAN", 0)
+    assert rows_of_pairs(without=["p3"]), "a long file is read before the training"
     with pytest.raises(DrkitError, match=r"'teacher' .*'refresh' .*teacher=.*default=0\.0"):
-        planned(tmp_path, source, "finetune.loss=margin-mse", miners=("refresh",), rows=rows)
-    assert planned(
-        tmp_path, source, "finetune.loss=margin-mse", miners=("refresh",), rows=[{"query_id": "q0", "score": 1}]
-    )
+        rows_of_pairs(miners=("refresh",))
 
 
 PLUGINS = Path(__file__).parents[2] / "docs" / "guide" / "plugins.md"

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from drkit.core.registry import Registry
-from drkit.core.spec import Kind
-from drkit.data.values import PAIR, read_values
 from drkit.errors import DrkitError
-from drkit.recipe.schema import (
-    RERANKER,
-    Choice,
-    ColumnChoice,
-    Training,
-    column_file,
-    default_option,
-    is_model,
-    source_name,
-)
+from drkit.recipe.schema import RERANKER, ColumnChoice, Training, default_option, is_model, source_name
 from drkit.runs.stage import Stage, StageSpec, from_recipe
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
@@ -41,18 +29,6 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
-
-
-def column_scope(name: str, source: ColumnChoice, registry: Registry) -> str:
-    """Return what a column has a value for: a `query`, a `passage` or a `pair`, as scores have.
-
-    A part declares it; of a file, the first row is read.
-    """
-    if isinstance(source, Choice):
-        return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
-    path = column_file(source)
-    first = next(read_values(path, name), None) if path else None
-    return first.per if first else PAIR
 
 
 def missing_values(name: str, source: ColumnChoice, count: int, total: int, example: str) -> DrkitError:
