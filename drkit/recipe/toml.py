@@ -8,10 +8,11 @@ import math
 import re
 import reprlib
 import sys
+import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import tomli_w
@@ -117,6 +118,7 @@ def recipe_converter(registry: Registry) -> Converter:
     for scalar in (bool, int, float, str):
         converter.register_structure_hook(scalar, _strict(scalar))
     converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
+    converter.register_structure_hook_func(_is_union, _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
@@ -192,6 +194,18 @@ def shortened(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 80
     return short.repr(value)
+
+
+def _is_union(target: Any) -> bool:
+    return get_origin(target) in (Union, types.UnionType)
+
+
+def _union(converter: Converter) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, target: Any) -> Any:
+        inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
+        return None if value is None else converter.structure(value, inner)
+
+    return structure
 
 
 def _is_tuple(target: Any) -> bool:
