@@ -16,6 +16,7 @@ from attrs import frozen
 
 WORDS, SEED, TEMPERATURE, DEPTH, MINED = 5000, 1, 0.05, 50, 10
 LENGTH, SHORT = 256, 64  # tokens of a text at most
+COMPARED = 1000  # rows of what both sides find
 MEASURES = ("nDCG@10", "R@100")
 
 
@@ -590,9 +591,9 @@ def main() -> None:
         comparison.prepare(folder, sizes)
         return
     clock = Clock()
-    found = comparison.sides()[side](folder, sizes, clock)
-    write_json(folder / f"{side}.json", [] if found is None else getattr(found, "tolist", lambda: found)())
+    found = comparison.sides()[side](folder, sizes, clock)[:COMPARED]
     print(json.dumps(clock.result()))
+    write_json(folder / f"{side}.json", getattr(found, "tolist", lambda: found)())
 
 
 if __name__ == "__main__":
