@@ -402,7 +402,7 @@ class NgramCounts:
             # Written, not mapped to be filled: on a full disk, that kills the process without a message.
             with path.open("wb") as file:
                 for part in grams.parts:
-                    counts = part.found_at_tokens()[:, :-1]
+                    counts = np.ascontiguousarray(part.found_at_tokens()[:, :-1])  # else errors have no reason
                     counts.tofile(file)
                     dtype = counts.dtype
             whole = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
