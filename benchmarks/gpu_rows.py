@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from attrs import evolve, frozen
-from speed_rows import peak_memory
+from pretrain_step import peak_memory
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

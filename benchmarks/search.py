@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from speed_rows import peak_memory
+from pretrain_step import peak_memory
 
 FLAT, BLOCKS, MAPPED = "drkit flat", "drkit flat, block by block", "faiss Flat, mapped"
 # Name: factory string of faiss, its search parameters, and whether its files are mapped.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
+from pretrain_step import peak_memory
 
 WORDS, SEED, TEMPERATURE, DEPTH, MINED = 5000, 1, 0.05, 50, 10
 LENGTH, SHORT = 256, 64  # tokens of a text at most
@@ -64,12 +65,6 @@ class Clock:
         laps = len(self.times) - 1
         wall, processor = ((after - before) / laps for before, after in zip(self.times[0], self.times[-1], strict=True))
         return {"wall": wall, "processor": processor, "peak_mb": peak_memory()}
-
-
-def peak_memory() -> float:
-    """MB, from /proc: what getrusage says of a process begins with the size of the one that started it."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 # Input
