@@ -2,7 +2,7 @@
 
     python benchmarks/neighbours.py [--beside none python "python python" torch] [--rounds 3] [--json FILE]
 
-A measurement is a fresh process that takes steps of `pmi` and `enhanced` with AdamW (1 layer x 256, vocabulary 8000,
+A measurement is a fresh process that takes steps of `pmi` and `enhanced` with AdamW (1 layer x 128, vocabulary 8000,
 32 texts of 144 tokens) for some seconds, beside programs that compute in plain Python, or that take the same steps
 with as many threads as cores, waiting as torch does by itself. The settings take turns, in an order that changes with
 every round; ratios are those of steps in one round, so that other programs on the machine disturb all alike.
@@ -34,7 +34,6 @@ SETTINGS = {
 OURS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "DRKIT_THREADS")
 BUSY = {"python": [sys.executable, "-c", "while True: pass"], "torch": [sys.executable, __file__, "--train", "0"]}
 BESIDE = ("none", "python", "python python", "torch", "torch torch")
-SIZES = {"hidden": 256, "layers": 1, "heads": 4, "intermediate": 512, "dropout": 0.0}
 
 
 def train(seconds: float) -> None:
@@ -43,14 +42,14 @@ def train(seconds: float) -> None:
         from drkit.core.processes import use_available_cores
 
         use_available_cores(os.environ)
-    import pretrain_step
     import torch
+    from pretrain_step import make_small, pair
 
     from drkit.train.gradients import GradientStrategy, backward
 
     torch.manual_seed(0)
-    pretrain_step.VOCAB = 8000  # as the default recipe has it
-    module, tensors = pretrain_step.pair("pmi + enhanced", SIZES)
+    make_small()
+    module, tensors = pair("pmi + enhanced")
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
     strategy = GradientStrategy(forward=module, backward=torch.Tensor.backward)
 

@@ -1,12 +1,14 @@
 """Time and peak memory of a pre-training step: forward + backward, 6 layers x 384, vocabulary 30522, 32 x 144 tokens.
 
-    python benchmarks/pretrain_step.py [--every-masker] [--one NAME] [--json FILE]
+    python benchmarks/pretrain_step.py [--every-masker] [--one NAME] [--small] [--json FILE]
 
 Every installed decoder with the losses that a recipe gives it, at default settings and full targets, and the plain
 Hugging Face masked LM for scale (logits and loss at every position, as its own forward does it). A decoder is
 measured with `uniform`, or, where that does not fit it, with the first masker that does; `--every-masker` measures
 all pairs that go together. A generator has the encoder's layers and a third of its width, as ELECTRA's. Each is
-measured in a fresh process; masking is not part of it. `benchmarks/parts.py` prints this with the maskers' latency.
+measured in a fresh process; masking is not part of it. `share` is that of the rate at which torch multiplies square
+matrices of 2048 in the same process. `--small`: 1 layer x 128, vocabulary 8000, as in the default run.
+`benchmarks/parts.py` prints this with the maskers' latency.
 """
 
 from __future__ import annotations
@@ -59,6 +61,34 @@ def texts(seed: int):
     )
 
 
+def make_small() -> None:
+    """Measure a model of the default run's size from now on."""
+    global SIZES, GENERATOR, VOCAB
+    SIZES = {"hidden": 128, "layers": 1, "heads": 2, "intermediate": 256, "dropout": 0.0}
+    GENERATOR, VOCAB = SIZES, 8000
+
+
+def product_rate() -> float:
+    """Operations a second of the product of two square matrices of 2048."""
+    import torch
+
+    one, times = torch.randn(2048, 2048), []
+    for _ in range(6):
+        start = time.perf_counter()
+        one @ one
+        times.append(time.perf_counter() - start)
+    return 2 * 2048**3 / statistics.median(times[1:])
+
+
+def operations(step) -> int:
+    """Operations of the matrix products of a step."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+
+
 def step_of(name: str):
     """A function that does one forward and backward."""
     import torch
@@ -72,11 +102,11 @@ def step_of(name: str):
     return lambda: model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
 
 
-def new_encoder(sizes: dict):
+def new_encoder():
     """The encoder, and the context of parts beside it."""
     from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
 
-    encoder = MaskedLmEncoder.from_scratch(BertSizes(**sizes), tokenizer())
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), tokenizer())
     return encoder, context_from(encoder, tokenizer())
 
 
@@ -85,12 +115,12 @@ def plain():
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
 
-    encoder, context = new_encoder(SIZES)
+    encoder, context = new_encoder()
     tokens = texts(0)
     return encoder.model, UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy()))
 
 
-def pair(name: str, sizes: dict = SIZES):
+def pair(name: str):
     """The module of a masker and a decoder (`MASKER + DECODER`), and the tensors of a batch."""
     import torch
     from attrs import evolve
@@ -101,7 +131,7 @@ def pair(name: str, sizes: dict = SIZES):
     from drkit.runs.steps.pretrain import auto_encoder, build_maskers
     from drkit.train.pretrain import side_tensors
 
-    (encoder, context), (masker_name, decoder) = new_encoder(sizes), name.split(" + ")
+    (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")
     settings, registry = pretraining(masker_name, decoder), installed().registry
     task = settings.decoders["main"]
     if "generator" in registry.get("masker", masker_name).requires_of(task.masker.config):
@@ -139,13 +169,14 @@ def plainly(losses: dict):
 
 
 def measure(name: str, repeats: int) -> dict:
-    """In this process: seconds of a step, and the most memory the process has had."""
+    """In this process: seconds of a step, the most memory the process has had, and the share of the products' rate."""
     step, times = step_of(name), []
     for _ in range(repeats + 1):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
-    return {"step": name, "seconds": statistics.median(times[1:]), "peak_gib": peak_memory() / 1024}
+    seconds, peak = statistics.median(times[1:]), peak_memory() / 1024
+    return {"step": name, "seconds": seconds, "peak_gib": peak, "share": operations(step) / seconds / product_rate()}
 
 
 def peak_memory() -> float:
@@ -154,9 +185,9 @@ def peak_memory() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def measured_apart(name: str, repeats: int) -> dict:
+def measured_apart(name: str, repeats: int, *options: str) -> dict:
     """`measure` in a process of its own; raises RuntimeError with its last words where it fails."""
-    command = [sys.executable, __file__, "--one", name, "--repeats", str(repeats)]
+    command = [sys.executable, __file__, "--one", name, "--repeats", str(repeats), *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{name}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
@@ -180,17 +211,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--every-masker", action="store_true", help="all pairs that go together, not one a decoder")
+    parser.add_argument("--small", action="store_true", help="a model of the default run's size")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help="measure this one in this process and print it as JSON")
     options = parser.parse_args()
+    if options.small:
+        make_small()
     if options.one:
         print(json.dumps(measure(options.one, options.repeats)))
         return
     found = []
-    print("| step | seconds | peak GiB |\n|---|---|---|")
+    print("| step | seconds | peak GiB | share |\n|---|---|---|---|")
     for name in names(options.every_masker):
-        row = measured_apart(name, options.repeats)
-        print(f"| {row['step']} | {row['seconds']:.2f} | {row['peak_gib']:.2f} |", flush=True)
+        row = measured_apart(name, options.repeats, *(["--small"] if options.small else []))
+        print(f"| {row['step']} | {row['seconds']:.3f} | {row['peak_gib']:.2f} | {row['share']:.0%} |", flush=True)
         found.append(row)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
