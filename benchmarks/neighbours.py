@@ -33,7 +33,7 @@ SETTINGS = {
 }
 OURS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "DRKIT_THREADS")
 BUSY = {"python": [sys.executable, "-c", "while True: pass"], "torch": [sys.executable, __file__, "--train", "0"]}
-BESIDE = ("none", "python", "python python", "torch", "torch torch")
+BESIDE = ("none", "python", "python python", "torch")
 
 
 def train(seconds: float) -> None:

@@ -266,6 +266,7 @@ def train_drkit(folder: Path, sizes: Sizes, clock: Clock, *, length: int, chunks
     from drkit.train.trainer import train
 
     encoder, pairs, work = folder / "encoder", read_json(folder / "pairs.json"), folder / "drkit"
+    shutil.rmtree(work, ignore_errors=True)  # of the turn before, which would be resumed
     size = sizes.pairs * (chunks or 1)
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     for side, name in enumerate(("queries", "passages")):
