@@ -34,8 +34,8 @@ from drkit.miners.chain import (
 )
 from drkit.miners.filters import QueryTextFilter
 from drkit.search import Retriever
-from drkit.search.encode import as_encoder
 from drkit.search.reranking import Scorer, as_scorer
+from drkit.search.sentence_encoder import as_encoder
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -29,7 +29,6 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.documents import passages_per_document
 from drkit.search.rankings import Rankings
 from drkit.search.run_files import read_run
 
@@ -349,7 +348,7 @@ def hit_finder(retriever: Any) -> FindHits:
     documents.
     """
     shares_vectors = isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever)
-    shares_vectors = shares_vectors and passages_per_document(retriever.index) == 1
+    shares_vectors = shares_vectors and getattr(retriever, "passages_per_document", 1) == 1
     scores_passages = isinstance(retriever, ScoringRetriever)
 
     def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import frozen
 
@@ -16,19 +16,15 @@ from drkit.core.engine import Engine, Loaded, Uses, loaded_value
 from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
 from drkit.core.files import path_state
 from drkit.core.types import Query
+from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.encode import check_identity, identity_text
-from drkit.search.fusion import find_rankings
+from drkit.search.fusion import Searcher, find_rankings
 from drkit.search.rankings import Rankings
-from drkit.search.reranking import WINDOW, rerank
+from drkit.search.reranking import WINDOW, Scorer, rerank
+from drkit.search.retriever import Retriever
 from drkit.search.run_files import read_run, write_blocks, write_rankings
-
-if TYPE_CHECKING:
-    from drkit.data.corpus import StoredCorpus
-    from drkit.search.fusion import Searcher
-    from drkit.search.index import Retriever
-    from drkit.search.reranking import Scorer
 
 # Texts that are encoded together decide the last bits of their vectors, so tasks have whole batches.
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256

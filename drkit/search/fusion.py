@@ -15,7 +15,6 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from drkit.core.files import read_json
 from drkit.errors import DrkitError
 from drkit.search.rankings import Hits, Rankings, RunRow, shared
 from drkit.search.run_files import read_run, write_run
@@ -132,64 +131,6 @@ def fused(hits: Iterable[AlignedHits], weights: tuple[float, float], depth: int 
     aligned = list(hits)
     ids = aligned[0].ids if aligned else Rankings.of(()).doc_ids
     return Rankings.at(ids, [one.query_id for one in aligned], (one.best(weights, depth) for one in aligned))
-
-
-def stored_weight(run: str | Path) -> tuple[float, int]:
-    """Return the weight that a run gives to its retriever, and how many hits of each ranking it fuses.
-
-    Raises DrkitError if the run has no hybrid system, or its file is damaged.
-    """
-    path = Path(run) / "hybrid" / WEIGHT
-    try:
-        facts = read_json(path, "")
-        return float(facts["weight"]), int(facts["depth"])
-    except (DrkitError, KeyError, TypeError, ValueError):
-        raise DrkitError(
-            f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
-            f"recipe has evaluation.bm25 and evaluation.hybrid on"
-        ) from None
-
-
-@frozen(eq=False)
-class HybridRetriever:
-    """Searches with two retrievers over the same passages, such as BM25 and a dense one, and fuses their hits.
-
-    weight: of the second one (`convex`); depth: hits of each that are scaled and fused, at least as many as requested.
-    """
-
-    first: Searcher
-    second: Searcher
-    weight: float = DEFAULT_WEIGHT
-    depth: int = FUSED_HITS
-
-    @classmethod
-    def load(cls, run: str | Path, *, device: str = "cpu") -> HybridRetriever:
-        """Load BM25 and the retriever of a finished run, with the weight of its row `hybrid`.
-
-        Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
-        """
-        from drkit.search.bm25 import Bm25Retriever
-        from drkit.search.index import Retriever
-
-        weight, depth = stored_weight(run)
-        dense = Retriever.load(run, device=device)
-        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, weight, depth)
-
-    def __len__(self) -> int:
-        return len(self.second)
-
-    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
-        """Return the best `depth` passages of each text, by the weighted sum of both scaled scores.
-
-        Raises DrkitError for an empty text.
-        """
-        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
-
-    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
-        """Return what `search` returns, as arrays."""
-        least = max(depth, self.depth)
-        first, second = (find_rankings(one, query_ids, texts, least) for one in (self.first, self.second))
-        return convex(align(first, second), self.weight, depth)
 
 
 def _align(

@@ -1,7 +1,7 @@
-"""Indexes of any kind: build, save, open and search them.
+"""Indexes of any kind: build them from a folder of vectors, and open them; approximate ones are indexes of faiss.
 
-Only the flat index is drkit's own. The others are indexes of faiss, named by a kind or by a factory string. Their hits
-may be scored again with the vectors. How much of the exact ranking they find is measured when they are built.
+Exact indexes are drkit's own (`flat`, `postings`). Those of faiss have a kind (hnsw, int8 ..) or a factory string;
+their hits may be scored again with the vectors, and their recall is measured when they are built.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
 from drkit.core.files import check_replaceable, replacing_folder
-from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
-from drkit.search.documents import document_rankings, score_documents
 from drkit.search.flat import (
     FAISS,
     IDS,
@@ -42,11 +39,8 @@ from drkit.search.flat import (
     write_vectors,
 )
 from drkit.search.postings import InvertedIndex
-from drkit.search.rankings import Found, Hits, Rankings, check_queries, check_same_encoder
+from drkit.search.rankings import Found, Hits
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
-
-if TYPE_CHECKING:
-    from drkit.search.text_encoder import Encoder
 
 _LOGGER = logging.getLogger(__name__)
 AnyIndex: TypeAlias = "FlatIndex | FaissIndex | InvertedIndex"
@@ -364,81 +358,3 @@ def _explained(factory: str, settings: FaissSettings) -> Iterator[None]:
             f"faiss cannot build an index of kind {given}: {reason or 'unsupported'}; use one of {', '.join(KINDS)}, "
             f"or a factory string of faiss such as IVF1024,PQ32"
         ) from error
-
-
-class Retriever:
-    """Searches an index of any kind with the encoder that made its vectors; finds documents if it holds their passages.
-
-    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`. part: of vectors that
-    have a dense and a lexical part, search by one alone, `dense` or `lexical`; "": by the sum of both.
-
-    Raises DrkitError if their dimensions differ, or the index was built with another encoder.
-    """
-
-    def __init__(self, encoder: Encoder, index: AnyIndex, *, part: str = "") -> None:
-        if encoder.dimension != index.dimension:
-            raise DrkitError(
-                f"the encoder has {encoder.dimension} dimensions, the index {index.dimension}; "
-                f"encode the passages again with this encoder"
-            )
-        if index.encoder is not None:
-            check_same_encoder(index.encoder, encoder.identity(), "the index")
-        if part and not (isinstance(index, InvertedIndex) and part in PARTS):
-            raise DrkitError(f"an index of kind {index.kind!r} has no part {part!r}; search by the whole vector")
-        self.encoder, self.index, self.part = encoder, index, part
-
-    @classmethod
-    def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:
-        """Load the retriever of a finished run from its folders `encoder` and `index`.
-
-        Raises DrkitError if either folder is missing or cannot be read.
-        """
-        from drkit.search.text_encoder import read_encoder
-
-        missing = [name for name in ("encoder", "index") if not (Path(run) / name).is_dir()]
-        if missing:
-            raise DrkitError(
-                f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
-                f"or finish it with `drkit run {run}`"
-            )
-        return cls(read_encoder(Path(run) / "encoder", device), open_index(Path(run) / "index"))
-
-    @classmethod
-    def build(cls, encoder: Encoder, texts: Iterable[tuple[str, str]], folder: str | Path) -> Retriever:
-        """Encode (id, text) passages into `folder` in this process, and search them exactly.
-
-        Raises DrkitError as `encode_corpus` and `FlatIndex.build` do.
-        """
-        from drkit.core.processes import Shard
-        from drkit.search.encode import encode_corpus
-
-        encode_corpus(encoder, texts, folder, shard=Shard(0, 1))
-        return cls(encoder, exact_index(Vectors.open(folder)))
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
-        """Return the best `depth` passages of each text: (doc_ids, scores), best first.
-
-        Raises DrkitError for an empty text.
-        """
-        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
-
-    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
-        """Return what `search` returns, as arrays."""
-        check_queries(texts)
-        return document_rankings(self.index, query_ids, self._encoded(texts), depth) if texts else Rankings.of(())
-
-    def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Score each text against its own list of passages, as `search` would (approximately for ivf-pq).
-
-        NaN for an id that is not in the index. Raises DrkitError for an empty text, or if the numbers of texts and
-        lists differ.
-        """
-        check_queries(texts)
-        return score_documents(self.index, self._encoded(texts), doc_ids)
-
-    def _encoded(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        queries = self.encoder.encode_queries(texts)
-        return self.index.only(self.part, queries) if isinstance(self.index, InvertedIndex) and self.part else queries

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,7 @@ from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.search.vectors import DocIds
+from drkit.search.vectors import DocIds
 
 # These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
 COMPARABLE = ("weights", "config", "tokenizer", "pooling", "normalize")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -13,14 +13,12 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.data.corpus import StoredCorpus
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.errors import DrkitError
 from drkit.search.rankings import Rankings, RunRow, in_blocks
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
-
-if TYPE_CHECKING:
-    from drkit.data.corpus import StoredCorpus
 
 WINDOW = 16_384
 Pair = tuple[str, str]

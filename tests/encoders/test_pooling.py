@@ -16,7 +16,7 @@ from drkit.encoders.token_weights import FILE, TokenWeights, read_token_weights,
 from drkit.errors import DrkitError
 from drkit.recipe.start import declared_settings_of
 from drkit.search import DualEncoder, TextEncoder
-from drkit.search.encode import SentenceTransformerEncoder
+from drkit.search.sentence_encoder import SentenceTransformerEncoder
 from tests.search.toys import TEXTS, VOCABULARY, masked_lm, tokenizer
 
 LENGTHS = {"query_length": 48, "passage_length": 48}

@@ -18,8 +18,8 @@ from drkit.search import (
     encode_corpus,
     rerank,
 )
-from drkit.search.encode import as_encoder
 from drkit.search.reranking import as_scorer
+from drkit.search.sentence_encoder import as_encoder
 from tests.search.toys import TEXTS
 
 

@@ -11,7 +11,7 @@ from drkit.commands.inputs import open_encoder
 from drkit.data.corpus import open_collection
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
-from drkit.search.documents import cut_documents
+from drkit.search.encode import cut_documents
 from tests.refusals import says
 from tests.runs.conftest import TINY, drkit, write_lines
 

@@ -13,7 +13,7 @@ from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, Retriever, TextEncoder, build_index, encode_corpus, open_index, read_run
 from drkit.search.blocks import rank_to_run
-from drkit.search.documents import cut_documents
+from drkit.search.encode import cut_documents
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 LENGTH, MOST = 12, 3

@@ -13,7 +13,7 @@ from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.miners import DenseConfig, DenseMiner
 from drkit.search.flat import FlatIndex
-from drkit.search.index import Retriever
+from drkit.search.retriever import Retriever
 from drkit.search.text_encoder import TextEncoder, length_sorted_batches
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
