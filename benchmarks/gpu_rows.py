@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from attrs import evolve, frozen
-from pretrain_step import peak_memory
+from pretrain_step import operations, peak_memory
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import BertProcessing
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from drkit.builtin import drkit_recipes
@@ -332,10 +331,9 @@ def fine_tuning(name: str, mode: str, sizes: Sizes) -> dict[str, Any]:
 def count_flops(module: nn.Module, tensors: Mapping[str, Tensor], mode: str) -> int:
     """Return the FLOPs of the matrix products of one step, forward and backward, on padding too."""
     module.to(device())
-    with FlopCounterMode(display=False) as counter:
-        one_step(module, tensors, mode)
+    counted = operations(lambda: one_step(module, tensors, mode))
     module.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops())
+    return counted
 
 
 def trained(

@@ -28,7 +28,8 @@ from typing import Any
 
 from attrs import asdict
 from comparisons import put_into
-from speed_rows import COMPARISONS, TINY, Sizes
+from speed_inputs import TINY, Sizes
+from speed_rows import COMPARISONS
 
 from drkit.core.files import write_text
 
