@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import asdict, astuple, frozen
+from attrs import asdict, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -148,18 +148,18 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> d
 
 def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> RenderableType:
     """Return the plan in a line each: its texts, encoder, parts, trainings and systems, what is to do, and its cost."""
-    from drkit.recipe.schema import Training
     from drkit.runs.survey import State, survey
+    from drkit.runs.work import describe_encoder
 
     found = [*survey(plan.stages, run)]
     to_do = [one for one in found if one.state not in (State.KEPT, State.PRUNED)]
     spec = registry.get(Kind.COLLECTION, recipe.collection.use)
     value = getattr(recipe.collection.config, spec.shorthand) if spec.shorthand else ""
     lines = [("texts", f"{recipe.collection.use}{f':{value}' if value else ''}  {spec.summary}")]
-    lines.append(("encoder", _sizes(recipe).removeprefix("encoder: ")))
+    lines.append(("encoder", describe_encoder(recipe.encoder)))
     lines += _sides(recipe.pretrain, registry) if recipe.pretrain else ()
     for one in to_do:
-        if any(isinstance(value, Training) for value in astuple(one.stage.settings, recurse=False)):
+        if one.stage.is_training:
             state = "" if one.state is State.TO_DO else f" ({one.state})"
             lines.append((one.stage.name, f"{one.stage.summary}{state}"))
     lines += [("evaluates", text) for text in _evaluated(plan, recipe.evaluation.split)]
@@ -266,18 +266,6 @@ def truncations(run: Path, stages: Iterable[str]) -> list[str]:
     from drkit.runs.stage import TRUNCATED, read_truncations
 
     return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
-
-
-def _sizes(recipe: Recipe) -> str:
-    from drkit.runs.work import encoder_size
-
-    model = encoder_size(recipe.encoder)
-    if recipe.encoder.pretrained or model is None:
-        size = recipe.encoder.pretrained
-    else:
-        size = f"about {model.weights / 1e6:.1f}M parameters ({model.table / 1e6:.1f}M of them word embeddings)"
-    query, passage = recipe.encoder.query_length, recipe.encoder.passage_length
-    return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
 
 
 def results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> None:

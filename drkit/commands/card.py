@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from drkit.commands.composition import describe_data, describe_recipe
-from drkit.commands.records import RunRecord, open_run, published
+from drkit.commands.records import RunRecord, collection_counts, describe_recipe, open_run, published
 from drkit.core.escaping import markdown_code, markdown_templates
 from drkit.core.files import list_written, write_text
 from drkit.core.registry import Installed
@@ -24,13 +22,6 @@ from drkit.evaluate.names import INITIAL, STARTS, system_name
 from drkit.recipe.toml import recipe_toml
 
 CARD = "README.md"
-_LOADING = """
-from sentence_transformers import SentenceTransformer
-
-encoder = SentenceTransformer("path/to/this/folder")
-queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])
-scores = encoder.similarity(queries, passages)
-"""
 # What the hub calls a measure of ir_measures.
 _HUB_MEASURES = {"RR": "mrr", "nDCG": "ndcg", "R": "recall", "P": "precision", "AP": "map", "Success": "accuracy"}
 
@@ -53,8 +44,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
     """
     if "encoder" not in run.manifests:
         raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
-    declared = read_encoder_settings(encoder)
-    pretrained = run.recipe.encoder.pretrained
+    pretrained, collection = run.recipe.encoder.pretrained, _collection_name(run, parts)
     shown = published(run, parts.registry)
     metadata = ModelCardData(
         library_name="sentence-transformers",
@@ -62,26 +52,21 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
         tags=["sentence-transformers", "feature-extraction", "dense-retrieval", "drkit", run.recipe.name],
         base_model=pretrained if pretrained and _is_hub_id(pretrained) else None,
         model_name=run.name,
-        eval_results=list(_eval_results(run, _collection_name(run, parts))) or None,
+        eval_results=list(_eval_results(run, collection)) or None,
     )
-    data = describe_data(run)
-    text = (
-        markdown_templates("drkit.commands")
-        .get_template("model_card.md.jinja")
-        .render(
-            title=run.name,
-            summary=_summary(shown, declared),
-            loading=markdown_code(_LOADING, "python"),
-            reading=list(_reading(declared)),
-            rows=_rows(run),
-            measures=run.results.measures if run.results else (),
-            evaluated=_evaluated(run, parts),
-            recipe=describe_recipe(shown, parts.registry),
-            counts=data.counts if data else (),
-            versions=run.manifests["encoder"].versions,
-            recipe_toml=markdown_code(recipe_toml(shown.recipe), "toml"),
-            limits=list(_limits(run, parts)),
-        )
+    card = markdown_templates("drkit.commands").get_template("model_card.md.jinja")
+    text = card.render(
+        run=shown,
+        results=run.results,
+        scores=run.scores,
+        declared=read_encoder_settings(encoder),
+        stage=_stage(run),
+        exported=_row(run),
+        collection=collection,
+        recipe=describe_recipe(shown, parts.registry),
+        counts=collection_counts(run),
+        recipe_toml=markdown_code(recipe_toml(shown.recipe), "toml"),
+        system_name=system_name,
     )
     return f"---\n{metadata.to_yaml()}\n---\n\n{text.rstrip()}\n"
 
@@ -115,9 +100,7 @@ def _row(run: RunRecord) -> str:
 def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
     """Yield a result of the exported encoder for each measure: data set, split, revision, metric and value."""
     row = _row(run)
-    if (
-        run.results is None or not row or len(run.results.runs[row]) > 1
-    ):  # the mean of several draws is not one encoder's
+    if run.results is None or not row or len(run.results.runs[row]) > 1:  # the mean of draws is not one encoder's
         return
     scores, collection = run.scores[row], run.manifests["collection"]
     for measure, value in scores.means().items():
@@ -133,61 +116,3 @@ def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
             metric_name=measure,
             metric_value=round(value, 4),
         )
-
-
-def _summary(run: RunRecord, declared: dict[str, Any]) -> str:
-    start = run.recipe.encoder.pretrained or "an encoder from scratch"
-    return (
-        f"A dense retriever: one vector per text, compared by {declared['similarity']}. It was trained from {start} "
-        f"by the recipe {run.recipe.name}, and is the stage {_stage(run)} of the run."
-    )
-
-
-def _reading(declared: dict[str, Any]) -> Iterator[str]:
-    """Yield how texts are read: lengths, prompts, titles."""
-    queries, passages = declared["query_length"], declared["passage_length"]
-    yield (
-        f"Queries were trained with at most {queries} tokens and passages with {passages}; sentence-transformers has "
-        f"one limit for both, {max(queries, passages)}."
-    )
-    yield "A passage is its title, a space and its text."
-    for what in ("query", "passage"):
-        if prompt := declared.get(f"{what}_prompt"):
-            yield f"Put before every {what}, by encode_{'query' if what == 'query' else 'document'}: {prompt!r}."
-
-
-def _rows(run: RunRecord) -> list[tuple[str, list[str]]]:
-    """Return the run's table: each system's mean measures; the encoder of the card is marked."""
-    if run.results is None:
-        return []
-    named = {name: system_name(name) for name in run.results.runs}
-    exported, measures = _row(run), run.results.measures
-    this = "this encoder" if len(run.results.runs.get(exported, ())) == 1 else "mean of draws, this encoder is one"
-    return [
-        (
-            f"{named[name]} ({this})" if name == exported else named[name],
-            [f"{scores.mean(m):.3f}" for m in measures],
-        )
-        for name, scores in run.scores.items()
-    ]
-
-
-def _evaluated(run: RunRecord, parts: Installed) -> str:
-    if run.results is None:
-        return ""
-    return f"{run.results.queries:,} {run.results.split} queries of {_collection_name(run, parts)}, one run."
-
-
-def _limits(run: RunRecord, parts: Installed) -> Iterator[str]:
-    """Yield what the run reveals about where the encoder can be used."""
-    metrics = run.manifests["collection"].metrics
-    yield (
-        f"For search in texts like those it was trained on: {metrics['passages']:,} passages of "
-        f"{_collection_name(run, parts)}. It was not evaluated on any other collection."
-    )
-    if run.results is None:
-        yield "The run has evaluated nothing."
-    if not run.recipe.encoder.pretrained:
-        yield "Its vocabulary and weights come from these texts alone: other words mean nothing to it."
-    if not metrics["queries"].get("train"):
-        yield "It has seen no labelled queries."

@@ -1,4 +1,4 @@
-"""What a run folder records: its recipe, the manifests of finished stages, and the stages that are missing."""
+"""What a run folder records: its recipe, the manifests of finished stages, the stages to come, and its results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import bootstrap_intervals
 from drkit.evaluate.systems import comparison, verdict
+from drkit.recipe.parts import all_parts
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
-from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
+from drkit.recipe.toml import plain, read_recipe, recipe_from_table, recipe_table, toml_value
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stages.report import REPORT
 from drkit.runs.survey import survey
+from drkit.runs.work import describe_encoder
 
 
 @frozen
@@ -47,8 +49,8 @@ class RunRecord:
     """A run as its folder records it.
 
     name: the folder's name. manifests: of the finished stages, by name, in the order they finished. missing: a line for
-    each stage that is not finished. summaries: what each planned stage does, by name. system: which one is compared
-    with those of other runs, if it was chosen.
+    each stage that is not finished. summaries: what each planned stage does, by name; trainings: the names of those
+    that train a model. system: which one is compared with those of other runs, if it was chosen.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class RunRecord:
     manifests: Mapping[str, Manifest]
     missing: tuple[str, ...] = ()
     summaries: Mapping[str, str] = field(factory=dict)
+    trainings: tuple[str, ...] = ()
     name: str = field(kw_only=True)
     system: str = field(default="", kw_only=True)
 
@@ -152,18 +155,42 @@ def open_run(folder: Path, parts: Installed) -> RunRecord:
     return RunRecord(folder, recipe, ordered, *_planned(folder, recipe, parts), name=folder.resolve().name)
 
 
-def _planned(folder: Path, recipe: Recipe, parts: Installed) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return a line for each stage that is not finished, and the summary of every stage.
+def _planned(folder: Path, recipe: Recipe, parts: Installed) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
+    """Return a line for each stage that is not finished, the summary of every stage, and the names of trainings.
 
     If the plan cannot be made (files have moved), one line says so, and the stages are unknown.
     """
     try:
         stages = plan(recipe, parts.registry).stages
     except DrkitError as error:
-        return (f"unknown, because the collection cannot be read again: {error}",), {}
+        return (f"unknown, because the collection cannot be read again: {error}",), {}, ()
     found = survey([stage for stage in stages if stage.spec is not REPORT], folder)  # the page replaces that stage
     missing = tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
-    return missing, {stage.name: stage.summary for stage in stages}
+    trainings = tuple(stage.name for stage in stages if stage.is_training)
+    return missing, {stage.name: stage.summary for stage in stages}, trainings
+
+
+def describe_recipe(run: RunRecord, registry: Registry) -> list[tuple[str, str, str]]:
+    """Return rows of what a run composed: encoder, parts, trainings; a row has a label, a choice, and what it means."""
+    encoder = run.recipe.encoder
+    rows = [("encoder", f"{encoder.pooling} pooling", describe_encoder(encoder))]
+    for part in all_parts(run.recipe, registry):
+        settings = {name: value for name, value in plain(part.config).items() if value not in (None, "", [], {})}
+        about = [part.spec.summary, *(f"{name} = {toml_value(value)}" for name, value in settings.items())]
+        rows.append((part.path or str(part.spec.kind), part.spec.name, "; ".join(about)))
+    rows += [(name, run.summaries[name], "") for name in run.trainings]
+    return list(dict.fromkeys(rows))
+
+
+def collection_counts(run: RunRecord) -> list[tuple[str, int]]:
+    """Return how many passages, queries and judgements a run has read, as (what, number)."""
+    if "collection" not in run.manifests:
+        return []
+    found = run.manifests["collection"].metrics
+    return [
+        ("passages", int(found["passages"])),
+        *((f"{split} {what}", int(n)) for what in ("queries", "judgements") for split, n in found[what].items()),
+    ]
 
 
 def published(run: RunRecord, registry: Registry) -> RunRecord:

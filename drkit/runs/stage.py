@@ -26,7 +26,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.errors import check_extras
-from drkit.recipe.schema import PSEUDO, Recipe, Round
+from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain
 from drkit.runs.work import Sizes, Work
 
@@ -160,6 +160,12 @@ class Stage(Generic[S]):
     def needs(self) -> tuple[str, ...]:
         """The stages that this stage reads, in the order of its inputs."""
         return tuple(dict.fromkeys(part.stage for part in self.inputs.values()))
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the stage trains a model."""
+        settings: Any = self.settings
+        return any(isinstance(value, Training) for value in attrs.astuple(settings, recurse=False))
 
     def identity(self, contents: Mapping[str, str]) -> dict[str, Any]:
         """Return everything that affects the result, as plain data; contents: content hashes of inputs, by name."""

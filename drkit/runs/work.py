@@ -161,6 +161,18 @@ def describe_schedule(training: Training) -> str:
     return f"{training.num_train_epochs:g} epochs in steps of {batch_size(training):,}"
 
 
+def describe_encoder(encoder: EncoderSettings) -> str:
+    """Return the size of an encoder, or its name, and how long the texts are that it reads.
+
+    >>> describe_encoder(EncoderSettings(pretrained="bert-base-uncased"))
+    'bert-base-uncased; reads 32 tokens of a query, 128 of a passage'
+    """
+    size, name = encoder_size(encoder), encoder.pretrained
+    if size and not name:
+        name = f"about {size.weights / 1e6:.1f}M parameters ({size.table / 1e6:.1f}M of them word embeddings)"
+    return f"{name}; reads {encoder.query_length} tokens of a query, {encoder.passage_length} of a passage"
+
+
 def training_work(
     model: ModelSize,
     training: Training,

@@ -1,4 +1,4 @@
-"""Several runs side by side: how their recipes differ, means over seeds, and a learning curve over training queries."""
+"""Several runs side by side: how their recipes differ, and means over seeds; the learning curve of one run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _SEED = "seed"
 _TRAINED = "training_queries"  # in the manifest of a fine-tuning
 _ROUNDS = "finetune.rounds"
 _SHOWN = 8  # settings that get a column
-# Settings that decide how many training queries there are: runs that differ by them are points of one curve.
-_QUERIES = ("collection.train_share", "collection.limit")
 
 
 @frozen
@@ -45,7 +43,6 @@ class Comparison:
     settings: tuple[str, ...]
     groups: tuple[RecipeGroup, ...]
     more: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    curve: Chart | None = None
 
 
 def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Comparison:
@@ -75,7 +72,7 @@ def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Compa
         (name, tuple(_text(texts[members[0].name], name) for members in groups.values())) for name in names[_SHOWN:]
     )
     settings = tuple(map(_shortened, columns))
-    return Comparison(measures, settings, tuple(made), more, _learning_curve(runs, tables, measures))
+    return Comparison(measures, settings, tuple(made), more)
 
 
 def _shortened(name: str) -> str:
@@ -129,45 +126,6 @@ def _mean_text(values: Sequence[float]) -> str:
     if not values:
         return "not evaluated"
     return f"{values[0]:.3f}" if len(values) == 1 else f"{mean(values):.3f} \u00b1 {stdev(values):.3f}"
-
-
-def _learning_curve(
-    runs: Sequence[RunRecord], tables: Sequence[Mapping[str, Any]], measures: Sequence[str]
-) -> Chart | None:
-    """Return the first measure over the number of training queries, if the runs differ by it."""
-    points: dict[str, dict[int, list[float]]] = {}
-    for run, table, queries in zip(runs, tables, map(_training_queries, runs), strict=True):
-        if measures and queries is not None and (value := _value(run, measures[0])) is not None:
-            points.setdefault(_curve_name(table, tables), {}).setdefault(queries, []).append(value)
-    if not any(len(found) > 1 for found in points.values()):
-        return None
-    lines = [Line(name, sorted((q, mean(values)) for q, values in found.items())) for name, found in points.items()]
-    title = f"{measures[0]} over labelled queries"
-    panel = Panel(title, measures[0], lines, floor=True, x="labelled training queries", log=True)
-    note = "Means over seeds. The number is that of the labelled queries that the exported retriever learned from."
-    return Chart(panel, note, is_wide=True)
-
-
-def _training_queries(run: RunRecord) -> int | None:
-    """Return the number of labelled pairs that the compared retriever learned from; 0 if it learned from none."""
-    if run.results is None or run.recipe.finetune is None:
-        return None
-    labelled = {one.name for one in run.recipe.finetune.rounds if one.pairs == "judged"}
-    name = run.compared
-    if name not in labelled:
-        return 0
-    stage = run.manifests.get(run.results.runs[name][0])
-    return int(stage.metrics[_TRAINED]) if stage is not None and _TRAINED in stage.metrics else None
-
-
-def _curve_name(table: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> str:
-    """Return what distinguishes a run's curve: its parts, without the settings of the number of queries."""
-    differing = [name for name in _differing(tables) if not _decides_queries(name)]
-    return ", ".join(f"{name.removesuffix('.use')} {_text(table, name)}" for name in differing) or "all runs"
-
-
-def _decides_queries(name: str) -> bool:
-    return name in _QUERIES or (name.startswith(f"{_ROUNDS}.") and name.endswith(".queries"))
 
 
 def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:

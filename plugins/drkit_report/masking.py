@@ -1,8 +1,8 @@
-"""What a run's masker hides, beside uniform masking, and the importance of words in sample passages."""
+"""What a run's masker hides, beside uniform masking."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -17,13 +17,9 @@ from drkit.recipe.schema import ITSELF, Choice
 from drkit_report.charts import Chart
 from drkit_report.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
-from drkit_report.inspect.words import InspectedWords, decoder_of_words, inspect_words
 
 _TEXTS = 1000
 _TOP = 10
-_SAMPLES = 3
-_SHORTEST = 10  # tokens of a sample passage, the special ones included
-_LONGEST = 60  # words of a sample passage
 _WORDS = 24  # of the text in a chart
 UNIFORM = "uniform"
 
@@ -38,30 +34,11 @@ class HiddenShare:
 
 
 @frozen
-class ShadedWord:
-    """A word of a passage; shade: 0 .. 1, relative to the other words; value: what the shade stands for, as text."""
-
-    text: str
-    shade: float
-    value: str
-
-
-@frozen
-class WordSample:
-    """A passage by the importance of its words, and the words that its vector predicts, if the decoder reads them."""
-
-    importance: tuple[ShadedWord, ...]
-    predicted: tuple[ShadedWord, ...] = ()
-    top: tuple[ShadedWord, ...] = ()
-
-
-@frozen
 class Masking:
     """The section on masking; notes: what could not be shown, and why."""
 
     shares: tuple[HiddenShare, ...] = ()
     charts: tuple[Chart, ...] = ()
-    samples: tuple[WordSample, ...] = ()
     texts: int = 0
     notes: tuple[str, ...] = ()
 
@@ -74,10 +51,9 @@ def describe_masking(run: RunRecord, parts: Installed) -> Masking | None:
     sample = TextSample.of(source, _TEXTS)
     task = source.decoder()
     chosen = task.masker if task and task.masker else run.recipe.pretrain.encoder.masker
-    samples = tuple(_word_samples(run, source, sample, parts))
     if task and task.context != ITSELF:
         note = "The decoder rebuilds another text than the encoder reads, so its masker is not compared here."
-        return Masking(samples=samples, texts=len(sample.indices), notes=(note,))
+        return Masking(texts=len(sample.indices), notes=(note,))
     maskers = {
         label: parts.registry.build(Kind.MASKER, choice.use, choice.config, source.context())
         for label, choice in _compared(chosen, parts, has_counts=COUNTS_STAGE in run.manifests).items()
@@ -88,7 +64,7 @@ def describe_masking(run: RunRecord, parts: Installed) -> Masking | None:
     ]
     shares.append(HiddenShare("all tokens of these texts", "", f"{sample.common_share:.1%}"))
     charts = [_top_words(found, source), *_tenths(found), *_one_text(sample, maskers)]
-    return Masking(tuple(shares), tuple(charts), samples, len(sample.indices))
+    return Masking(tuple(shares), tuple(charts), len(sample.indices))
 
 
 def _compared(chosen: Choice, parts: Installed, *, has_counts: bool) -> dict[str, Choice]:
@@ -141,49 +117,6 @@ def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]
     ]
     panel = Panel("How often each word is hidden", "% of draws", lines, floor=True, x="", names=names)
     yield Chart(panel, "One short text of the collection, 200 draws.", is_wide=True)
-
-
-def _word_samples(run: RunRecord, source: TextSource, sample: TextSample, parts: Installed) -> Iterator[WordSample]:
-    """Yield sample passages with the importance of their words, and what the decoder predicts from their vectors."""
-    if run.collection is None:
-        return
-    predicts = _predicts_words(run, parts)
-    if sample.importance is None and not predicts:
-        return
-    corpus, lengths = run.collection.corpus, sample.store.lengths
-    fitting = [index for index in sample.indices.tolist() if _SHORTEST <= lengths[index] <= 200]
-    for index in fitting[:: max(1, len(fitting) // _SAMPLES)][:_SAMPLES]:
-        if index < len(corpus):
-            text = " ".join(corpus.at([index])[0].content.split()[:_LONGEST])
-            yield _word_sample(text, source, inspect_words(text, run.folder, parts, top=_TOP) if predicts else None)
-
-
-def _predicts_words(run: RunRecord, parts: Installed) -> bool:
-    assert run.recipe.pretrain is not None
-    manifest = run.manifests.get("pretrained")
-    return bool(decoder_of_words(run.recipe.pretrain, parts)) and manifest is not None and not manifest.pruned
-
-
-def _word_sample(text: str, source: TextSource, words: InspectedWords | None) -> WordSample:
-    _, pieces = source.read(text)
-    importance = [(piece.text, piece.spaced, piece.importance) for piece in pieces if piece.importance is not None]
-    merged: list[tuple[str, float]] = []
-    for piece, is_spaced, value in importance:
-        if merged and not is_spaced:
-            merged[-1] = (merged[-1][0] + piece, max(merged[-1][1], value))
-        else:
-            merged.append((piece, value))
-    if words is None:
-        return WordSample(_shaded(merged, ".1f"))
-    own = [(word.text, word.probability) for word in words.words]
-    top = [(word.text, word.probability) for word in words.top]
-    return WordSample(_shaded(merged, ".1f"), _shaded(own, ".1%"), _shaded(top, ".1%"))
-
-
-def _shaded(words: Sequence[tuple[str, float]], form: str) -> tuple[ShadedWord, ...]:
-    values = [value for _, value in words]
-    low, span = min(values, default=0.0), (max(values, default=0.0) - min(values, default=0.0)) or 1.0
-    return tuple(ShadedWord(text, (value - low) / span, format(value, form)) for text, value in words)
 
 
 def masking_or_note(run: RunRecord, parts: Installed) -> Masking | None:

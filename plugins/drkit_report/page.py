@@ -16,9 +16,7 @@ from attrs import frozen
 
 from drkit import __version__
 from drkit.charts import Line, Panel
-from drkit.commands.composition import Data, describe_data, describe_recipe
-from drkit.commands.composition import Line as RecipeLine
-from drkit.commands.records import RunRecord, is_comparable, open_run, published
+from drkit.commands.records import RunRecord, collection_counts, describe_recipe, is_comparable, open_run, published
 from drkit.core.escaping import page_asset, page_templates
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
@@ -26,6 +24,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate.names import system_name
 from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
+from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.report import PROBES, VALIDATION
 from drkit.runs.stages.retriever import choices_made
@@ -65,51 +64,29 @@ class ReportOptions:
 
 
 @frozen
-class StageTime:
-    """The time that a stage took, in seconds, its share of the longest stage, and its peak memory in bytes.
+class RunSection:
+    """What a page says about one run.
 
-    memory: by `host` and `gpu`; a peak that was not recorded is missing.
-    """
-
-    stage: str
-    seconds: float
-    share: float
-    memory: Mapping[str, int]
-
-
-@frozen
-class Effort:
-    """What a run took and on what: stages by time, peak memory, versions, machine, and the command that repeats it."""
-
-    stages: tuple[StageTime, ...]
-    memory: Mapping[str, int]
-    seconds: float
-    versions: Mapping[str, str]
-    machine: Mapping[str, str]
-    finished: str
-    command: str
-    recipe: str
-
-
-@frozen
-class RunPart:
-    """The part of a page that is about one run. table: its systems, if the page has no table of its own for them.
-
-    verdict: what it gained, in words. rows: what each of its systems is.
+    verdict: what it gained, in words. rows: what each of its systems is. table: its systems, if the page has no table
+    of its own for them. memory: the peak of all stages in bytes, by `host` and `gpu`, as far as it was recorded.
+    command: what repeats the run.
     """
 
     name: str
     verdict: Sequence[str]
     rows: Sequence[tuple[str, str]]
-    recipe: Sequence[RecipeLine]
-    data: Data | None
+    recipe: Sequence[tuple[str, str, str]]
+    counts: Sequence[tuple[str, int]]
     chosen: Sequence[str]
     truncated: Sequence[str]
     missing: Sequence[str]
     table: SystemTable | None
     curves: Sequence[Chart]
     masking: Masking | None
-    effort: Effort
+    manifests: Mapping[str, Manifest]
+    memory: Mapping[str, int]
+    command: str
+    recipe_toml: str
 
 
 @frozen
@@ -117,7 +94,7 @@ class ReportPage:
     """Everything that a page shows; notes: what it cannot show, and why."""
 
     title: str
-    runs: Sequence[RunPart]
+    runs: Sequence[RunSection]
     table: SystemTable | None
     intervals: Chart | None
     queries: QueryDetails | None
@@ -153,7 +130,7 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
     several = len(runs) > 1
     return ReportPage(
         title=runs[0].recipe.name if not several else f"{len(runs)} runs: {', '.join(run.name for run in runs)}",
-        runs=[_run_part(run, parts, with_table=several) for run in runs],
+        runs=[_section(run, parts, with_table=several) for run in runs],
         table=table,
         intervals=Chart(interval_chart(table), is_wide=True) if table else None,
         queries=_queries(systems, chosen, options.queries),
@@ -186,26 +163,34 @@ def _queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> Quer
     return query_details(systems, run.collection, run.results.split, spread_over_gains(systems, chosen, count))
 
 
-def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
+def _section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSection:
     table = None
     if with_table and run.results is not None:
         systems = systems_of([run])
         table = system_table(systems, baseline_index(systems, None))
     shown = published(run, parts.registry)
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
-    return RunPart(
+    peaks = [manifest.memory for manifest in run.manifests.values()]
+    return RunSection(
         name=run.name,
         verdict=run.verdict,
         rows=[*_rows(shown)],
         recipe=describe_recipe(shown, parts.registry),
-        data=describe_data(run),
+        counts=collection_counts(run),
         chosen=_chosen(run),
         truncated=list(dict.fromkeys(truncated)),
         missing=shown.missing,
         table=table,
         curves=[*curve_of_rounds(run), *_curves(run)],
         masking=masking_or_note(run, parts),
-        effort=_effort(shown),
+        manifests=run.manifests,
+        memory={
+            place: max(peak.get(place, 0) for peak in peaks)
+            for place in ("host", "gpu")
+            if any(place in peak for peak in peaks)
+        },
+        command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
+        recipe_toml=recipe_toml(shown.recipe),
     )
 
 
@@ -244,28 +229,6 @@ def _all_losses(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[P
         lines.append(Line(name, [(100 * step / losses[-1][0], loss) for step, loss in losses]))
     if len(lines) > 1:
         yield Panel(ALL_LOSSES, "nats", lines, x="% of each training's steps")
-
-
-def _effort(run: RunRecord) -> Effort:
-    times = {name: manifest.seconds for name, manifest in run.manifests.items()}
-    longest = max(times.values(), default=0.0) or 1.0
-    ordered = sorted(times.items(), key=lambda item: -item[1])
-    last = list(run.manifests.values())[-1]
-    peaks = {name: manifest.memory for name, manifest in run.manifests.items()}
-    return Effort(
-        stages=tuple(StageTime(name, seconds, seconds / longest, peaks[name]) for name, seconds in ordered),
-        memory={
-            where: max(known)
-            for where in ("host", "gpu")
-            if (known := [memory[where] for memory in peaks.values() if where in memory])
-        },
-        seconds=sum(times.values()),
-        versions=last.versions,
-        machine=last.machine,
-        finished=last.finished,
-        command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
-        recipe=recipe_toml(run.recipe),
-    )
 
 
 def _policy(script: str) -> str:

@@ -88,13 +88,12 @@ class Made(dict):
 
 SEVERAL = ("seed-1", "seed-2", "uniform", "few")
 FEW = "finetune.rounds=[{name='retriever-1', miners=['bm25'], queries=4}]"
-# Settings, masker and decoder of each run: two seeds, another masker, fewer training queries, and a bag of words.
+# Settings and masker of each run: two seeds, another masker, and fewer training queries.
 RUNS = {
     "seed-1": (("seed=1",), {}),
     "seed-2": (("seed=2",), {}),
     "uniform": (("seed=1",), {"masker": "uniform"}),
     "few": (("seed=1", FEW), {}),
-    "words": (("seed=1", "finetune=none"), {"decoder": "bow"}),
 }
 
 
@@ -111,11 +110,11 @@ def runs(collection, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pages(runs, request):
-    """The pages of one run, of several, of a bag of words, and of the hostile run."""
+    """The pages of one run, of several, and of the hostile run."""
 
     def make(name):
         options = ReportOptions(baseline="uniform" if name == "several" else None)
-        folders = {"one": ["seed-1"], "several": SEVERAL, "words": ["words"]}
+        folders = {"one": ["seed-1"], "several": SEVERAL}
         given = [runs[run] for run in folders[name]] if name in folders else [request.getfixturevalue("hostile_run")]
         return report_page(given, PARTS, options)
 

@@ -48,7 +48,8 @@ def test_people_read_how_it_was_trained_and_evaluated(run):
     assert "(this encoder)" in card
     for scores in record.scores.values():
         assert f"{scores.mean('RR@10'):.3f}" in card
-    assert "| Its masker | pmi (" in card
+    assert "| pretrain.decoders.main.masker | pmi | " in card
+    assert f"| retriever-1 | {record.summaries['retriever-1']} |" in card
     assert f"{record.results.queries:,} {record.results.split} queries" in card
     assert "come from these texts alone" in card
 

@@ -60,9 +60,11 @@ class Page(HTMLParser):
 
 def test_the_page_says_what_was_composed(pages, runs):
     text = Page(pages["one"]).text
-    for part in ("pmi", "enhanced", "contrastive", "mlm on the decoder", "60 passages", "12 train queries"):
+    parts = ("pmi", "enhanced", "contrastive", "pretrain.decoders.main.losses.mlm", "60 passages", "12 train queries")
+    for part in parts:
         assert part in text
-    assert "what is topic16" in text, "a sample query"
+    assert f"retriever-1 {open_run(runs['seed-1'], PARTS).summaries['retriever-1']}" in text
+    assert "what is topic16" not in text, "texts are in the section on queries alone"
     recipe = (runs["seed-1"] / "recipe.toml").read_text()
     folder = str(Path(open_run(runs["seed-1"], PARTS).recipe.collection.config.path).parent)
     assert folder in recipe
@@ -226,15 +228,6 @@ def test_the_masker_is_compared_with_uniform_masking(runs):
     assert common["uniform"] == pytest.approx(common["all tokens of these texts"], abs=5)
     assert common["pmi"] < common["uniform"], "what PMI is for"
     assert len(masking.charts) == 3
-    assert masking.samples
-    assert all(0 <= word.shade <= 1 for sample in masking.samples for word in sample.importance)
-
-
-def test_predicted_words_are_shown_where_the_decoder_predicts_words(pages, runs):
-    assert "Most probable words of the vocabulary" in pages["words"]
-    assert "Most probable words of the vocabulary" not in pages["one"]
-    masking = describe_masking(open_run(runs["words"], PARTS), PARTS)
-    assert all(len(sample.top) == 10 for sample in masking.samples)
 
 
 def test_runs_that_differ_by_the_seed_share_a_row(runs):
@@ -246,17 +239,6 @@ def test_runs_that_differ_by_the_seed_share_a_row(runs):
     values = [one.scores[one.results.compared].mean("RR@10") for one in records]
     assert found.groups[0].values[0] == f"{np.mean(values[:2]):.3f} \u00b1 {np.std(values[:2], ddof=1):.3f}"
     assert found.groups[1].values[0] == f"{values[2]:.3f}"
-    assert found.curve is None, "all learned from the same queries"
-
-
-def test_runs_that_differ_by_training_queries_are_a_curve(runs):
-    records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "few")]
-    (line,) = compare_runs(records, records).curve.drawing.lines
-    values = {one.name: one.scores[one.results.compared].mean("RR@10") for one in records}
-    assert [queries for queries, _ in line.points] == [4, 12]
-    assert [value for _, value in line.points] == pytest.approx(
-        [values["few"], (values["seed-1"] + values["seed-2"]) / 2]
-    )
 
 
 def test_a_learning_curve_has_powers_of_ten_and_zero_on_its_axis():
@@ -356,7 +338,7 @@ def test_hostile_texts_stay_text(pages):
     data = page.data("query-data")
     spelled = HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
     assert all(query["id"].endswith(spelled) for query in data["queries"])
-    assert "window.hacked" in page.text
+    assert "<i>run-" in page.text
 
 
 def test_the_page_needs_nothing_else(pages):
