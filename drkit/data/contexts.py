@@ -38,7 +38,7 @@ BUCKET = 16
 class PretrainingTexts:
     """The texts of pre-training, and what contexts are chosen from.
 
-    store: the texts. spans: which of them are parts of one document. queries: candidate queries of each text. signals,
+    store: the texts. spans: which of them are cut from one document. queries: candidate queries of each text. signals,
     query_signals: those that batches of texts and of queries carry, by name.
     """
 

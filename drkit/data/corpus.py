@@ -116,8 +116,8 @@ def take_values(chunks: Sequence[Any], starts: NDArray[np.int64], indices: NDArr
     chunk_of = np.searchsorted(starts, indices, side="right") - 1
     order = np.argsort(chunk_of, kind="stable")
     numbers, firsts = np.unique(chunk_of[order], return_index=True)
-    parts = zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
-    taken = pa.concat_arrays([chunks[n].take(pa.array(indices[part] - starts[n])) for n, part in parts])
+    members = zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
+    taken = pa.concat_arrays([chunks[n].take(pa.array(indices[own] - starts[n])) for n, own in members])
     values: list[Any] = taken.take(pa.array(np.argsort(order))).to_pylist()
     return values
 
@@ -203,9 +203,9 @@ def open_collection(folder: Path) -> StoredCollection:
     return collection
 
 
-def collection_of(parts: Mapping[str, Path]) -> StoredCollection:
-    """Open the parts of a collection that a stage reads: `passages`, and splits by name; other names are ignored."""
-    return StoredCollection(parts.get(PASSAGES), {split: parts[split] for split in SPLITS if split in parts})
+def collection_of(folders: Mapping[str, Path]) -> StoredCollection:
+    """Open what a stage reads of a collection: the folders `passages` and those of splits; other names are ignored."""
+    return StoredCollection(folders.get(PASSAGES), {split: folders[split] for split in SPLITS if split in folders})
 
 
 def read_queries(path: Path) -> Iterator[Query]:

@@ -69,7 +69,7 @@ def count(
                     total = int(texts_of_length @ np.maximum(np.arange(len(texts_of_length)) - order + 1, 0))
                     facts = {"base": base, "window": window, "min_count": min_count}
                     writer.metadata = {"total": total, "ranked": counted, **facts}
-                runs = merged([(part.keys, part.counts) for part in grams.parts], grams.keys_at_once)
+                runs = merged([(chunk.keys, chunk.counts) for chunk in grams.chunks], grams.keys_at_once)
                 _write_tables(runs, writers, base, min_count)
             counted = orders[-1]
             if counted < window:
@@ -108,9 +108,9 @@ def _write_tables(runs: Iterable[Run], writers: Sequence[ArrayWriter], base: int
 
 
 class _StoreNgrams:
-    """The n-grams that start at the tokens of a store, in parts on disk: none at first, then longer and longer ones.
+    """The n-grams that start at the tokens of a store, in chunks on disk: none at first, then longer and longer ones.
 
-    keys_at_once: keys of several parts, or of a table, that fit in memory.
+    keys_at_once: keys of several chunks, or of a table, that fit in memory.
     """
 
     def __init__(
@@ -125,77 +125,77 @@ class _StoreNgrams:
         self._store, self._base, self._scratch, self._orders = store, base, scratch, range(0, 1)
         self._engine: Engine = engine or LocalEngine()
         self._workers = workers or self._engine.threads
-        size = _chunk_size(store, memory_mb, self._workers, self._engine.slots)
+        size = _tokens_per_chunk(store, memory_mb, self._workers, self._engine.slots)
         self.keys_at_once = size * self._workers
         self._texts = list(text_chunks(store.offsets, size))
-        self.parts: list[_Part] = []
+        self.chunks: list[_Chunk] = []
 
     def lengthen(self, orders: range) -> None:
         """Go on to the n-grams of the next orders; the longest of those before must have been looked up."""
         done, self._orders = self._orders, orders
         folder = self._scratch / str(orders[-1])
         folder.mkdir()
-        shorter: Sequence[_Part | None] = self.parts or [None] * len(self._texts)
+        shorter: Sequence[_Chunk | None] = self.chunks or [None] * len(self._texts)
         files = [folder / str(number) for number in range(len(self._texts))]
         given = (self._store, self._base, orders, self._workers)
         tasks = (
-            Task(self._name(some), write_parts, (*given, some))
+            Task(self._name(some), write_chunks, (*given, some))
             for some in self._shares(list(zip(files, self._texts, shorter, strict=True)))
         )
-        self.parts = [part for written in self._engine.run(tasks) for part in written]
+        self.chunks = [chunk for written in self._engine.run(tasks) for chunk in written]
         shutil.rmtree(self._scratch / str(done[-1]), ignore_errors=True)
 
     def look_up(self, folder: Path, orders: range) -> None:
         """Look up the n-grams of some of the present orders in the tables of a folder, which each task reads once."""
         tables = [(folder / f"{order}.arrow", self._base ** (self._orders[-1] - order)) for order in orders]
         given = (tables, self.keys_at_once, self._workers)
-        tasks = (Task(self._name(some), look_up_parts, (*given, some)) for some in self._shares(self.parts))
-        self.parts = [part for found in self._engine.run(tasks) for part in found]
+        tasks = (Task(self._name(some), look_up_chunks, (*given, some)) for some in self._shares(self.chunks))
+        self.chunks = [chunk for found in self._engine.run(tasks) for chunk in found]
 
-    def _shares(self, parts: list[T]) -> Iterator[list[T]]:
-        """Yield the parts of each task; a machine has as few tasks as it can."""
-        share = max(-(-len(parts) // self._engine.slots), 1)
-        return (parts[start : start + share] for start in range(0, len(parts), share))
+    def _shares(self, chunks: list[T]) -> Iterator[list[T]]:
+        """Yield the chunks of each task; a machine has as few tasks as it can."""
+        share = max(-(-len(chunks) // self._engine.slots), 1)
+        return (chunks[start : start + share] for start in range(0, len(chunks), share))
 
     def _name(self, some: Sequence[Any]) -> str:
-        return f"{self._orders[-1]}-grams of {len(some)} of the {len(self._texts)} parts of {self._store.path}"
+        return f"{self._orders[-1]}-grams of {len(some)} of the {len(self._texts)} chunks of {self._store.path}"
 
 
-def write_parts(
+def write_chunks(
     store: TokenStore,
     base: int,
     orders: range,
     workers: int,
-    parts: Sequence[tuple[Path, tuple[int, int], _Part | None]],
-) -> list[_Part]:
-    """Write n-grams of some orders; a part has the beginning of its files, a range of texts, and shorter n-grams."""
+    chunks: Sequence[tuple[Path, tuple[int, int], _Chunk | None]],
+) -> list[_Chunk]:
+    """Write n-grams of some orders; a chunk has the beginning of its files, a range of texts, and shorter n-grams."""
 
-    def write(part: tuple[Path, tuple[int, int], _Part | None]) -> _Part:
-        files, (first, last), shorter = part
+    def write(chunk: tuple[Path, tuple[int, int], _Chunk | None]) -> _Chunk:
+        files, (first, last), shorter = chunk
         offsets = store.offsets[first : last + 1]
         tokens = slice(int(offsets[0]), int(offsets[-1]))
         flat = store.flat_ids[tokens].astype(np.int64)
         ranks = None if shorter is None else shorter.found_at_tokens()[:, -1]
-        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), orders, ranks, base))
+        return _Chunk.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), orders, ranks, base))
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(write, parts))
+        return list(pool.map(write, chunks))
 
 
-def look_up_parts(
-    tables: Sequence[tuple[Path, int]], keys_at_once: int, workers: int, parts: list[_Part]
-) -> list[_Part]:
-    """Return parts with the counts and ranks that their n-grams have in tables, each of which is read once.
+def look_up_chunks(
+    tables: Sequence[tuple[Path, int]], keys_at_once: int, workers: int, chunks: list[_Chunk]
+) -> list[_Chunk]:
+    """Return chunks with the counts and ranks that their n-grams have in tables, each of which is read once.
 
-    tables: of several orders, shortest first; each has a file, and the digits of a part's keys that its own keys do not
-    have, as a power of the base.
+    tables: of several orders, shortest first; each has a file, and the digits that a chunk's keys have and its own keys
+    lack, as a power of the base.
     """
     opened = [(NgramTable(path), beyond) for path, beyond in tables]
     dtype = np.min_scalar_type(-max(table.total for table, _ in opened) - 1)
-    parts = [part.with_found(np.dtype((dtype, (len(tables) + 1,)))) for part in parts]
+    chunks = [chunk.with_found(np.dtype((dtype, (len(tables) + 1,)))) for chunk in chunks]
 
     def write(slices: Sequence[slice]) -> None:
-        pieces = [part.keys[rows] for part, rows in zip(parts, slices, strict=True)]
+        pieces = [chunk.keys[rows] for chunk, rows in zip(chunks, slices, strict=True)]
         keys, positions = sorted_with_positions(np.concatenate(pieces))
         found = np.empty((len(keys), len(tables) + 1), dtype)
         for column, (table, beyond) in enumerate(opened):
@@ -206,16 +206,16 @@ def look_up_parts(
             found[positions, column] = np.repeat(counts, copies)
         found[positions, -1] = np.repeat(ranks, copies)
         ends = np.cumsum([len(piece) for piece in pieces])
-        for part, rows, values in zip(parts, slices, np.split(found, ends[:-1]), strict=True):
-            part.found[rows] = values
+        for chunk, rows, values in zip(chunks, slices, np.split(found, ends[:-1]), strict=True):
+            chunk.found[rows] = values
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(write, key_ranges([part.keys for part in parts], max(keys_at_once // workers, 1))))
-    return parts
+        list(pool.map(write, key_ranges([chunk.keys for chunk in chunks], max(keys_at_once // workers, 1))))
+    return chunks
 
 
 @frozen(eq=False)
-class _Part:
+class _Chunk:
     """The distinct n-grams of a range of texts, in files.
 
     tokens: of the texts, in the store. starts: i32[tokens], which n-gram starts at a token, or -1. keys: i64[n],
@@ -230,7 +230,7 @@ class _Part:
     found: Spilled
 
     @classmethod
-    def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Part:
+    def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Chunk:
         """Write the n-grams with these keys i64[tokens], -1 for none; files: the beginning of the files' paths."""
         in_order, positions = sorted_with_positions(keys)
         firsts = np.flatnonzero(differ(in_order))
@@ -241,8 +241,8 @@ class _Part:
         found = Spilled(f"{files}.found", np.dtype(np.int64), 0)
         return cls(tokens, *kept, spill(counts, f"{files}.counts"), found)
 
-    def with_found(self, dtype: np.dtype[Any]) -> _Part:
-        """Return the part with an empty file for what a look-up finds."""
+    def with_found(self, dtype: np.dtype[Any]) -> _Chunk:
+        """Return the chunk with an empty file for what a look-up finds."""
         Path(self.found.path).touch()
         return evolve(self, found=Spilled(self.found.path, dtype, len(self.keys)))
 
@@ -255,7 +255,7 @@ class _Part:
         return at_tokens
 
 
-def _chunk_size(store: TokenStore, memory_mb: int, workers: int, machines: int) -> int:
+def _tokens_per_chunk(store: TokenStore, memory_mb: int, workers: int, machines: int) -> int:
     """Return the tokens per chunk: limited by memory, and small enough that every worker of a small corpus has some."""
     allowed = memory_mb * 2**20 // (_BYTES_PER_TOKEN * workers)
     share = max(-(-len(store.flat_ids) // (workers * machines)), _SMALLEST_CHUNK)
@@ -356,23 +356,7 @@ class NgramCounts:
             "distinct": [len(table.keys) for table in self.tables],
         }
 
-    def log_shares(self, ids: NDArray[Any], offsets: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
-        """Yield for n = 1 .. window the log-probability f64[tokens] of the n-gram that starts at each token.
-
-        NaN if the n-gram was not counted, was dropped, or leaves the text. For a whole store, `store_log_shares` reads
-        the tables once.
-        """
-        flat, remaining = ids.astype(np.int64), remaining_tokens(offsets)
-        ranks: NDArray[np.int64] | None = None
-        for orders in self._spans():
-            keys = ngram_keys(flat, remaining, orders, ranks, self.base)
-            for order in orders:
-                table = self.tables[order - 1]
-                distinct, inverse = np.unique(keys // self.base ** (orders[-1] - order), return_inverse=True)
-                ranks, counts = (values[inverse] for values in table.find(distinct))
-                yield table.log_shares(counts)
-
-    def store_log_shares(
+    def log_shares(
         self,
         store: TokenStore,
         texts: Iterable[tuple[int, int]],
@@ -380,11 +364,14 @@ class NgramCounts:
         scratch: Path | None = None,
         engine: Engine | None = None,
     ) -> Iterator[list[NDArray[np.float64]]]:
-        """Yield for ranges of a store's texts what `log_shares` yields, as a list.
+        """Yield, for each range of texts, the log-probabilities f64[tokens] of the n-grams of n = 1 .. window.
+
+        The value of a token is that of the n-gram that starts there; NaN if it was not counted, was dropped, or leaves
+        the text.
 
         scratch: where counts of every token of the store are written first: 2 to 8 bytes for each order and token, and
-        twice that and 28 bytes for each token while n-grams are looked up (None: the system's temporary folder).
-        engine: where they are looked up, in this process if None; other machines need a scratch folder that they share.
+        twice that and 28 bytes for each token while n-grams are looked up; None: a temporary folder. engine: where they
+        are looked up, in this process if None; other machines need a scratch folder that they share.
         """
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".counts-") as folder:
             found = self._store_counts(store, Path(folder), engine)
@@ -401,8 +388,8 @@ class NgramCounts:
             path, dtype = scratch / f"counts-{orders[-1]}", np.dtype(np.int64)
             # Written, not mapped to be filled: on a full disk, that kills the process without a message.
             with path.open("wb") as file:
-                for part in grams.parts:
-                    counts = np.ascontiguousarray(part.found_at_tokens()[:, :-1])  # else errors have no reason
+                for chunk in grams.chunks:
+                    counts = np.ascontiguousarray(chunk.found_at_tokens()[:, :-1])  # else errors have no reason
                     counts.tofile(file)
                     dtype = counts.dtype
             whole = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)

@@ -29,9 +29,9 @@ def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[lis
     if workers == 1:
         yield from map(read_file, paths)
         return
-    parts = [paths[start::workers] for start in range(workers)]
+    shares = [paths[start::workers] for start in range(workers)]
     with ThreadPoolExecutor(workers) as pool:
-        results = [iter(part) for part in pool.map(_in_subprocess, parts)]
+        results = [iter(found) for found in pool.map(_in_subprocess, shares)]
     for index in range(len(paths)):
         yield next(results[index % workers])
 

@@ -34,9 +34,7 @@ from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.rows import batched
-from drkit.data.store import encoded
-
-_BATCH = 1024
+from drkit.data.store import encode_texts
 
 
 @frozen
@@ -167,11 +165,9 @@ def generate_queries(
 def truncate_texts(texts: Iterator[tuple[str, str]], tokenizer: Any, max_length: int) -> Iterator[tuple[str, str]]:
     """Yield (name, text) pairs, each text truncated to `max_length` tokens, [CLS] and [SEP] included."""
     room = max_length - tokenizer.num_special_tokens_to_add()
-    for batch in batched(texts, _BATCH):
-        encodings = [encoding for part in encoded((text for _, text in batch), tokenizer) for encoding in part]
-        for (name, text), encoding in zip(batch, encodings, strict=True):
-            kept = encoding.offsets[:room]
-            yield name, text[: kept[-1][1]] if kept else ""
+    for name, text, encoding in encode_texts(texts, tokenizer):
+        kept = encoding.offsets[:room]
+        yield name, text[: kept[-1][1]] if kept else ""
 
 
 def generate_file(

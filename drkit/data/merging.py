@@ -20,8 +20,8 @@ Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique
 class Spilled:
     """Numbers in a file, read and written by slices: [length], or more axes where the dtype is that of a row.
 
-    Not mapped, and read without reading ahead: for a small slice the system may read megabytes more, which costs a run
-    with little memory more than the work itself.
+    Not mapped, and read without reading ahead: for a small slice the operating system may read megabytes more, which
+    costs a run with little memory more than the work itself.
     """
 
     path: str
@@ -53,14 +53,14 @@ def spill(values: NDArray[Any], path: str) -> Spilled:
 def key_ranges(runs: Sequence[Spilled], size: int) -> Iterator[list[slice]]:
     """Cut sorted keys into ranges of about `size` keys; yield the slices of each, one of every run."""
     stored = sum(map(len, runs))
-    parts = max(-(-stored // size), 1)
+    ranges = max(-(-stored // size), 1)
     # No range is more than an eighth larger or smaller than the others: each run is off by less than a step.
-    steps = [max(len(keys) // (8 * parts), 1) for keys in runs]
+    steps = [max(len(keys) // (8 * ranges), 1) for keys in runs]
     sample = np.sort(np.concatenate([_every(step, keys) for keys, step in zip(runs, steps, strict=True)]))
-    borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
+    borders = np.unique(sample[np.arange(1, ranges) * len(sample) // ranges])
     cuts = [[0, *_search(keys, borders).tolist(), len(keys)] for keys in runs]
-    for part in range(len(borders) + 1):
-        yield [slice(*cut[part : part + 2]) for cut in cuts]
+    for number in range(len(borders) + 1):
+        yield [slice(*cut[number : number + 2]) for cut in cuts]
 
 
 def _every(step: int, keys: Spilled) -> NDArray[Any]:
@@ -83,7 +83,7 @@ def _blocks(keys: Spilled) -> Iterator[tuple[int, NDArray[Any]]]:
 
 
 def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
-    """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
+    """Merge sorted runs; yield the result in the order of keys, in chunks of about `size` keys."""
     if runs:
         for slices in key_ranges([keys for keys, _ in runs], size):
             pieces = zip(runs, slices, strict=True)

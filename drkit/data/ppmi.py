@@ -60,7 +60,7 @@ def ppmi_svd(
     Co-occurrences are counted up to `window` tokens apart within a text. Context frequencies are raised to `smoothing`,
     singular values to `power`, and the result is scaled to standard deviation `std`. Special tokens and those that
     never occur get small random rows. The same store and seed give the same matrix. folder: where co-occurrences are
-    written while they are counted and factored (None: the system's temporary folder); memory_mb: approximate memory
+    written while they are counted and factored (None: a temporary folder); memory_mb: approximate memory
     limit of counting in MiB. Neither affects the result.
 
     Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.

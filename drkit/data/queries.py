@@ -27,7 +27,7 @@ from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, NamedColumns, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
-from drkit.data.store import TokenStore, TokenWriter, encoded
+from drkit.data.store import TokenStore, TokenWriter, encode_texts
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -141,10 +141,9 @@ def tokenise_given(
     counts, indices, shown = {"given": 0, "unknown": 0}, array("q"), ""
     room = max_length - tokenizer.num_special_tokens_to_add()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
-        for batch in batched(pairs, _BATCH):
-            found = texts.find([name for name, _ in batch])
-            encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
-            repeated = [e for e, own in zip(encodings, found, strict=True) for _ in own]
+        for batch in batched(encode_texts(pairs, tokenizer), _BATCH):
+            found = texts.find([name for name, _, _ in batch])
+            repeated = [encoding for (_, _, encoding), own in zip(batch, found, strict=True) for _ in own]
             writer.append([e.ids[:room] for e in repeated], [e.word_ids[:room] for e in repeated])
             indices.extend(index for own in found for index in own.tolist())
             counts["given"] += len(batch)
@@ -312,13 +311,12 @@ class ImportantSpans:
 
     def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
         """Return at most `count` spans of each passage, best first."""
-        contents = [passage.content for passage in passages]
-        encodings = [encoding for part in encoded(iter(contents), self.tokenizer) for encoding in part]
+        encodings = encode_texts(((passage.doc_id, passage.content) for passage in passages), self.tokenizer)
         ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=LENGTH)
         begins = self.store.offsets[indices] + self.prompt_tokens
         return [
             [text[_beginning(e.offsets, max(a - begin, 0)) : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
-            for text, e, own, begin in zip(contents, encodings, ranges, begins.tolist(), strict=True)
+            for (_, text, e), own, begin in zip(encodings, ranges, begins.tolist(), strict=True)
         ]
 
 

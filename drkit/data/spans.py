@@ -21,8 +21,7 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.rows import batched
-from drkit.data.store import TokenWriter, encoded, prompt_tokens
+from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
 from drkit.errors import DrkitError, import_extra
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 FILE = "spans.arrow"
 _PUNKT = "nltk.tokenize.punkt"
-_BATCH = 1024
 # Enough for Punkt's counts to settle, in about 100 MB of memory.
 _SAMPLE_TEXTS, _SAMPLE_CHARACTERS, _SAMPLE_LONGEST = 5000, 2_000_000, 100_000
 
@@ -116,11 +114,9 @@ def split_documents(
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
         room = max_length - tokenizer.num_special_tokens_to_add() - len(before)
-        for batch in batched(documents, _BATCH):
-            encodings = [e for part in encoded((text for _, text in batch), tokenizer) for e in part]
-            for (number, text), encoding in zip(batch, encodings, strict=True):
-                cuts = _cuts(encoding, splitter(text), room, counts)
-                _write(number, encoding, cuts, (writer, arrays), before)
+        for number, text, encoding in encode_texts(documents, tokenizer):
+            cuts = _cuts(encoding, splitter(text), room, counts)
+            _write(number, encoding, cuts, (writer, arrays), before)
     return dict(counts)
 
 
@@ -200,7 +196,7 @@ def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
 
 
 def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
-    """Return the boundaries, with cuts between them that divide sentences longer than `limit` into equal parts."""
+    """Return the boundaries, with cuts between them that divide sentences longer than `limit` evenly."""
     pieces = [boundaries[0]]
     for stop in boundaries[1:]:
         while (left := stop - pieces[-1]) > limit:

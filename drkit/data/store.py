@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise, tee
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from attrs import frozen
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
 
+Name = TypeVar("Name")
+
 
 def tokenise(
     texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int, prompt: str = ""
@@ -48,9 +50,10 @@ def tokenise(
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
         room = max_length - tokenizer.num_special_tokens_to_add()
         prompt_tokens(prompt, tokenizer, max_length)
-        for encodings in encoded((prompt + text for _, text in texts), tokenizer):
-            cut = [(encoding.ids[:room], _words(encoding, len(prompt))) for encoding in encodings]
-            writer.append([ids for ids, _ in cut], [words[:room] for _, words in cut])
+        for batch in batched(encode_texts(texts, tokenizer, prompt), _TEXTS_AT_ONCE):
+            encodings = [encoding for _, _, encoding in batch]
+            words = (_words(encoding, len(prompt)) for encoding in encodings)
+            writer.append([encoding.ids[:room] for encoding in encodings], [own[:room] for own in words])
             lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     counts = writer.counts
     return {
@@ -82,7 +85,7 @@ def count_truncated(lengths: Mapping[int, int], max_length: int) -> dict[str, in
 
 def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     """Return the tokens of a prompt. Raises DrkitError if they leave no room for text in `max_length`."""
-    ids: list[int] = next(encoded(iter([prompt]), tokenizer))[0].ids if prompt else []
+    ids: list[int] = next(encode_texts([("", prompt)], tokenizer))[2].ids if prompt else []
     if prompt and len(ids) >= max_length - tokenizer.num_special_tokens_to_add():
         raise DrkitError(
             f"the prompt {prompt!r:.80} takes {len(ids)} tokens and leaves no room for text in {max_length}; "
@@ -164,15 +167,21 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
     }
 
 
-def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
-    """Yield batches of encodings without special tokens or truncation; the library uses all cores for each batch."""
+def encode_texts(
+    texts: Iterable[tuple[Name, str]], tokenizer: Any, prompt: str = ""
+) -> Iterator[tuple[Name, str, Any]]:
+    """Yield (name, text, encoding) of (name, text) pairs; encodings have no special tokens and are not truncated.
+
+    Texts are read in batches, for which the library uses all cores. prompt: put before every text.
+    """
     # After a fork the library uses one core unless this is set; an existing setting is kept.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
     for batch in batched(texts, _TEXTS_AT_ONCE):
-        yield backend.encode_batch(batch, add_special_tokens=False)
+        encodings = backend.encode_batch([prompt + text for _, text in batch], add_special_tokens=False)
+        yield from ((*pair, encoding) for pair, encoding in zip(batch, encodings, strict=True))
 
 
 class TokenStore:
@@ -326,21 +335,19 @@ class StoredTexts:
 
 
 def _read(texts: StoredTexts, characters: Iterable[str]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    store, skip, index = texts.store, len(texts.prompt), 0
-    own, read = tee(characters)
-    encodings = chain.from_iterable(encoded((texts.prompt + text for text in read), texts.tokenizer))
-    for text, encoding in zip(own, encodings, strict=True):
+    store, count = texts.store, 0
+    for index, text, encoding in encode_texts(enumerate(characters), texts.tokenizer, texts.prompt):
         kept = int(store.offsets[index + 1] - store.offsets[index]) if index < len(store) else -1
         if not 0 <= kept <= len(encoding.ids):
             raise DrkitError(
                 f"text {index} differs from the one in the token store {store.path}; tokenise the texts again"
             )
         spans = np.array(encoding.offsets[:kept], dtype=np.int64).reshape(-1, 2)
-        yield text, np.maximum(spans - skip, 0)
-        index += 1
-    if index != len(store):
+        yield text, np.maximum(spans - len(texts.prompt), 0)
+        count = index + 1
+    if count != len(store):
         raise DrkitError(
-            f"got {index} texts, but the token store {store.path} has {len(store)}; tokenise the texts again"
+            f"got {count} texts, but the token store {store.path} has {len(store)}; tokenise the texts again"
         )
 
 

@@ -78,9 +78,9 @@ def has_lasting_mark(character: str) -> bool:
     Vowel signs of Indic scripts and Thai, voiced kana, and Hangul, which it takes apart; accents of Latin, Greek and
     Cyrillic letters, and points of Hebrew and Arabic are not.
     """
-    parts = unicodedata.normalize("NFD", character)
+    pieces = unicodedata.normalize("NFD", character)
     return ("\uac00" <= character <= "\ud7a3") or any(
-        unicodedata.category(part) == "Mn" and part > "\u036f" and not _LEFT_OUT.match(part) for part in parts
+        unicodedata.category(piece) == "Mn" and piece > "\u036f" and not _LEFT_OUT.match(piece) for piece in pieces
     )
 
 

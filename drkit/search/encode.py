@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise, tee
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
 from drkit.data.rows import batched
 from drkit.data.spans import pack
-from drkit.data.store import TokenStore, encoded, prompt_tokens
+from drkit.data.store import TokenStore, encode_texts, prompt_tokens
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (
@@ -171,9 +171,7 @@ def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterato
     reader = getattr(encoder, "passages", encoder)
     tokenizer, most, length = reader.tokenizer, reader.passages_per_document, reader.passage_length
     room = length - tokenizer.num_special_tokens_to_add() - len(prompt_tokens(reader.passage_prompt, tokenizer, length))
-    own, read = tee(documents)
-    encodings = chain.from_iterable(encoded((text for _, text in read), tokenizer))
-    for (doc_id, text), encoding in zip(own, encodings, strict=True):
+    for doc_id, text, encoding in encode_texts(documents, tokenizer):
         offsets = encoding.offsets[: most * room]
         cuts = pack([0, len(offsets)], encoding.word_ids, room)[: most + 1] if offsets else [0, 0]
         for n, (start, stop) in enumerate(pairwise(cuts)):

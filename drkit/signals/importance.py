@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from drkit.core.engine import Engine
 from drkit.core.protocols import SignalTexts
@@ -91,28 +91,14 @@ def token_values(
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the importance of every content token of `store`, in order, about 262,144 tokens at a time.
 
-    scratch, engine: see `NgramCounts.store_log_shares`.
+    scratch, engine: see `NgramCounts.log_shares`.
     """
-    _check(pmi)
-    texts = list(text_chunks(store.offsets, _TOKENS_AT_ONCE))
-    offsets = (store.offsets[first : last + 1] for first, last in texts)
-    log_shares = counts.store_log_shares(store, texts, scratch=scratch, engine=engine)
-    return (_ami(shares, o - o[0], pmi) for o, shares in zip(offsets, log_shares, strict=True))
-
-
-def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
-    """Return the importance of the tokens of any texts, each given as content ids; uncounted n-grams add 0."""
-    _check(pmi)
-    arrays = [np.asarray(text, dtype=np.int64).reshape(-1) for text in texts]
-    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
-    shares = counts.log_shares(np.concatenate([np.empty(0, np.int64), *arrays]), offsets)
-    values = _ami(list(shares), offsets, pmi)
-    return [values[start:stop] for start, stop in pairwise(offsets)]
-
-
-def _check(pmi: str) -> None:
     if pmi not in PMI:
         raise DrkitError(f"pmi must be one of {', '.join(PMI)}, got {pmi!r}")
+    texts = list(text_chunks(store.offsets, _TOKENS_AT_ONCE))
+    offsets = (store.offsets[first : last + 1] for first, last in texts)
+    log_shares = counts.log_shares(store, texts, scratch=scratch, engine=engine)
+    return (_ami(shares, o - o[0], pmi) for o, shares in zip(offsets, log_shares, strict=True))
 
 
 def _ami(log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], pmi: str) -> NDArray[np.float32]:
@@ -122,14 +108,9 @@ def _ami(log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], 
     """
     tokens = int(offsets[-1])
     left, right = np.zeros(tokens), np.zeros(tokens)
-    lower: NDArray[np.float64] = np.empty(0)
-    single: NDArray[np.float64] = np.empty(0)
-    summed: NDArray[np.float64] = np.empty(0)
-    for order, whole in enumerate(log_shares, start=1):
+    single = lower = summed = log_shares[0]
+    for order, whole in enumerate(log_shares[1:], start=2):
         starts = tokens - order + 1
-        if order == 1:
-            lower, single, summed = whole, whole, whole
-            continue
         if starts <= 0:
             break
         # The n-gram at s has its first token at s and its last at s + order - 1.

@@ -18,7 +18,8 @@ from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.specs import MixedContextConfig, QueryContextConfig
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.signals.importance import count, importance, score
+from drkit.signals.importance import count, importance
+from tests.data.stores import score
 
 SEED = 7
 
@@ -143,10 +144,10 @@ def test_mixed_may_be_all_of_one_kind(inputs, share):
     assert [row(made, i) for i in range(5)] == [row(only, i) for i in range(5)]
 
 
-def test_importance_is_that_of_the_contexts_own_tokens(inputs):
+def test_importance_is_that_of_the_contexts_own_tokens(inputs, tmp_path):
     contexts, counts = Opened(inputs, "query"), NgramCounts(inputs["spans"].parent / "counts")
     batch = contexts.batch(np.arange(12), 0, SEED)
-    expected = score([row(batch, i) for i in range(12)], counts)
+    expected = score([row(batch, i) for i in range(12)], counts, tmp_path)
     for i, values in enumerate(expected):
         np.testing.assert_allclose(batch.signal("importance")[i, 1 : len(values) + 1], values, rtol=1e-6)
     assert open_signals({"tokens": inputs["spans"]}) == {}

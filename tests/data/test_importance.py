@@ -19,8 +19,9 @@ from drkit.data.merging import sorted_with_positions, spill
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.signals.importance import NgramCounts, corpus_importance, count, importance, score
+from drkit.signals.importance import NgramCounts, corpus_importance, count, importance
 from drkit.signals.specs import ImportanceConfig
+from tests.data.stores import score, store_of
 
 
 def sequences(store: TokenStore) -> list[list[int]]:
@@ -131,13 +132,11 @@ def test_keys_of_any_number_of_digits_count_as_a_counter(small, tmp_path, monkey
     monkeypatch.setattr("drkit.data.counts._BYTES_PER_TOKEN", 2**20 // 150)
     counts = count(small, tmp_path, window=5, min_count=min_count, memory_mb=1)
     texts, exact = sequences(small), count_all(sequences(small), 5)
-    here = list(counts.log_shares(small.flat_ids, small.offsets))
-    (stored,) = counts.store_log_shares(small, [(0, len(texts))])
-    for n, (table, one, other) in enumerate(zip(counts.tables, here, stored, strict=True)):
+    (found,) = counts.log_shares(small, [(0, len(texts))])
+    for n, (table, shares) in enumerate(zip(counts.tables, found, strict=True)):
         wanted = [exact[n][tuple(t[i : i + n + 1])] if i + n < len(t) else 0 for t in texts for i in range(len(t))]
-        wanted = np.array([found if found >= min_count else 0 for found in wanted])
-        np.testing.assert_array_equal(one, table.log_shares(wanted))
-        np.testing.assert_array_equal(other, one)
+        wanted = np.array([number if number >= min_count else 0 for number in wanted])
+        np.testing.assert_array_equal(shares, table.log_shares(wanted))
         assert len(table.keys) == sum(found >= min_count for found in exact[n].values())
 
 
@@ -161,14 +160,9 @@ def test_spilled_numbers_are_read_and_written_by_slices(tmp_path):
 
 def test_any_vocabulary_fits(tmp_path):
     """Ids near 2**31: no packing of four of them into 64 bits would do."""
-    from drkit.data.arrays import ArrayWriter
-
     rng = np.random.default_rng(0)
-    ids = rng.choice(rng.integers(2**30, 2**31 - 2, 6), 400).astype(np.int32)
-    with ArrayWriter(tmp_path / "tokens.arrow", {"ids": np.int32, "words": np.int16}, lists=True) as writer:
-        writer.metadata = {"cls": 0, "sep": 1, "pad": 2, "specials": "0 1 2", "max_length": 64}
-        writer.append(np.array([150, 0, 250]), ids=ids, words=np.zeros(400))
-    store = TokenStore.open(tmp_path)
+    ids = rng.choice(rng.integers(2**30, 2**31 - 2, 6), 400).tolist()
+    store = store_of([ids[:150], [], ids[150:]], tmp_path)
     got = importance(store, count(store, tmp_path / "counts"), tmp_path)
     wanted = [x for text in expected(sequences(store), window=4, min_count=1, pmi="fragment") for x in text]
     np.testing.assert_allclose(got.values, wanted, rtol=1e-6, atol=1e-5)
@@ -178,14 +172,14 @@ def test_any_vocabulary_fits(tmp_path):
 def test_text_that_was_not_counted_adds_nothing(small, tmp_path, beyond):
     counts = count(small, tmp_path)
     text = next(t for t in sequences(small) if len(t) > 10)
-    assert np.allclose(score([text], counts)[0], expected_of(small, text), rtol=1e-6, atol=1e-5)
+    assert np.allclose(score([text], counts, tmp_path)[0], expected_of(small, text), rtol=1e-6, atol=1e-5)
     unseen = int(small.flat_ids.max()) + beyond
     strange = [*text[:4], unseen, *text[5:9]]
-    assert np.allclose(score([strange], counts)[0], expected_of(small, strange), rtol=1e-6, atol=1e-5)
-    assert score([[unseen, unseen]], counts)[0].tolist() == [0.0, 0.0]
-    assert [len(s) for s in score([[], [text[0]], text], counts)] == [0, 1, len(text)]
-    assert score([[], [text[0]]], counts)[1].tolist() == [0.0]
-    assert score([], counts) == []
+    assert np.allclose(score([strange], counts, tmp_path)[0], expected_of(small, strange), rtol=1e-6, atol=1e-5)
+    assert score([[unseen, unseen]], counts, tmp_path)[0].tolist() == [0.0, 0.0]
+    assert [len(s) for s in score([[], [text[0]], text], counts, tmp_path)] == [0, 1, len(text)]
+    assert score([[], [text[0]]], counts, tmp_path)[1].tolist() == [0.0]
+    assert score([], counts, tmp_path) == []
 
 
 def expected_of(store: TokenStore, text: list[int]) -> list[float]:
@@ -216,7 +210,7 @@ def test_an_empty_store_has_counts(tokenizer, tmp_path):
     counts = count(store, tmp_path / "counts")
     assert counts.describe()["total"] == [0, 0, 0, 0]
     assert len(importance(store, counts, tmp_path).values) == 0
-    assert score([[1, 2, 3]], counts)[0].tolist() == [0.0, 0.0, 0.0]
+    assert score([[1, 2, 3]], counts, tmp_path)[0].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_is_missing_or_unknown_says_so(small, tmp_path):
