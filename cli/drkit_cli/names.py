@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from drkit.core.files import input_path, local_path
+from drkit.core.registry import installed
 from drkit.core.settings import MOST
 from drkit.core.spec import EXTENSIONS, Kind
 from drkit.errors import DrkitError, MissingExtraError, UnknownNameError, import_extra
@@ -33,8 +34,6 @@ CHOSEN_BY = {
 
 def names_of(kind: str) -> tuple[str, ...]:
     """Return the installed names of a kind."""
-    from drkit.core.registry import installed
-
     parts = installed()
     return parts.registry.names(kind) if kind in PARTS else tuple(parts.table(kind))
 
@@ -139,8 +138,6 @@ class PartName(_ParamType):
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the text, its name in the case of the part. Raises as `Registry.split` does if it names no part."""
-        from drkit.core.registry import installed
-
         if value in self.others:
             return value
         head, colon, rest = value.partition(":")
@@ -151,8 +148,6 @@ class PartName(_ParamType):
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the registered names that start with the incomplete text."""
-        from drkit.core.registry import installed
-
         named = [(spec.name, spec.summary) for spec in installed().registry.specs(self.name)]
         named += [(other, "") for other in self.others]
         return [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
@@ -174,8 +169,6 @@ class InstalledName(_ParamType):
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the name in its own case. Raises as `NameTable.get` does if it is unknown."""
-        from drkit.core.registry import installed
-
         name = recased(value, names_of(self.name))
         with _of_another_kind():
             installed().table(self.name).get(name)
@@ -183,8 +176,6 @@ class InstalledName(_ParamType):
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the names that start with the incomplete text."""
-        from drkit.core.registry import installed
-
         return [CompletionItem(name) for name in installed().table(self.name) if name.startswith(incomplete)]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from drkit.encoders.folder import PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
@@ -37,13 +38,13 @@ pooling_option = click.option(
 )
 
 
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how an encoder reads texts; the command gets those that are given as `reading`."""
+def encoder_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an encoder's pooling and prompts; the command gets the given ones as `encoder_settings`."""
 
     @wraps(command)
     def gathered(*arguments: Any, **given: Any) -> Any:
-        reading = {name: value for name in _READING if (value := given.pop(name)) is not None}
-        return command(*arguments, reading=reading, **given)
+        chosen = {name: value for name in OF_ENCODER if (value := given.pop(name)) is not None}
+        return command(*arguments, encoder_settings=chosen, **given)
 
     return _with_options(
         gathered,
@@ -53,7 +54,8 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-_READING = ("pooling", "query_prompt", "passage_prompt")
+# The names of these options.
+OF_ENCODER = ("pooling", "query_prompt", "passage_prompt")
 precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
 backend_option = click.option(
     "--backend",
@@ -159,3 +161,14 @@ def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> 
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def refuse_options(names: Collection[str], where: str) -> None:
+    """Raise UsageError for an option of the running command that is given, but has no effect.
+
+    names: of its parameters. where: what makes them useless, as in `with --kind flat`.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option.opts[0]} has no effect {where}; leave it out")

@@ -9,14 +9,13 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from drkit.core.progress import Progress
+from drkit.recipe.toml import json_text
 from drkit_cli.terminal import echo
-
-if TYPE_CHECKING:
-    from drkit.core.progress import Progress
 
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))
 
@@ -68,8 +67,6 @@ def print_result(document: Mapping[str, Any], draw: Callable[[], None]) -> None:
     if not is_json():
         draw()
         return
-    from drkit.recipe.toml import json_text
-
     echo(json_text(document), nl=False)
 
 

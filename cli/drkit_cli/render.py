@@ -27,10 +27,13 @@ from rich.table import Table
 from rich.text import Text
 
 from drkit.core.escaping import escape_controls
+from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
 from drkit.recipe.parts import parts_of
+from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import recipe_table
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
 # Results of a run, by what they are.
@@ -48,8 +51,6 @@ _GREEN = "not bold green"
 STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
-    from drkit.core.registry import Registry
-    from drkit.recipe.schema import DecoderTask, EncoderTask, Pretrain, Recipe
     from drkit.runs.costs import Cost
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
@@ -129,7 +130,6 @@ def score_table(title: str, measures: Sequence[str], rows: Iterable[Mapping[str,
 
 def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> dict[str, Any]:
     """Return a plan as plain data: the complete recipe, notes, the run's cost, and each stage's state and inputs."""
-    from drkit.recipe.toml import recipe_table
     from drkit.runs.survey import survey
 
     stages = [
@@ -175,8 +175,6 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
 
 def _sides(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
     """Yield what pre-training gives the encoder and each decoder to do, and their parts."""
-    from drkit.recipe.schema import ITSELF
-
     tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
     tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
     for label, task in tasks.items():

@@ -7,14 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drkit.core.engine import LOCAL
+from attrs import evolve
+
+from drkit.core import processes
+from drkit.core.engine import LOCAL, Engine, open_engine
+from drkit.core.progress import Silent
+from drkit.core.registry import Registry
+from drkit.errors import DrkitError
+from drkit.recipe.schema import Recipe
+from drkit.recipe.start import RECIPE
 from drkit_cli.output import is_verbose, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.core.engine import Engine
-    from drkit.core.registry import Registry
-    from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
 
 
@@ -30,32 +35,18 @@ def run_recipe(
     notes: Sequence[str] = (),
     engine: str = LOCAL,
 ) -> None:
-    """Check the recipe, print its plan or run it, and print the results.
+    """Check the recipe, print its plan or run it, and print the results; of several processes, the first one prints.
 
     trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run. notes: what to say
     with those of the plan. engine: see `drkit.core.engine.open_engine`.
     """
-    from attrs import evolve
-
-    from drkit.core import processes
-    from drkit.core.engine import open_engine
-    from drkit.runs.costs import (
-        collection_size,
-        estimate_cost,
-        has_gpu,
-        machine_memory,
-        measure_rates,
-        memory_notes,
-        sizes_of,
-    )
+    from drkit.runs.costs import has_gpu, machine_memory, memory_notes
     from drkit.runs.prepare import prepare
-    from drkit_cli.render import console, plan_document, plan_summary, stage_lines
 
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
-    made = evolve(made, notes=(*notes, *made.notes))
-    if not has_gpu():
-        made = evolve(made, notes=(*made.notes, *memory_notes(recipe, made.stages, machine_memory())))
+    of_memory = () if has_gpu() else memory_notes(recipe, made.stages, machine_memory())
+    made = evolve(made, notes=(*notes, *made.notes, *of_memory))
     if trial:
         from drkit.runs.trial import describe_trial
 
@@ -64,26 +55,31 @@ def run_recipe(
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
     elif not processes.rank():
-        size = None if has_gpu() else collection_size(recipe, registry, run)
-        cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
+        _print_plan(made, run, recipe, registry)
 
-        def draw() -> None:
-            screen = console()
-            screen.print(plan_summary(recipe, registry, made, run, cost))
-            for line in stage_lines(made, run) if is_verbose() else ():
-                screen.print(line)
 
-        print_result(plan_document(recipe, made, run, cost), draw)
+def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry) -> None:
+    """Print a plan; its cost too, if it is known: on a CPU, and for a collection whose size is."""
+    from drkit.runs.costs import collection_size, estimate_cost, has_gpu, measure_rates, sizes_of
+    from drkit_cli.render import console, plan_document, plan_summary, stage_lines
+
+    size = None if has_gpu() else collection_size(recipe, registry, run)
+    cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
+
+    def draw() -> None:
+        screen = console()
+        screen.print(plan_summary(recipe, registry, made, run, cost))
+        for line in stage_lines(made, run) if is_verbose() else ():
+            screen.print(line)
+
+    print_result(plan_document(recipe, made, run, cost), draw)
 
 
 def _execute(
     made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path], engine: Engine
 ) -> None:
-    """Execute a plan, with its notes, progress and results; only the first process prints."""
+    """Execute a plan, with its notes, progress and results."""
     from drkit.commands.prune import disk_use
-    from drkit.core import processes
-    from drkit.core.progress import Silent
-    from drkit.recipe.start import RECIPE
     from drkit.runs.execute import execute
     from drkit_cli.render import results, results_document
 
@@ -108,7 +104,6 @@ def _execute(
 @contextmanager
 def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
     """Print the name, package and version of the part in which a block raises an exception, and re-raise it."""
-    from drkit.errors import DrkitError
     from drkit.recipe.parts import all_parts
     from drkit.runs.attribution import describe_error, failing_part
 

@@ -52,7 +52,7 @@ MinedQuery: TypeAlias = "tuple[MiningRequest, Mined]"
 class Miners:
     """A chain of miners by name with their settings (`margin.absolute=0.1`), and the models they search and score with.
 
-    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run. reading: its
+    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run. encoder_settings: its
     `pooling`, `query_prompt`, `passage_prompt`; see `open_encoder`. reranker: for a `cross-encoder-filter` without a
     model of its own.
     exclude_self: never use a passage whose id equals the query's as its negative.
@@ -61,7 +61,7 @@ class Miners:
     names: Sequence[str]
     settings: Sequence[str] = ()
     encoder: str | None = None
-    reading: Mapping[str, Any] = field(factory=dict)
+    encoder_settings: Mapping[str, Any] = field(factory=dict)
     reranker: str | None = None
     device: str = "auto"
     seed: int = 42
@@ -155,7 +155,7 @@ def _encoder(collection: str, miners: Miners) -> OpenedEncoder:
     """Open the encoder to search with."""
     if miners.encoder is None and not _is_of_run(collection, miners):
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
-    return open_encoder(miners.encoder or collection, device=miners.device, **miners.reading)
+    return open_encoder(miners.encoder or collection, device=miners.device, **miners.encoder_settings)
 
 
 def _retriever(

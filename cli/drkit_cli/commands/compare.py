@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 
 from drkit_cli.names import count
@@ -38,8 +39,6 @@ def compare(
     drkit compare runs/R:bm25 runs/R:retriever-2
     drkit compare bm25.trec dense.trec --qrels qrels.txt --measures RR@10 --json
     """
-    import attrs
-
     from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown

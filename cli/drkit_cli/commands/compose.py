@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
-from drkit.recipe.compose import NONE
+from drkit.core.registry import installed
+from drkit.recipe.compose import NONE, ComposeRequest
+from drkit.recipe.compose import compose as compose_recipe
+from drkit.recipe.toml import write_recipe
 from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
@@ -92,11 +95,7 @@ def compose(
     drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
     drkit compose --decoder mlm --decoder bow --pretrain-loss bow-reconstruction=0.1
     """
-    from drkit.core.registry import installed
-    from drkit.recipe.compose import ComposeRequest
-    from drkit.recipe.compose import compose as compose_recipe
     from drkit.recipe.lengths import fit_lengths
-    from drkit.recipe.toml import write_recipe
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
+from drkit.core.engine import Loaded, open_engine
 from drkit_cli.names import LocalPath, PathOrId, count
 from drkit_cli.options import (
     backend_option,
     collection_option,
     device_option,
+    encoder_options,
     engine_option,
     precision_option,
-    reading_options,
     settings_option,
 )
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
@@ -41,7 +42,7 @@ from drkit_cli.terminal import echo
 @engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 @output_options
-@reading_options
+@encoder_options
 def encode(
     encoder: str,
     collection: str,
@@ -49,12 +50,11 @@ def encode(
     settings: tuple[str, ...],
     dtype: str,
     shard_size: int,
-    precision: str,
-    backend: str,
     device: str,
     engine: str,
     output: Path,
-    reading: Mapping[str, Any],
+    encoder_settings: Mapping[str, Any],
+    **runtime: str,
 ) -> None:
     r"""Encode a collection into shards of vectors (.npy) with their ids (.arrow).
 
@@ -68,10 +68,9 @@ def encode(
     drkit encode --engine ray:auto --encoder runs/R --collection beir:FOLDER -o vectors/
     """
     from drkit.commands import encode_collection, open_encoder
-    from drkit.core.engine import Loaded, open_engine
     from drkit.search import Storage
 
-    made_by = Loaded(open_encoder, encoder, device=device, precision=precision, backend=backend, **reading)
+    made_by = Loaded(open_encoder, encoder, device=device, **runtime, **encoder_settings)
     with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(
@@ -87,10 +86,7 @@ def encode(
     if vectors is None:
         print_note("this process is done; others are still writing their shards")
         return
-    count, dimension = len(vectors), vectors.dimension
-    print_result(
-        {"folder": output, "vectors": count, "dimension": dimension, "dtype": dtype},
-        lambda: echo(f"vectors  {output}: {count:,} of {dimension}, {dtype}"),
-    )
+    found = {"folder": output, "vectors": len(vectors), "dimension": vectors.dimension, "dtype": dtype}
+    print_result(found, lambda: echo("vectors  {folder}: {vectors:,} of {dimension}, {dtype}".format(**found)))
     if not split:
         print_next(f"use      drkit index {output} -o ..")

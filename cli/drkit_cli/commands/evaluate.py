@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit_cli.names import LocalPath, PathOrId
-from drkit_cli.options import backend_option, judgement_options, reading_options
+from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, judgement_options, refuse_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _FILE = LocalPath(dir_okay=False)
     help="With --encoder: where its rankings are kept.",
 )
 @output_options
-@reading_options
+@encoder_options
 def evaluate(
     source: str | None,
     qrels: Path | None,
@@ -58,7 +58,7 @@ def evaluate(
     backend: str,
     beir: Path | None,
     output: Path,
-    reading: Mapping[str, Any],
+    encoder_settings: Mapping[str, Any],
 ) -> None:
     r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
 
@@ -71,32 +71,30 @@ def evaluate(
     """
     if per_query and per_query.suffix != ".tsv":
         raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
+    how = {"measures": measures, "exclude_self": exclude_self}
     if not encoder:
-        if beir or reading or backend != TORCH:
-            raise click.UsageError("--beir, --backend, --pooling and prompts are those of --encoder; give it, too")
+        refuse_options(("beir", "backend", *OF_ENCODER), "without --encoder")
         if not source:
             raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
-        if answers and (qrels or split):
-            raise click.UsageError(
-                "--answers FILE judges the hits of a run or a TREC run file, without --qrels or --split"
-            )
         judged: dict[str, Any] = {"collection": collection, "settings": settings}
+        if answers:
+            refuse_options(("qrels", "split"), "with --answers, which judges all hits")
         judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
-        _print(*_read(source, judged, measures, exclude_self), per_query)
+        _print_scores(*_score_files(source, judged, **how), per_query)
         return
-    if source or qrels or answers or (collection is None) == (beir is None):
-        raise click.UsageError("--encoder goes with --collection NAME or --beir FOLDER, without a run and judgements")
-    how = {"measures": measures or ("nDCG@10",), "how": {**reading, "backend": backend}, "exclude_self": exclude_self}
+    refuse_options(("source", "qrels", "answers"), "with --encoder")
+    if (collection is None) == (beir is None):
+        raise click.UsageError("--encoder goes with --collection NAME or --beir FOLDER")
+    how |= {"measures": measures or ("nDCG@10",), "how": {**encoder_settings, "backend": backend}}
     if beir is None:
-        _print(_encode(encoder, output, how, str(collection), settings, split or "test"), {}, per_query)
-        return
-    if settings or split or per_query:
-        raise click.UsageError("--beir FOLDER evaluates each data set as it is, without --set, --split or --per-query")
-    _beir(encoder, output, how, beir)
+        _print_scores(_score_encoder(encoder, output, how, str(collection), settings, split or "test"), {}, per_query)
+    else:
+        refuse_options(("settings", "split", "per_query"), "with --beir, which evaluates each data set as it is")
+        _print_beir(encoder, output, how, beir)
 
 
-def _read(
-    source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool
+def _score_files(
+    source: str, judged: Mapping[str, Any], *, measures: Sequence[str], exclude_self: bool
 ) -> tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]:
     """Return the scores of the systems in files, and the number of draws that each averages.
 
@@ -110,7 +108,7 @@ def _read(
     return scores, {system.name: len(system.files) for system in systems}
 
 
-def _encode(
+def _score_encoder(
     encoder: str, output: Path, how: Mapping[str, Any], name: str, settings: tuple[str, ...], split: str
 ) -> Sequence[tuple[str, Scores]]:
     """Return the scores of an encoder on a collection."""
@@ -123,9 +121,7 @@ def _encode(
     return [(short_name(encoder), scores)]
 
 
-def _print(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None) -> None:
-    import attrs
-
+def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None) -> None:
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import write_per_query
     from drkit.evaluate.systems import table_caption
@@ -145,7 +141,7 @@ def _print(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_q
         write_per_query(per_query, scores)
 
 
-def _beir(encoder: str, output: Path, how: Mapping[str, Any], folder: Path) -> None:
+def _print_beir(encoder: str, output: Path, how: Mapping[str, Any], folder: Path) -> None:
     from drkit.commands import EncoderEvaluation
     from drkit.commands.encoder_evaluation import data_sets
     from drkit_cli.render import console, table

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.registry import installed
 from drkit_cli.names import CollectionName, InstalledName, LocalPath, count
-from drkit_cli.options import open_collection_option, pooling_option, settings_option
+from drkit_cli.options import open_collection_option, pooling_option, refuse_options, settings_option
 from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -82,37 +83,35 @@ def export(
     drkit export vectors/ --collection beir:FOLDER --vectors passages.parquet
     drkit export runs/R --trec rankings/
     """
-    from drkit.commands import NamedCollection, export_checkpoint, export_rankings, write_model_card
-    from drkit.core.registry import installed
-    from drkit.runs.manifest import read_manifest
+    from drkit.commands import NamedCollection, export_rankings
 
+    of_encoder, of_vectors = ("output", "pooling", "dimension", "backends", "calibrate"), ("collection", "settings")
     if trec:
-        if output or pooling or dimension or backends or calibrate or vectors or collection or settings:
-            raise click.UsageError("--trec writes the rankings of a run as they are; it goes with no other option")
+        refuse_options((*of_encoder, *of_vectors, "vectors"), "with --trec")
         files = export_rankings(source, trec)
         print_result({"files": files}, lambda: echo("\n".join(f"run      {file}" for file in files)))
-        return
-    if vectors:
-        if output or pooling or dimension or backends or calibrate:
-            raise click.UsageError("--vectors writes vectors as they are; it goes with --collection and --set only")
+    elif vectors:
+        refuse_options(of_encoder, "with --vectors")
         _export_vectors(source, vectors, NamedCollection(collection, settings) if collection else None)
-        return
-    if output is None:
+    elif output is None:
         raise click.UsageError("give -o FOLDER for an encoder, --vectors FILE.parquet, or --trec FOLDER for rankings")
-    if collection or settings:
-        raise click.UsageError("--collection and --set are options of --vectors; give it, too")
-    sample = NamedCollection(calibrate) if calibrate else None
-    has_card = dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection"))
-    folder = export_checkpoint(
-        source,
-        output,
-        pooling=pooling,
-        dimension=dimension,
-        backends=backends,
-        calibrate=sample,
-        finish=(lambda made: write_model_card(Path(source), made, installed())) if has_card else None,
-    )
-    print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))
+    else:
+        refuse_options(of_vectors, "without --vectors")
+        sample = NamedCollection(calibrate) if calibrate else None
+        how = {"pooling": pooling, "dimension": dimension, "backends": backends, "calibrate": sample}
+        _export_encoder(source, output, **how)
+
+
+def _export_encoder(source: str, folder: Path, **how: Any) -> None:
+    """Export an encoder, with a model card if it is a run's own encoder."""
+    from drkit.commands import export_checkpoint, write_model_card
+    from drkit.runs.manifest import read_manifest
+
+    is_whole = how["dimension"] is None
+    has_card = is_whole and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection"))
+    finish = (lambda made: write_model_card(Path(source), made, installed())) if has_card else None
+    made = export_checkpoint(source, folder, finish=finish, **how)
+    print_result({"encoder": made}, lambda: echo(f"encoder  {made}"))
 
 
 def _export_vectors(source: str, file: Path, collection: NamedCollection | None) -> None:

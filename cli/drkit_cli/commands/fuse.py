@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from drkit.core.files import require_no_pipe
 from drkit_cli.names import Between, InputPath, LocalPath, count
+from drkit_cli.options import refuse_options
 from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
@@ -60,7 +61,9 @@ def fuse(
     from drkit.commands import fuse_files
     from drkit.search.fusion import DEFAULT_WEIGHT, align, convex, reciprocal_ranks
 
-    _check_method(method)
+    refuse_options(
+        [name for other, names in _OF_METHOD.items() if other != method for name in names], f"with --method {method}"
+    )
     if weight is not None and tune:
         raise click.UsageError("give --weight or --tune, not both")
     combine: Callable[..., Any] = partial(reciprocal_ranks, k=rrf_k, depth=depth)
@@ -87,7 +90,6 @@ def fuse(
 
 
 def _tuned(first: Path, second: Path, qrels: Path, measure: str) -> TunedWeight:
-    from drkit.core.files import require_no_pipe
     from drkit.evaluate import tune_weight
     from drkit.search import read_qrels, read_run
 
@@ -107,12 +109,3 @@ def _describe(tuned: TunedWeight) -> str:
     ends = _ends(tuned)
     means = ", ".join(f"{name} {mean:.3f}" for name, mean in ends["means"].items())
     return f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {means}"
-
-
-def _check_method(method: str) -> None:
-    """Raise UsageError for an option of the other method, which would have no effect."""
-    given = click.get_current_context().get_parameter_source
-    for other, names in _OF_METHOD.items():
-        for name in names if other != method else ():
-            if given(name) is not ParameterSource.DEFAULT:
-                raise click.UsageError(f"--{name.replace('_', '-')} is an option of --method {other}, not of {method}")

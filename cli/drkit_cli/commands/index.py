@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.options import refuse_options
 from drkit_cli.output import output_options, print_next, print_note, print_result
 from drkit_cli.terminal import echo
 
@@ -46,11 +47,9 @@ def index(
     from drkit.search import FaissSettings, build_index
     from drkit.search.index import LOW_RECALL
 
-    options = {"parameters": parameters, "rescore": rescore, "candidates": candidates}
-    given = [f"--{name}" for name, value in options.items() if value is not None]
-    if kind == "flat" and given:
-        raise click.UsageError(f"{given[0]} has no effect on a flat index, which is exact; choose another --kind")
-    settings = FaissSettings(parameters or "", rescore or "", candidates or 0) if given else None
+    if kind == "flat":
+        refuse_options(("parameters", "rescore", "candidates"), "with --kind flat, which is exact")
+    settings = None if kind == "flat" else FaissSettings(parameters or "", rescore or "", candidates or 0)
     made = build_index(vectors, output, kind=kind, settings=settings)
     recall = made.facts.get("recall@10")
 

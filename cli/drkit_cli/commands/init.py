@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 
+from drkit.core.registry import installed
+from drkit.errors import DrkitError
 from drkit_cli.names import CollectionName, LocalPath, PathOrId
 from drkit_cli.output import output_options, print_next, print_result
 from drkit_cli.terminal import echo
@@ -36,12 +39,8 @@ def init(collection: str, encoder: str | None, scale: str | None, output: Path) 
     drkit init FOLDER
     drkit init jsonl:texts.jsonl -o texts.toml
     """
-    import attrs
-
     from drkit.commands import describe_facts, look_at, suggest_recipe, write_starter
     from drkit.core.processes import local_device
-    from drkit.core.registry import installed
-    from drkit.errors import DrkitError
     from drkit.recipe import find_collection
 
     if output.exists():

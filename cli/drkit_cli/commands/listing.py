@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from drkit import __version__
-from drkit.core.spec import FINETUNING, RERANKING, Extension, Kind, provided_by
+from drkit.core.registry import DRKIT, Installed, NamedFile, installed, package_of
+from drkit.core.spec import FINETUNING, RERANKING, ComponentSpec, Extension, Kind, provided_by
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, UnknownNameError
 from drkit_cli.names import KINDS, PARTS, KindName
@@ -23,8 +25,6 @@ _USES = ("pre-training", "fine-tuning", "re-ranker", "sources", "filters")
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from drkit.core.registry import Installed, NamedFile
-    from drkit.core.spec import ComponentSpec
 
 # The end of a sentence, but not of `Wang et al. 2022`.
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
@@ -42,8 +42,6 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     drkit list miner
     drkit list --matrix
     """
-    from drkit.core.registry import installed
-
     parts = installed()
     if kind and kind not in KINDS:
         raise UnknownNameError("kind", kind, KINDS)
@@ -73,8 +71,6 @@ def _own_poolings() -> Iterator[dict[str, str]]:
 
 
 def _print_matrix(parts: Installed) -> None:
-    import attrs
-
     from drkit.recipe.check import matrix
     from drkit_cli.matrix import print_matrix
     from drkit_cli.render import console
@@ -119,8 +115,6 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of two columns, which fits 80: a name; and a summary, the paper, and a package beside drkit."""
     from rich.table import Table
     from rich.text import Text
-
-    from drkit.core.registry import DRKIT, package_of
 
     drawn = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False, show_header=False)
     drawn.add_column(overflow="fold")

@@ -12,7 +12,7 @@ from drkit_cli.names import LocalPath, PartName, PathOrId, count
 from drkit_cli.options import (
     collection_option,
     device_option,
-    reading_options,
+    encoder_options,
     seed_option,
     settings_option,
 )
@@ -60,7 +60,7 @@ from drkit_cli.terminal import echo
 @seed_option
 @click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
-@reading_options
+@encoder_options
 def mine(
     collection: str,
     miners: tuple[str, ...],
@@ -70,7 +70,7 @@ def mine(
     format_: str,
     count: int,
     output: Path,
-    reading: Mapping[str, Any],
+    encoder_settings: Mapping[str, Any],
     **models: Any,
 ) -> None:
     r"""Mine hard negatives: a source finds candidates, and filters drop some of them; dropped ones are counted.
@@ -90,7 +90,7 @@ def mine(
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
-            Miners(miners, of_miners, reading=reading, **models),
+            Miners(miners, of_miners, encoder_settings=encoder_settings, **models),
             Output(output, format_, count),
             split=split,
             settings=of_collection,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from drkit.core.registry import Installed, PluginReport, installed
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
-
-if TYPE_CHECKING:
-    from drkit.core.registry import Installed, PluginReport
 
 
 @click.command(short_help="Show the installed plugins and their errors.")
@@ -22,8 +20,6 @@ def plugins() -> None:
     \b
     drkit plugins
     """
-    from drkit.core.registry import installed
-
     parts = installed()
     found = [_describe(report) for report in parts.plugins]
     clashes = list(_clashes(parts))

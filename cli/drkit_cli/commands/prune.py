@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 
+from drkit.core.registry import installed
 from drkit_cli.names import LocalPath
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -25,10 +27,7 @@ def prune(run: Path, dry_run: bool) -> None:
     drkit prune runs/R --dry-run
     drkit prune runs/R
     """
-    import attrs
-
     from drkit.commands import prune_run
-    from drkit.core.registry import installed
     from drkit_cli.render import console, megabytes, table
 
     removed = prune_run(run, installed().registry, dry_run=dry_run)

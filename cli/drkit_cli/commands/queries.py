@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from drkit.core.engine import open_engine
 from drkit_cli.names import Between, LocalPath, PathOrId, count
 from drkit_cli.options import engine_option, open_collection_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
@@ -53,7 +54,6 @@ def queries(
     drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q.jsonl
     """
     from drkit.commands import NamedCollection, generate_queries
-    from drkit.core.engine import open_engine
     from drkit.data.generation import Sampling
 
     passages = NamedCollection(collection or "pydocs", settings)

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from drkit.core.registry import installed
+from drkit.recipe.compose import quickened
+from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import read_recipe
 from drkit_cli.names import LocalPath
 from drkit_cli.options import run_options
 from drkit_cli.output import output_options
@@ -38,10 +42,6 @@ def run(
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     drkit run recipe.toml --engine ray:auto   # encode on the machines of a Ray cluster
     """
-    from drkit.core.registry import installed
-    from drkit.recipe.compose import quickened
-    from drkit.recipe.start import RECIPE
-    from drkit.recipe.toml import read_recipe
     from drkit_cli.running import run_recipe
 
     path = recipe / RECIPE if recipe.is_dir() else recipe

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit.core.engine import LOCAL
-from drkit.encoders.folder import TORCH
+from drkit.core.engine import Loaded, loaded_value, open_engine
+from drkit.core.escaping import escape_line
+from drkit.core.types import Query
+from drkit.errors import DrkitError
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
-from drkit_cli.options import backend_option, engine_option, reading_options
+from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, engine_option, refuse_options
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.core.engine import Loaded
-    from drkit.core.types import Query
-    from drkit.search import Hits, HybridRetriever, Retriever
+    from drkit.search import HybridRetriever, Retriever
     from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
 # Columns before the text of a hit: those of its rank, and two spaces.
 _INDENT = 5
+_LONGEST = 300  # characters of a passage
 
 
 @click.command(short_help="Search a run or an index.")
@@ -41,7 +42,7 @@ _INDENT = 5
 @engine_option
 @click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
 @output_options
-@reading_options
+@encoder_options
 def search(
     where: Path,
     words: tuple[str, ...],
@@ -54,7 +55,7 @@ def search(
     hybrid: bool,
     engine: str,
     output: Path | None,
-    reading: Mapping[str, Any],
+    encoder_settings: Mapping[str, Any],
 ) -> None:
     r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
@@ -65,8 +66,7 @@ def search(
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
     drkit search index/ --encoder runs/R --queries many.tsv --engine ray:auto -o many.trec
     """
-    from drkit.core.engine import loaded_value
-    from drkit.errors import DrkitError
+    from drkit.commands import NamedCollection, find_queries
 
     if len(words) > 1:
         raise click.UsageError(f'quote a query of several words: drkit search {where} "{" ".join(words)}"')
@@ -76,50 +76,37 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
-    if hybrid and (encoder or reading or backend != TORCH):
-        raise click.UsageError(
-            "--hybrid searches with the run's own encoder; leave out --encoder, --backend, --pooling and prompts"
-        )
-    if engine != LOCAL and (query is not None or hybrid):
-        raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
-    many_queries = _queries(where, queries, collection, split) if output else ()
-    retriever = _hybrid(where) if hybrid else _dense(where, encoder, {**reading, "backend": backend})
-    if output is None:
-        _show(where, loaded_value(retriever), str(query), depth or _SHOWN)
-    else:
-        _write(retriever, many_queries, output, depth or _RANKED, engine)
+    if hybrid:
+        refuse_options(("encoder", "backend", *OF_ENCODER), "with --hybrid, which searches with the run's own encoder")
+    if query is not None or hybrid:
+        refuse_options(("engine",), "with a QUERY or --hybrid")
+    retriever = _open_retriever(where, encoder, {**encoder_settings, "backend": backend}, hybrid=hybrid)
+    if query is not None:
+        _print_hits(where, loaded_value(retriever), query, depth or _SHOWN)
+    elif output is not None:
+        asked = find_queries(queries) if queries else NamedCollection(collection or str(where)).queries(split)
+        _write_rankings(retriever, asked, output, depth or _RANKED, engine)
 
 
-def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query]:
-    from drkit.commands import NamedCollection, find_queries
-
-    return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
-
-
-def _hybrid(where: Path) -> HybridRetriever:
-    from drkit.commands import find_index
+def _open_retriever(
+    where: Path, encoder: str | None, how: Mapping[str, Any], *, hybrid: bool
+) -> HybridRetriever | Loaded[Retriever]:
+    """Return the retriever of a run, or of an index with its encoder; how: settings of `open_encoder`."""
+    from drkit.commands import find_index, open_retriever
     from drkit.search import HybridRetriever
 
-    find_index(where)
-    return HybridRetriever.load(where)
-
-
-def _dense(where: Path, encoder: str | None, how: Mapping[str, Any]) -> Loaded[Retriever]:
-    from drkit.commands import find_index, open_retriever
-    from drkit.core.engine import Loaded
-    from drkit.errors import DrkitError
-
     index = find_index(where)
+    if hybrid:
+        return HybridRetriever.load(where)
     if encoder is None and (where / "index.json").is_file():
         raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
     return Loaded(open_retriever, index, encoder or str(where), **how)
 
 
-def _write(
+def _write_rankings(
     retriever: HybridRetriever | Loaded[Retriever], queries: Iterable[Query], output: Path, depth: int, engine: str
 ) -> None:
     from drkit.commands import rank_to_run
-    from drkit.core.engine import loaded_value, open_engine
 
     with open_engine(engine) as opened:
         done = rank_to_run(retriever, queries, output, depth=depth, engine=opened)
@@ -131,7 +118,7 @@ def _write(
     )
 
 
-def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
+def _print_hits(where: Path, retriever: Searcher, query: str, depth: int) -> None:
     from drkit.data.corpus import open_collection
 
     (hits,) = retriever.search([query], depth)
@@ -144,26 +131,21 @@ def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
         {"rank": rank, "doc_id": doc_id, "score": float(score), "text": text}
         for rank, (doc_id, score, text) in enumerate(rows, start=1)
     ]
-    print_result({"query": query, "hits": found}, lambda: _print(hits, map(_excerpt, texts)))
+    print_result({"query": query, "hits": found}, lambda: _draw_hits(found))
 
 
-def _print(hits: Hits, texts: Iterable[str]) -> None:
+def _draw_hits(hits: Iterable[Mapping[str, Any]]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from drkit.core.escaping import escape_line
     from drkit_cli.render import console
 
     screen = console()
-    for rank, (doc_id, score, text) in enumerate(zip(hits.doc_ids, hits.scores, texts, strict=True), start=1):
-        line = Text(f"{rank:3d}", style="bold").append(f"  {score:.4f}  ", style="not bold")
-        screen.print(line.append(escape_line(doc_id), style="not bold cyan"))
+    for hit in hits:
+        line = Text(f"{hit['rank']:3d}", style="bold").append(f"  {hit['score']:.4f}  ", style="not bold")
+        screen.print(line.append(escape_line(hit["doc_id"]), style="not bold cyan"))
+        text = " ".join(hit["text"].split())
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST].rsplit(' ', 1)[0]} .."
         if text:
             screen.print(Padding(Text(text), (0, 0, 0, _INDENT), expand=False), style="dim")
-
-
-def _excerpt(text: str, limit: int = 300) -> str:
-    line = " ".join(text.split())
-    if not line:
-        return ""
-    return line if len(line) <= limit else f"{line[:limit].rsplit(' ', 1)[0]} .."

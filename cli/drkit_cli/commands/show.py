@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from drkit.core.spec import EXTENSIONS
+from drkit.core.registry import Installed, installed
+from drkit.core.settings import describe_settings
+from drkit.core.spec import EXTENSIONS, SCOPES, ComponentSpec, Extension
 from drkit.errors import DrkitError, UnknownNameError
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import Recipe
+from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import parse_toml, read_recipe
 from drkit_cli.names import KINDS, PARTS, KindName, NameOfKind, kinds_of, names_of, recased
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.core.registry import Installed
-    from drkit.core.spec import ComponentSpec, Extension
     from drkit.recipe.paths import Difference
-    from drkit.recipe.schema import Recipe
 
 _CONTRACT = ("receives", "signals", "requires", "provides")
 
@@ -52,8 +57,6 @@ def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
     drkit show recipe default --diff runs/R
     drkit show pipeline three-stage
     """
-    from drkit.core.registry import installed
-
     parts = installed()
     kind, name = _found(kind, name)
     if other is not None:
@@ -99,8 +102,6 @@ def _show_extension(kind: str, found: Extension) -> None:
 
 
 def _show_file(kind: str, name: str, scale: str, parts: Installed) -> None:
-    from drkit.recipe.toml import parse_toml
-
     found = parts.table(kind).get(name)
     text = found.text(small=scale == "small")
     table = parse_toml(text, f"{kind} {name}")
@@ -108,8 +109,6 @@ def _show_file(kind: str, name: str, scale: str, parts: Installed) -> None:
 
 
 def _show_differences(kind: str, name: str, other: str, scale: str, parts: Installed) -> None:
-    import attrs
-
     from drkit.recipe.paths import recipe_differences
 
     if kind not in ("recipe", "pipeline"):
@@ -121,10 +120,6 @@ def _show_differences(kind: str, name: str, other: str, scale: str, parts: Insta
 
 def _complete(kind: str, name: str, scale: str, parts: Installed) -> Recipe:
     """Return the recipe or pipeline of a name at a scale, or the recipe of a file or run."""
-    from drkit.recipe.compose import ComposeRequest, compose
-    from drkit.recipe.start import RECIPE
-    from drkit.recipe.toml import read_recipe
-
     if kind == "recipe" and name not in parts.recipes and Path(name).exists():
         path = Path(name)
         return read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
@@ -144,8 +139,6 @@ def _print_differences(name: str, other: str, found: list[Difference]) -> None:
 
 
 def _shown(value: Any) -> str:
-    import json
-
     if value is None:
         return "-"
     if isinstance(value, dict):
@@ -154,11 +147,6 @@ def _shown(value: Any) -> str:
 
 
 def _show_part(spec: ComponentSpec) -> None:
-    import attrs
-
-    from drkit.core.settings import describe_settings
-    from drkit.core.spec import SCOPES
-
     names = ("name", "default", "allowed", "meaning")
     document = {
         "kind": spec.kind.value,

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from drkit.core.registry import installed
+from drkit.errors import DrkitError
+from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import read_recipe
 from drkit_cli.names import LocalPath
 from drkit_cli.output import output_options, print_result
 
@@ -23,10 +27,6 @@ def status(run: Path, verify: bool) -> int:
     drkit status runs/R
     drkit status runs/R --verify      # also detect files with changed content
     """
-    from drkit.core.registry import installed
-    from drkit.errors import DrkitError
-    from drkit.recipe.start import RECIPE
-    from drkit.recipe.toml import read_recipe
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
     from drkit_cli.render import console, stage_states, status_table, truncations

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from drkit.recipe.toml import parse_value
 from drkit_cli.names import InstalledName, LocalPath, PathOrId
 from drkit_cli.options import open_collection_option, settings_option
 from drkit_cli.output import output_options, print_result, show_progress
@@ -51,7 +52,6 @@ def sweep(
     drkit sweep pretrain.max_steps=500,1000 --paper retromae --collection beir:FOLDER --plot steps.png
     """
     from drkit.experiments import sweep as run_sweep
-    from drkit.recipe.toml import parse_value
 
     if not all(number.strip().isdecimal() for number in seeds.split(",")):
         raise click.UsageError(f"--seeds {seeds!r}: expected whole numbers, as in 1,2,3")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 
+from drkit.core.registry import installed
 from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
 from drkit_cli.options import settings_option
 from drkit_cli.output import output_options, print_result
@@ -51,9 +53,6 @@ def mask(
     drkit inspect mask "a text" --run runs/R
     drkit inspect mask "a text" --run runs/R --masker pmi --set masker.sigma=0.5
     """
-    import attrs
-
-    from drkit.core.registry import installed
     from drkit_cli.render import console
     from drkit_report.inspect.masks import Draw, inspect_mask
     from drkit_report.inspect.source import run_source
@@ -77,9 +76,6 @@ def words(text: str, run: Path, top: int) -> None:
     \b
     drkit inspect words "a text" --run runs/R --top 10
     """
-    import attrs
-
-    from drkit.core.registry import installed
     from drkit_cli.render import console
     from drkit_report.inspect.terminal import print_words
     from drkit_report.inspect.words import inspect_words

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit.core.files import write_text
+from drkit.core.registry import installed
 from drkit_cli.names import LocalPath, count
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -37,8 +39,6 @@ def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, sy
     drkit report runs/R runs/R2 -o report.html --baseline R2
     drkit report runs/R runs/R2 -o report.html --system retriever-1
     """
-    from drkit.core.files import write_text
-    from drkit.core.registry import installed
     from drkit_report.page import ReportOptions, report_page
 
     if output is None and len(runs) > 1:

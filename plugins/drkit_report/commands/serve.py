@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit.core.registry import installed
+from drkit.errors import DrkitError, check_extras
 from drkit_cli.names import LocalPath
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo
@@ -37,8 +39,6 @@ def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
     drkit serve runs/R runs/R2 --port 8080 --qrels mine.qrels
     """
     from drkit.commands import open_run
-    from drkit.core.registry import installed
-    from drkit.errors import DrkitError, check_extras
 
     check_extras("drkit serve", ("bm25", "serve"))
     import uvicorn
