@@ -171,4 +171,4 @@ def refuse_options(names: Collection[str], where: str) -> None:
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option.opts[0]} has no effect {where}; leave it out")
+            raise click.UsageError(f"{option.get_error_hint(context)} has no effect {where}; leave it out")

@@ -52,10 +52,10 @@ MinedQuery: TypeAlias = "tuple[MiningRequest, Mined]"
 class Miners:
     """A chain of miners by name with their settings (`margin.absolute=0.1`), and the models they search and score with.
 
-    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run. encoder_settings: its
-    `pooling`, `query_prompt`, `passage_prompt`; see `open_encoder`. reranker: for a `cross-encoder-filter` without a
-    model of its own.
-    exclude_self: never use a passage whose id equals the query's as its negative.
+    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run.
+    encoder_settings: its `pooling`, `query_prompt`, `passage_prompt`; see `open_encoder`. reranker: for a
+    `cross-encoder-filter` without a model of its own. exclude_self: never use a passage whose id equals the query's as
+    its negative.
     """
 
     names: Sequence[str]

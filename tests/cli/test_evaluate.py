@@ -98,8 +98,8 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
     [
         (["evaluate"], "run's folder"),
         (["evaluate", "--encoder", "e"], "--encoder goes with --collection NAME or --beir FOLDER"),
-        (["evaluate", "one.trec", "--encoder", "e", "--collection", "beir:beir"], "a run"),
-        (["evaluate", "--beir", ".", "--encoder", "e", "--split", "dev"], "--set, --split or --per-query"),
+        (["evaluate", "one.trec", "--encoder", "e", "--collection", "beir:beir"], "RUN_OR_TREC_FILE"),
+        (["evaluate", "--beir", ".", "--encoder", "e", "--split", "dev"], "'--split' has no effect with --beir"),
         (["evaluate", "--encoder", "e", "--collection", "beir:beir", "--split", "dev"], "split named 'dev'"),
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "device 'abacus'.*auto, cpu, cuda"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "split .*'dev'.*: test$"),
         (("index", vectors, "-o", index), r"/v .*vectors\.json.*`drkit encode`"),
-        (("index", vectors, "--candidates", 9, "-o", index), "--candidates .*flat index"),
+        (("index", vectors, "--candidates", 9, "-o", index), r"--candidates. .*--kind flat"),
         (("search", index, "a"), f"not found: {index};.*`drkit compose`.*`drkit index`"),
         (("search", files / "encoder", "a"), r"/encoder .*missing .*index\.json.*`drkit index`"),
         (("export", "bare", "-o", tmp_path / "e"), "bare .*--pooling cls"),

@@ -71,7 +71,7 @@ def evaluate(
     """
     if per_query and per_query.suffix != ".tsv":
         raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
-    how = {"measures": measures, "exclude_self": exclude_self}
+    how: dict[str, Any] = {"measures": measures, "exclude_self": exclude_self}
     if not encoder:
         refuse_options(("beir", "backend", *OF_ENCODER), "without --encoder")
         if not source:
