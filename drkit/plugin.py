@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import hookimpl as hookimpl
     from drkit.core.registry import installed as installed
     from drkit.core.settings import at_least as at_least
+    from drkit.core.settings import more_than as more_than
     from drkit.core.settings import setting as setting
     from drkit.core.settings import shares as shares
     from drkit.core.spec import Citation as Citation

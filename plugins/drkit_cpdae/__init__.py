@@ -10,7 +10,7 @@ from attrs import frozen
 from attrs.validators import in_
 
 from drkit.core.citations import CPDAE
-from drkit.plugin import ComponentSpec, Kind, hookimpl, setting
+from drkit.plugin import ComponentSpec, Kind, hookimpl, more_than, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class JsContrastiveConfig:
     """Settings of `JsContrastiveLoss` (CPDAE section 3.2.2)."""
 
+    temperature: float = setting(1.0, more_than(0), "divergences are divided by it; 0.5 is the paper's equation 7")
     reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
 
 

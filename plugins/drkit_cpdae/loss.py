@@ -19,7 +19,7 @@ AT_ONCE = 2**22
 
 
 class JsContrastiveLoss:
-    """`- sum over rows i of log( exp(-JS(p_i, p_j)) / sum over k != i of exp(-JS(p_i, p_k)) )`, j i's partner.
+    """`- sum over rows i of log( exp(-JS(p_i, p_j) / t) / sum over k != i of exp(-JS(p_i, p_k) / t) )`, j i's partner.
 
     | input | shape | what |
     |---|---|---|
@@ -27,8 +27,9 @@ class JsContrastiveLoss:
     | partners | i64[R] | the row number of each row's partner |
 
     p = sigmoid(z) / sum_v sigmoid(z_v); JS is the Jensen-Shannon divergence with natural logarithms, between 0 and
-    log 2. It is a sum over the rows, as in the paper, beside a reconstruction loss that is a sum over V words: -JS
-    has so narrow a range that the gradient of its mean would be lost beside it (numbers in docs/papers/cpdae.md).
+    log 2, and t the temperature. It is a sum over the rows, as in the paper, beside a reconstruction loss that is a sum
+    over V words: -JS has so narrow a range that the gradient of its mean would be lost beside it (numbers in
+    docs/papers/cpdae.md).
     The weight of the sum grows with the batch; `reduction = "mean"` does not. Metrics: `accuracy`, the share of rows
     whose partner is nearest.
 
@@ -36,7 +37,7 @@ class JsContrastiveLoss:
     distributions, their entropies or logarithms, the gradient), the divergences f[R,R], and blocks of at most
     max(V, 2^22) values; never [R,R,V].
 
-    Source: CPDAE section 3.2.2, equation 5.
+    Source: CPDAE section 3.2.2, equation 5. Its equation 7 expands JS without the factors of 1/2: t = 0.5.
     """
 
     def __init__(self, config: JsContrastiveConfig | None = None, _context: BuildContext | None = None) -> None:
@@ -46,7 +47,7 @@ class JsContrastiveLoss:
         """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
         check_rows(vocab_logits, partners, "js-contrastive")
         divergences = js_divergences(word_distribution(vocab_logits))
-        return find_partner(-divergences, partners, self.config.reduction)
+        return find_partner(-divergences / self.config.temperature, partners, self.config.reduction)
 
 
 def js_divergences(distributions: Tensor) -> Tensor:

@@ -64,6 +64,19 @@ def test_blocks_of_any_size_give_the_formula_and_its_gradient(pairs, vocab, at_o
     torch.testing.assert_close(gradient, torch.autograd.grad(wanted, z)[0], rtol=1e-7, atol=1e-12)
 
 
+def test_a_temperature_of_a_half_is_the_expansion_of_equation_7():
+    z, partners = torch.randn(6, 12, generator=torch.Generator().manual_seed(8), dtype=torch.float64), halves(6)
+    tilde = torch.sigmoid(z) / torch.sigmoid(z).sum(1, keepdim=True)
+
+    def equation_7(i: int, k: int) -> torch.Tensor:
+        p, q = tilde[i], tilde[k]
+        return -(p * p.log()).sum() - (q * q.log()).sum() + ((p + q) * (p + q).log()).sum()
+
+    got = JsContrastiveLoss(JsContrastiveConfig(temperature=0.5))(vocab_logits=z, partners=partners).loss
+    torch.testing.assert_close(got, naive_contrast(equation_7, 6, partners.tolist()))
+    assert got.item() != pytest.approx(JsContrastiveLoss()(vocab_logits=z, partners=partners).loss.item(), rel=1e-3)
+
+
 def test_the_derivative_by_finite_differences():
     p = torch.softmax(torch.randn(4, 6, dtype=torch.float64), 1).requires_grad_()
     assert torch.autograd.gradcheck(js_divergences, (p,))
