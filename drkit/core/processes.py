@@ -39,16 +39,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def local_rank() -> int:
-    """Return the number of this process on its machine, which is also the number of its accelerator (LOCAL_RANK)."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def local_device() -> str:
-    """Return the device of this process: its accelerator if torch sees one, else `cpu`."""
+    """Return the device of this process: the accelerator with its number on this machine (LOCAL_RANK), or `cpu`."""
     import torch
 
-    return f"cuda:{local_rank()}" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}" if torch.cuda.is_available() else "cpu"
 
 
 @frozen

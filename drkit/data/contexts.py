@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from attrs import evolve, field, fields, frozen
 from numpy.typing import NDArray
+from torch import Tensor
 
 from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch, map_tensors
@@ -23,9 +26,6 @@ from drkit.data.spans import Spans
 from drkit.data.specs import MixedContextConfig
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Added to the seed of a run, which is smaller, so that contexts and masks are drawn independently.
 _SPAN, _QUERY, _COIN = (1 << 40, 2 << 40, 3 << 40)
@@ -127,8 +127,6 @@ class MixedContext:
 
     def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
         """Return a query with probability `share`, else a span, for each text."""
-        import torch
-
         indices = tokens.keys.numpy()
         is_query = Draws(seed + _COIN, epoch, indices).uniform() < self.share
         queries = texts.queries_of(indices[is_query], seed, epoch)
@@ -147,8 +145,6 @@ def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
 
     Raises DrkitError if the batches carry different signals.
     """
-    import torch
-
     padding = {**_PADDING, "ids": pad_id}
     names = [a.name for a in fields(TokenBatch) if a.name != "signals"]
     joined = {
@@ -167,8 +163,6 @@ def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
 
 def _even(values: tuple[Tensor, Tensor], batches: tuple[TokenBatch, TokenBatch], fill: float) -> list[Tensor]:
     """Pad values per token to the longer batch; return other values unchanged."""
-    import torch.nn.functional as F
-
     lengths = [batch.ids.shape[1] for batch in batches]
     # Values per token are as long as their batch; values per text have the same length in both batches.
     if min(value.ndim for value in values) < 2 or [value.shape[1] for value in values] != lengths:
@@ -179,8 +173,6 @@ def _even(values: tuple[Tensor, Tensor], batches: tuple[TokenBatch, TokenBatch],
 
 
 def _of(indices: NDArray[np.int64], contexts: TokenBatch) -> TokenBatch:
-    import torch
-
     return evolve(contexts, keys=torch.from_numpy(np.asarray(indices, dtype=np.int64)))
 
 

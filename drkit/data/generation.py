@@ -4,8 +4,8 @@ Top-k, then nucleus sampling (Query-as-context section 3.1: top_p 0.95, top_k 25
 that depends on (seed, passage, candidate, position) alone, and batches are fixed runs of passages, so that the queries
 do not depend on how many processes make them, or whether they were interrupted.
 
-The file is JSON Lines, `{"doc_id": .., "queries": [..]}`. While it is made, every batch is a file of its own in a
-folder beside it: a kill loses the current batch, and the last process to finish joins them.
+The file is JSON Lines, `{"doc_id": .., "queries": [..]}`. While it is made, every eight batches are a file of their own
+in a folder beside it: a kill loses at most these, and the last process to finish joins the files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from drkit.core.draws import Draws
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_chunks import CHUNKS, FileChunk, FileChunks
+from drkit.core.file_chunks import FileChunk, FileChunks
 from drkit.core.files import replacing
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.rows import batched
 from drkit.data.store import encode_texts
+
+# A file for each batch would be a quarter of a million files for MS MARCO; a kill should lose minutes at most.
+_BATCHES_PER_FILE = 8
 
 
 @frozen
@@ -189,35 +192,43 @@ def generate_file(
     path, kept = Path(path), FileChunks.beside(Path(path))
     lock = path.with_name(f".{path.name}.lock")
     if not path.exists():
-        files = kept.write(_batches(texts, model), CHUNKS.write, engine, on_progress, shard or Shard())
+        files = kept.write(_file_chunks(texts, model), write_lines, engine, on_progress, shard or Shard())
         with FileLock(lock):
             if not path.exists():
                 if not all(file.is_file() for file in files):
                     return None
-                with replacing(path) as temporary, temporary.open("wb") as whole:
-                    whole.writelines(file.read_bytes() for file in files)
+                write_lines((file.read_bytes() for file in files), path)
     shutil.rmtree(kept.folder, ignore_errors=True)  # several processes may do so at once, and a kill may leave some
     lock.unlink(missing_ok=True)
     return path
 
 
-def _batches(texts: Iterable[tuple[str, str]], model: QueryModel | Loaded[QueryModel]) -> Iterator[FileChunk[bytes]]:
-    """Yield the batches of texts, each a part of the file; its content names the model and its settings."""
+def _file_chunks(
+    texts: Iterable[tuple[str, str]], model: QueryModel | Loaded[QueryModel]
+) -> Iterator[FileChunk[bytes]]:
+    """Yield the chunks of the file, some batches of texts each; their content names the model and its settings."""
     generator: QueryModel = loaded_value(model)
     about = {"model": str(generator.model.name_or_path), **attrs.asdict(generator.sampling)}
-    for first, batch in blocks(texts, generator.sampling.batch_size):
-        name = f"queries of texts {first + 1} to {first + len(batch)}"
-        yield FileChunk(name, len(batch), [about, first, batch], generate_lines, (model, first, batch), "gpu")
+    for first, some in blocks(texts, _BATCHES_PER_FILE * generator.sampling.batch_size):
+        name = f"queries of texts {first + 1} to {first + len(some)}"
+        yield FileChunk(name, len(some), [about, first, some], generate_lines, (model, first, some), "gpu")
 
 
 def generate_lines(
-    model: QueryModel | Loaded[QueryModel], first: int, batch: Sequence[tuple[str, str]]
+    model: QueryModel | Loaded[QueryModel], first: int, texts: Sequence[tuple[str, str]]
 ) -> Iterator[bytes]:
-    """Yield the lines of a batch of (id, text) pairs, the first of which is text number `first`."""
+    """Yield the lines of (id, text) pairs, the first of which is text number `first`."""
     generator: QueryModel = loaded_value(model)
-    queries = generator([text for _, text in batch], range(first, first + len(batch)))
-    for (name, _), own in zip(batch, queries, strict=True):
-        yield json.dumps({"doc_id": name, "queries": own}, ensure_ascii=False).encode() + b"\n"
+    for start, batch in blocks(texts, generator.sampling.batch_size):
+        numbers = range(first + start, first + start + len(batch))
+        for (name, _), queries in zip(batch, generator([text for _, text in batch], numbers), strict=True):
+            yield json.dumps({"doc_id": name, "queries": queries}, ensure_ascii=False).encode() + b"\n"
+
+
+def write_lines(lines: Iterable[bytes], path: Path) -> None:
+    """Write the lines of a file, atomically."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(lines)
 
 
 def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:

@@ -17,8 +17,7 @@ from drkit.core.files import local_path
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries
-from drkit.data.columns import PairColumns
-from drkit.data.pairs import PairTables, Rows, TableCollection
+from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
 from drkit.data.qrels import parse_relevance
 from drkit.data.rows import Row, file_kind
 from drkit.data.specs import HfConfig
@@ -44,7 +43,7 @@ class HfCollection(TableCollection):
     named `corpus`, `queries` and `qrels`. On the hub these are configurations, and the judgements may be a dataset of
     their own (`qrels`). Pairs are read as `PairsCollection` reads them.
 
-    Raises DrkitError if a dataset is not available or lacks a part; bad rows are named when they are read.
+    Raises DrkitError if a dataset is not available or incomplete; bad rows are named when they are read.
     """
 
     def __init__(self, config: HfConfig, _context: BuildContext | None = None) -> None:
@@ -57,13 +56,13 @@ class HfCollection(TableCollection):
     def tables(self) -> PairTables | RetrievalTables:
         """The tables of the dataset, opened on first use."""
         config = self.config
-        parts = _parts_of(config.path)
-        if not config.subset and {"corpus", "queries"} <= parts:
-            qrels_part = "" if config.qrels else "qrels" if "qrels" in parts else "default"
-            qrels = _open_part(config.qrels or config.path, qrels_part)
-            corpus, queries = (_open_part(config.path, part) for part in ("corpus", "queries"))
+        names = _table_names(config.path)
+        if not config.subset and {"corpus", "queries"} <= names:
+            qrels_name = "" if config.qrels else "qrels" if "qrels" in names else "default"
+            qrels = _open_table(config.qrels or config.path, qrels_name)
+            corpus, queries = (_open_table(config.path, name) for name in ("corpus", "queries"))
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
-        sources = _open_part(config.path, config.subset)
+        sources = _open_table(config.path, config.subset)
         split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
         return PairTables(sources, PairColumns(config), split_rules)
 
@@ -114,8 +113,8 @@ class RetrievalTables:
         return iter(())
 
 
-def _parts_of(path: str) -> set[str]:
-    """Return the parts of a dataset: the configurations of one with a card, and the folders in a folder."""
+def _table_names(path: str) -> set[str]:
+    """Return the names of a dataset's tables: the folders in a folder, and the configurations if it has a card."""
     folder = local_path(path)
     names = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
     if folder.is_dir() and not _has_card(folder):
@@ -125,25 +124,25 @@ def _parts_of(path: str) -> set[str]:
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
 
-def _open_part(path: str, part: str) -> dict[str, Rows]:
-    """Return the rows of a dataset, or of its folder or configuration `part`, by split.
+def _open_table(path: str, name: str) -> dict[str, Rows]:
+    """Return the rows of a dataset, or of its folder or configuration `name`, by split.
 
     Raises DrkitError for a dataset without rows.
     """
     folder = local_path(path)
     if not folder.is_dir():
-        return _load_hf(path, part)
-    inner = folder / part if part and (folder / part).is_dir() else folder
-    if any((inner / name).is_file() for name in _SAVED):
+        return _load_hf(path, name)
+    inner = folder / name if name and (folder / name).is_dir() else folder
+    if any((inner / saved).is_file() for saved in _SAVED):
         return _load_saved(inner)
-    is_missing = part and inner == folder and not _has_card(folder)
+    is_missing = name and inner == folder and not _has_card(folder)
     if is_missing or not any(file_kind(path) in _FORMATS for path in inner.rglob("*")):
-        missing = f"no part {part!r}" if is_missing else "no data"
+        missing = f"no {name!r}" if is_missing else "no data"
         raise DrkitError(
             f"collection hf: {inner} has {missing}; expected a saved dataset or {', '.join(_FORMATS)} files"
         )
     # Streaming copies nothing to a cache.
-    return _load_hf(str(inner), part if inner == folder else "", streaming=True)
+    return _load_hf(str(inner), name if inner == folder else "", streaming=True)
 
 
 def _has_card(folder: Path) -> bool:
@@ -152,11 +151,11 @@ def _has_card(folder: Path) -> bool:
     return readme.is_file() and readme.read_bytes().lstrip(b"\xef\xbb\xbf").startswith(b"---")
 
 
-def _load_hf(path: str, part: str, **options: Any) -> dict[str, Rows]:
+def _load_hf(path: str, name: str, **options: Any) -> dict[str, Rows]:
     _check_hub(path)
     with _reading_hf(path):
-        loaded = datasets.load_dataset(path, part or None, **options)
-    return _by_split(loaded, f"{path}{f' ({part})' if part else ''}")
+        loaded = datasets.load_dataset(path, name or None, **options)
+    return _by_split(loaded, f"{path}{f' ({name})' if name else ''}")
 
 
 def _check_hub(path: str) -> None:

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -30,9 +30,7 @@ from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encode_texts
 from drkit.errors import DrkitError
 
-if TYPE_CHECKING:
-    Indices = NDArray[np.int64]
-
+Indices: TypeAlias = "NDArray[np.int64]"
 FILE = "candidates.arrow"
 LENGTH = 12  # tokens of an extractive query: a short question
 ID_COLUMNS = ("doc_id", "_id", "id")

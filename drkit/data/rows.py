@@ -44,6 +44,11 @@ class Row:
     values: dict[str, Any]
     unit: str = ""
 
+    @property
+    def is_of_table(self) -> bool:
+        """Whether the row is of a .tsv or .csv file, where every value is a string."""
+        return file_kind(Path(self.path)) in _SEPARATORS
+
     def text(self, key: str, *, default: str | None = None) -> str:
         """Return the string under `key`, or `default` if the key is missing or null.
 
@@ -228,7 +233,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def _check_separator(cells: Sequence[str], columns: Columns, where: str) -> None:
-    """Refuse a header whose names another separator parts: each line would be a single cell."""
+    """Refuse a header whose names another character separates: each line would be a single cell."""
     for other in ",;|\t" if len(cells) == 1 else "":
         names = cells[0].lower().split(other)
         if len(names) > 1 and columns.is_header(names):

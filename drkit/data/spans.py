@@ -14,18 +14,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
 from drkit.errors import DrkitError, import_extra
-
-if TYPE_CHECKING:
-    from drkit.data.corpus import StoredCorpus
 
 FILE = "spans.arrow"
 _PUNKT = "nltk.tokenize.punkt"

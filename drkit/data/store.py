@@ -10,23 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 
+from drkit.core.engine import Engine
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
 from drkit.data.vocabulary import number_words, separates_words, special_ids_around, vocabulary_boundaries
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from drkit.core.engine import Engine
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
@@ -233,8 +231,6 @@ class TokenStore:
         signals: values of this store's tokens or texts for the batch to carry, by name. Raises IndexError for an index
         outside the store.
         """
-        import torch
-
         rows = self._rows(indices, pad_to)
         ids, attention = self._padded(rows)
         words = rows.scatter(self.flat_words, -1, np.int64)
@@ -257,8 +253,6 @@ class TokenStore:
         return Rows(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
 
     def _padded(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        import torch
-
         ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
         ids[:, : len(self._before)] = self._before
         np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)

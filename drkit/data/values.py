@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from attrs import frozen
 
 from drkit.core.protocols import ColumnSource
-from drkit.data.rows import NamedColumns, Row, file_kind, parse_number, read_rows
+from drkit.data.rows import NamedColumns, Row, parse_number, read_rows
 from drkit.errors import DrkitError
 
 QUERY, PASSAGE, PAIR = "query", "passage", "pair"
@@ -94,8 +94,8 @@ def _distilled(row: Row) -> Iterator[Value]:
 
 
 def _number(row: Row, key: str, value: Any) -> float:
-    """Return a number or a bool as it is, or that which a cell of a table has."""
-    if isinstance(value, str) and file_kind(Path(row.path)) in (".tsv", ".csv"):
+    """Return a number or a bool unchanged; a cell of a table is parsed. Raises DrkitError for anything else."""
+    if isinstance(value, str) and row.is_of_table:
         try:
             value = int(value) if _INTEGER.fullmatch(value) else parse_number(value)
         except ValueError:

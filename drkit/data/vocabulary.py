@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import BertWordPieceTokenizer, Tokenizer, processors
+from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from drkit.data.words import has_lasting_mark
 from drkit.errors import DrkitError
@@ -63,9 +65,6 @@ def train_wordpiece(
 
     Raises DrkitError if `size` is too small or the texts have no words.
     """
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertTokenizerFast
-
     if size < _SMALLEST:
         raise DrkitError(f"a vocabulary of {size} entries is too small; use at least {_SMALLEST}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -188,9 +187,6 @@ def with_last_token(tokenizer: Any) -> Any:
 
     Raises DrkitError if it has no such token.
     """
-    from tokenizers import Tokenizer, processors
-    from transformers import PreTrainedTokenizerFast
-
     before, after = special_ids_around(tokenizer)
     if after and tokenizer.pad_token is not None:
         return tokenizer
@@ -203,13 +199,13 @@ def with_last_token(tokenizer: Any) -> Any:
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if not after:
         given = json.loads(backend.to_str())["post_processor"] or {}
-        kept = [part for part in given.get("processors", [given]) if part.get("type") == "ByteLevel"]
+        kept = [step for step in given.get("processors", [given]) if step.get("type") == "ByteLevel"]
         around = [*tokenizer.convert_ids_to_tokens(before), last]
         template = processors.TemplateProcessing(
             single=" ".join([*around[:-1], "$A", last]),
             special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(around)],
         )
-        offsets = [processors.ByteLevel(trim_offsets=part["trim_offsets"]) for part in kept]
+        offsets = [processors.ByteLevel(trim_offsets=step["trim_offsets"]) for step in kept]
         backend.post_processor = processors.Sequence([*offsets, template])
     named = {"pad_token": last, **tokenizer.special_tokens_map}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizer.model_input_names, **named)

@@ -1,8 +1,7 @@
 """Write a collection's passages, queries and judgements to Arrow files, and check them on the way.
 
-`passages/` holds the texts and the index of their ids. Every split has its own folder, with its
-queries, its judgements and, if the collection has any, its negatives, so a stage that reads one split depends on no
-other.
+`passages/` holds the texts and the index of their ids. Every split has its own folder with its queries, judgements and
+negatives, so a stage that reads one split depends on no other.
 """
 
 from __future__ import annotations
@@ -108,8 +107,9 @@ def refusal(collection: Collection, what: str, shown: Sequence[str], count: int,
 
 def locator(collection: Collection) -> Callable[[str, str, int], str]:
     """Return the collection's own `locate`, which gives `file:line` of a row, or a plain description of the row."""
-    plain: Callable[[str, str, int], str] = lambda table, split, row: f"{split} {table} row {row + 1}".strip()  # noqa: E731
-    return collection.locate if isinstance(collection, LocatesRows) else plain
+    if isinstance(collection, LocatesRows):
+        return collection.locate
+    return lambda table, split, row: f"{split} {table} row {row + 1}".strip()
 
 
 _TEXT = pa.large_string()
@@ -170,7 +170,7 @@ def _write_passages(collection: Collection, folder: Path, content: Any) -> dict[
                 index.add(np.fromiter((id_hash(passage.doc_id) for passage in some), np.uint64, len(some)))
                 empty += sum(not passage.content.strip() for passage in some)
         if not len(index):
-            raise DrkitError(f"{collection.name} has no passages")
+            raise DrkitError(f"{collection.name} has no passages; give a collection with at least one text")
         index.finish()
     _refuse_duplicates(collection, StoredCorpus(folder).duplicates())
     return {"passages": len(index), "empty_passages": empty}
@@ -283,7 +283,7 @@ def _refuse_contradictions(
 ) -> None:
     """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row.
 
-    is_thinned: rows were left out, so the numbers of the others are not those of the collection.
+    is_thinned: rows were dropped, so row numbers differ from those of the collection.
     """
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])

@@ -7,8 +7,8 @@ residual is the queries'. After the attention every position is computed on its 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+import attrs
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,16 +71,13 @@ class PostLnLayer(nn.Module):
 
         Raises DrkitError if the layer has no such modules (None).
         """
-        import attrs
-
         if names is None:
             raise DrkitError(
                 f"a decoder's layer cannot start from a {type(layer).__name__}, which is built differently (a decoder "
                 f"has BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, all biased); set init = 'random'"
             )
-        for piece in (field.name for field in attrs.fields(type(names))):
-            mine: Any = self.get_submodule(piece)
-            mine.load_state_dict(layer.get_submodule(getattr(names, piece)).state_dict())
+        for name, theirs in attrs.asdict(names).items():
+            self.get_submodule(name).load_state_dict(layer.get_submodule(theirs).state_dict())
 
 
 def states_at(layers: Iterable[nn.Module], states: Tensor, visible: Tensor, targets: Tensor) -> Tensor:

@@ -6,12 +6,14 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from attrs import frozen
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
@@ -22,9 +24,7 @@ from drkit.encoders.identity import model_identity
 from drkit.encoders.masked_lm import padded, read_config
 from drkit.errors import DrkitError
 
-if TYPE_CHECKING:
-    Ids = NDArray[np.int32]
-
+Ids: TypeAlias = "NDArray[np.int32]"
 # Token ids, and their type ids.
 Special = tuple[list[int], list[int]]
 
@@ -53,8 +53,6 @@ class PairTokenizer:
 
         Raises DrkitError if the tokenizer puts nothing between two texts, or `max_length` leaves no room for text.
         """
-        from tokenizers import Tokenizer
-
         backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         backend.no_truncation()
         backend.no_padding()
@@ -139,8 +137,6 @@ def join_pairs(tokenizer: Any, *, types: bool) -> None:
 
     Raises DrkitError if it has no [CLS] or [SEP].
     """
-    from tokenizers.processors import TemplateProcessing
-
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
     if cls is None or sep is None:
         raise DrkitError(

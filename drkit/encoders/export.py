@@ -1,16 +1,24 @@
-"""Write encoder folders that sentence-transformers and AutoModel load; `drkit.encoders.folder` describes the format."""
+"""Write encoder folders that sentence-transformers and AutoModel load; `drkit.encoders.folder` describes the format.
+
+A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors. Truncation is a Dense
+module without bias, whose weights are the first rows of the identity; a static encoder's table is cut. With the pooling
+`lexical` the folder is a SparseEncoder.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_, optional
+from safetensors.torch import save_file
 
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
@@ -49,7 +57,7 @@ _PART_POOLING = f"drkit.encoders.sentence_module.{PART_POOLING}"
 
 @frozen
 class _Declarations:
-    """How hidden states become a vector; validated here, written to several files."""
+    """How hidden states become a vector; written to several files."""
 
     pooling: str
     similarity: str = field(validator=in_(SIMILARITIES))
@@ -61,6 +69,14 @@ class _Declarations:
     truncate_dim: int | None = field(default=None, validator=optional(ge(1)))
     passages_per_document: int | None = field(default=None, validator=optional(ge(2)))
     pooling_settings: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, **settings: Any) -> _Declarations:
+        """Return the declarations. Raises DrkitError for an invalid one."""
+        try:
+            return cls(**settings)
+        except ValueError as error:
+            raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
 
     @property
     def has_unit_length(self) -> bool:
@@ -76,6 +92,10 @@ class _Declarations:
     def longest(self) -> int:
         """The length limit of sentence-transformers, which has one for queries and passages."""
         return max(self.query_length, self.passage_length)
+
+    def given(self) -> dict[str, Any]:
+        """Return the declarations as plain data; those that are None are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def export_encoder(
@@ -106,43 +126,29 @@ def export_encoder(
     passages_per_document: how many passages drkit cuts a long text into for search; None: it reads the beginning.
     token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
 
-    A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors. Truncation is a
-    Dense module without bias, whose weights are the first rows of the identity; a static encoder's table is cut. With
-    the pooling `lexical` the folder is a SparseEncoder.
-
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
-    try:
-        declared = _Declarations(
-            pooling,
-            similarity,
-            query_length,
-            passage_length,
-            query_prompt,
-            passage_prompt,
-            normalize,
-            truncate_dim,
-            passages_per_document,
-            learned_pooling.settings if learned_pooling else None,
-        )
-    except ValueError as error:
-        raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
+    declared = _Declarations.of(
+        pooling=pooling,
+        similarity=similarity,
+        query_length=query_length,
+        passage_length=passage_length,
+        query_prompt=query_prompt,
+        passage_prompt=passage_prompt,
+        normalize=normalize,
+        truncate_dim=truncate_dim,
+        passages_per_document=passages_per_document,
+        pooling_settings=learned_pooling.settings if learned_pooling else None,
+    )
     _check_pooling(pooling, token_weights, learned_pooling)
     given = model if pooling == LEXICAL else getattr(model, "base_model", model)
-    if truncate_dim is not None:
-        check_truncation(truncate_dim, _dimension(given, learned_pooling))
-    weights = token_weights or learned_pooling
+    check_truncation(truncate_dim or 0, _dimension(given, learned_pooling))
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
-        write(given, tokenizer, temporary, declared, weights)
-        write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
+        write(given, tokenizer, temporary, declared, token_weights or learned_pooling)
+        write_json(temporary / DRKIT, {"format": 1, **declared.given(), "provenance": dict(provenance or {})})
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
-
-
-def _declared(declared: _Declarations) -> dict[str, Any]:
-    """Return the declarations as plain data; those that are None are left out."""
-    return {name: value for name, value in asdict(declared).items() if value is not None}
 
 
 def export_dual(
@@ -168,10 +174,10 @@ def export_dual(
         for (name, model, tokenizer), weights, learned in zip(sides, token_weights, learned_poolings, strict=True):
             how = {**settings, "token_weights": weights, "learned_pooling": learned, "provenance": provenance}
             export_encoder(model, tokenizer, temporary / name, **how)
-        declared = _Declarations(**settings)
+        declared = _Declarations.of(**settings)
         write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
-        modules = _static_modules_of if is_static(getattr(queries[0], "base_model", queries[0])) else _modules_of
-        write_json(temporary / ROUTER, _router_config(modules(declared)))
+        modules = _modules_of(declared, is_static=is_static(getattr(queries[0], "base_model", queries[0])))
+        write_json(temporary / ROUTER, _router_config(modules))
         write_json(temporary / SETTINGS, _model_settings(declared))
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
@@ -250,8 +256,6 @@ def _write_static(
     weights: TokenWeights | LearnedPooling | None,
 ) -> None:
     """Write a StaticEmbedding module; token weights are folded into the vectors, whose mean then has another length."""
-    from safetensors.torch import save_file
-
     problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
     if problem:
         raise DrkitError(f"cannot export the encoder: {problem}")
@@ -260,7 +264,7 @@ def _write_static(
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
     cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
     _save_tokenizer(tokenizer, folder, declared, truncation=cut)
-    _write_declarations(folder, declared, _static_modules_of(declared))
+    _write_declarations(folder, declared, _modules_of(declared, is_static=True))
 
 
 def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
@@ -278,8 +282,6 @@ def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
 
 def _as_auto_model(backbone: Any, auto: str) -> Any:
     """Return a float32 copy on the CPU, of the class that transformers' class `auto` builds for the configuration."""
-    import transformers
-
     with seeded(0, "export"):
         model = getattr(transformers, auto).from_config(copy.deepcopy(backbone.config)).float()
     weights = {name: value.detach().cpu().float() for name, value in backbone.state_dict().items()}
@@ -297,8 +299,6 @@ def _as_auto_model(backbone: Any, auto: str) -> Any:
 
 def _neutral_pooler(pooler: Any) -> None:
     """Set a pooler to the identity: masked LMs lack one, and AutoModel would warn and draw it at random."""
-    import torch
-
     with torch.no_grad():
         for parameter in pooler.parameters():
             parameter.copy_(torch.eye(*parameter.shape) if parameter.ndim == 2 else torch.zeros_like(parameter))
@@ -331,8 +331,6 @@ def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[st
 
 def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeights) -> None:
     """Write a WordWeights module: sentence-transformers reads config.json; ids without a token get a placeholder."""
-    from safetensors.torch import save_file
-
     values = token_weights.values().detach().cpu()
     words = {number: word for word, number in tokenizer.get_vocab().items()}
     vocab = [words.get(number, f"[id {number}]") for number in range(len(values))]
@@ -344,24 +342,27 @@ def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeight
 def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
     """Write a Dense module that keeps the first numbers of a vector unchanged."""
     import torch
-    from safetensors.torch import save_file
 
     config = {"in_features": dimension, "out_features": kept, "bias": False}
     write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
     save_file({"linear.weight": torch.eye(kept, dimension)}, str(folder / "model.safetensors"))
 
 
-def _modules_of(declared: _Declarations) -> dict[str, str]:
+def _modules_of(declared: _Declarations, *, is_static: bool = False) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
+    names: tuple[str, ...]
     if declared.lexical:
-        return _folders(LEXICAL_MODULES)
-    names = SUPPORTED_MODULES[declared.has_unit_length, is_weighted(declared.pooling)]
-    if declared.pooling not in POOLINGS:
-        names = tuple(PART_POOLING if name == "Pooling" else name for name in names)
-    if declared.truncate_dim is None:
-        return _folders(names)
-    after = len(names) - declared.has_unit_length
-    return _folders((*names[:after], TRUNCATION, *names[after:]))
+        names = LEXICAL_MODULES
+    elif is_static:
+        names = STATIC_MODULES[declared.has_unit_length]
+    else:
+        names = SUPPORTED_MODULES[declared.has_unit_length, is_weighted(declared.pooling)]
+        if declared.pooling not in POOLINGS:
+            names = tuple(PART_POOLING if name == "Pooling" else name for name in names)
+        if declared.truncate_dim is not None:
+            after = len(names) - declared.has_unit_length
+            names = (*names[:after], TRUNCATION, *names[after:])
+    return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
 
 
 def _class_of(module: str) -> str:
@@ -371,17 +372,7 @@ def _class_of(module: str) -> str:
     return (_SPARSE_MODULE if module in LEXICAL_MODULES else _MODULE) + module
 
 
-def _static_modules_of(declared: _Declarations) -> dict[str, str]:
-    return _folders(STATIC_MODULES[declared.has_unit_length])
-
-
-def _folders(names: Sequence[str]) -> dict[str, str]:
-    return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
-
-
 def _model_settings(declared: _Declarations) -> dict[str, Any]:
-    import torch
-
     lexical = declared.lexical
     return {
         **({"model_type": "SparseEncoder", "max_active_dims": lexical.top_k or None} if lexical else {}),
@@ -395,7 +386,7 @@ def _model_settings(declared: _Declarations) -> dict[str, Any]:
 def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
     facts = "".join(
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
-        for key, value in {**_declared(declared), **provenance}.items()
+        for key, value in {**declared.given(), **provenance}.items()
     )
     library, title, tags = "SentenceTransformer", "Dense retriever", "sentence-transformers, feature-extraction"
     if declared.lexical:

@@ -100,8 +100,8 @@ class Heads:
     def lm_accuracy(self, states: Tensor, labels: Tensor) -> Tensor:
         """Return the share of states f[N,D] whose best token is the label, f[] (0 if N = 0); for probes, not steps."""
         correct = torch.zeros((), dtype=torch.long, device=labels.device)
-        for part, targets in _chunks(states, labels, len(self.weight)):
-            correct += (self.logits(part).argmax(-1) == targets).sum()
+        for some, targets in _chunks(states, labels, len(self.weight)):
+            correct += (self.logits(some).argmax(-1) == targets).sum()
         return correct / max(1, len(labels))
 
     def _embedded_vectors(self, vectors: Tensor) -> Tensor:
@@ -185,8 +185,8 @@ def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None,
 
 def _chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     sums = [
-        F.cross_entropy(F.linear(part, weight, bias).float(), targets, reduction="sum")
-        for part, targets in _chunks(states, labels, len(weight))
+        F.cross_entropy(F.linear(some, weight, bias).float(), targets, reduction="sum")
+        for some, targets in _chunks(states, labels, len(weight))
     ]
     return torch.stack(sums).sum() / len(labels)
 
@@ -220,11 +220,11 @@ def pool_logits(
     def reduced(some: Tensor, kept: Tensor) -> Tensor:
         return reduce(heads.logits(some), kept)
 
-    parts = [
+    pooled = [
         checkpoint(reduced, states[at : at + size], attention[at : at + size], use_reentrant=False)
         for at in range(0, len(states), size)
     ]
-    return torch.cat(parts)
+    return torch.cat(pooled)
 
 
 def highest_logits(logits: Tensor, attention: Tensor) -> Tensor:

@@ -11,21 +11,27 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from drkit.core.loading import check_tokenizer, explain_load_errors
 from drkit.encoders.architectures import STATIC
+from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.encoders.token_weights import TokenWeights
 
 WEIGHTS, TABLE = "model.safetensors", "embedding.weight"
 _CACHED_WORDS = 1 << 20
@@ -81,7 +87,7 @@ class StaticModel(PreTrainedModel):  # type: ignore[misc]
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **options: Any
     ) -> BaseModelOutput:
-        """Return the word embeddings as the last hidden states, and as the only layer if all layers are wanted."""
+        """Return the word embeddings as the last hidden states, and as the only layer if layers are requested."""
         states = self.embeddings(input_ids, inputs_embeds)
         layers = (states,) if options.get("output_hidden_states") else None
         return BaseModelOutput(last_hidden_state=states, hidden_states=layers)
@@ -155,9 +161,6 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
 
     Raises DrkitError if a file is missing or invalid, or the tokenizer is not built like BERT's.
     """
-    from safetensors.torch import load_file
-    from transformers import PreTrainedTokenizerFast
-
     with explain_load_errors(str(folder), "load the static encoder in", "Export it again."):
         tensors = load_file(str(folder / WEIGHTS))
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))

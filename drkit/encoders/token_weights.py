@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
@@ -54,8 +55,6 @@ def weights_from_idf(idf: Tensor, special_ids: Iterable[int]) -> Tensor:
 
 def save_token_weights(weights: TokenWeights, folder: Path) -> None:
     """Write the weights beside a checkpoint, as the tensor `weights` f32[V]."""
-    from safetensors.torch import save_file
-
     save_file({"weights": weights.values().detach().cpu().contiguous()}, str(folder / FILE))
 
 
@@ -64,8 +63,6 @@ def read_token_weights(folder: Path) -> Tensor | None:
 
     Raises DrkitError if one of its files is invalid.
     """
-    from safetensors.torch import load_file
-
     if (folder / FILE).is_file():
         with explain_load_errors(str(folder / FILE), "read the token weights in"):
             return load_file(str(folder / FILE))["weights"]

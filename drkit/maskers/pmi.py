@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import PmiConfig
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
-
-if TYPE_CHECKING:
-    from drkit.core.draws import Draws
 
 
 class PmiMasker:

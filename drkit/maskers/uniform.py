@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import UniformConfig
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
-
-if TYPE_CHECKING:
-    from drkit.core.draws import Draws
 
 
 class UniformMasker:

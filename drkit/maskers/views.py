@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +11,10 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import BERT_SHARES
-
-if TYPE_CHECKING:
-    from drkit.core.draws import Draws
 
 NO_TARGET = -100
 

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import astuple
 
 from drkit.core.engine import Engine, Loaded, Uses
-from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
+from drkit.core.file_chunks import FileChunk, FileChunks, items_of
 from drkit.core.files import replacing
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
@@ -38,9 +38,6 @@ def read_mined(path: Path) -> Iterator[Mined]:
     with path.open(encoding="utf-8") as file:
         for query_id, doc_ids, scores, positive_scores, dropped in map(json.loads, file):
             yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, dropped)
-
-
-MINED = PartFormat(write_mined, read_mined)
 
 
 def chain_text(choices: Sequence[Choice]) -> str:
@@ -86,28 +83,28 @@ def mine_on(
     context: BuildContext,
     open_with: partial[tuple[BuildContext, StoredCorpus]],
     index: Path,
-    parts: FileChunks,
+    chunks: FileChunks,
     state: Any = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[Mined]:
     """Mine negatives of a corpus with a chain, in this process or, on another engine, in blocks of queries.
 
     choices, context: what the chain was built from. open_with: opens the context and the corpus in a worker. index: the
-    folder of the chain's index. parts: where the blocks are kept. state: plain data that identifies the chain and the
+    folder of the chain's index. chunks: where the blocks are kept. state: plain data that identifies the chain and the
     corpus. on_progress: called with the number of queries done.
 
     Raises DrkitError for tasks that fail.
     """
-    if not parts.are_needed(engine):
+    if not chunks.are_needed(engine):
         chain.index(corpus)
         whole = FileChunk("negatives", 0, None, chain.mine, (requests, depth))
-        return items_of([whole], MINED, kept=None, engine=None, on_progress=on_progress)
+        return items_of([whole], write=write_mined, read=read_mined, kept=None, engine=None, on_progress=on_progress)
     models = model_hashes(context)
     chain.save_index(index, corpus)
     loaded = Loaded(open_chain, chain_text(choices), open_with.func, open_with.args, index, tuple(models.items()))
     uses: Uses = "gpu" if models else "core"
     blocks = mined_blocks(loaded, requests, depth, chain.queries_per_block(depth), [state, models], uses)
-    return items_of(blocks, MINED, kept=parts, engine=engine, on_progress=on_progress)
+    return items_of(blocks, write=write_mined, read=read_mined, kept=chunks, engine=engine, on_progress=on_progress)
 
 
 def mined_blocks(

@@ -20,13 +20,8 @@ class _Bm25AndDense:
     """BM25 and `context.retriever` over the same passages; BM25's index can be saved, the retriever has its own."""
 
     def __init__(self, config: HybridConfig | MixedConfig, context: BuildContext | None = None) -> None:
-        self.config = config
+        self.depth = config.depth
         self._bm25, self._dense = Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context)
-
-    @property
-    def depth(self) -> int:
-        """How many passages of both rankings together negatives are drawn from."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Index the passages for BM25; the retriever already has its index."""

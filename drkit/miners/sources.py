@@ -48,14 +48,9 @@ class Bm25Miner:
     Memory: the index, and one score per passage. Source: Robertson and Zaragoza 2009.
     """
 
-    def __init__(self, config: Bm25Config, context: BuildContext | None = None) -> None:
-        self.config, self.context = config, context
+    def __init__(self, config: Bm25Config, _context: BuildContext | None = None) -> None:
+        self.config, self.depth = config, config.depth
         self._retriever: Bm25Retriever | None = None
-
-    @property
-    def depth(self) -> int:
-        """How deep the ranking is read that negatives are drawn from."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Index the passages, streamed."""
@@ -94,13 +89,8 @@ class DenseMiner:
     def __init__(self, config: DenseConfig | RefreshConfig, context: BuildContext | None = None) -> None:
         if context is None or context.retriever is None:
             raise DrkitError("the dense miner needs a retriever to search with; pass BuildContext(retriever=...)")
-        self.config, self.retriever = config, context.retriever
+        self.config, self.depth, self.retriever = config, config.depth, context.retriever
         self._size: int | None = None
-
-    @property
-    def depth(self) -> int:
-        """How deep the ranking is read that negatives are drawn from."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Record the corpus's size; the retriever already has its index."""
@@ -127,14 +117,9 @@ class RandomMiner:
     """
 
     def __init__(self, config: RandomConfig, context: BuildContext | None = None) -> None:
-        self.config = config
+        self.depth = config.depth
         self._seed = context.seed if context is not None else 42
         self._ids: list[str] | None = None
-
-    @property
-    def depth(self) -> int:
-        """How many passages are drawn per query."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Record the passages' ids."""
@@ -178,14 +163,9 @@ class GivenMiner:
     """
 
     def __init__(self, config: GivenConfig, context: BuildContext | None = None) -> None:
-        self.config = config
+        self.depth = config.depth
         self._given = context.negatives if context is not None else None
         self._corpus: Corpus | None = None
-
-    @property
-    def depth(self) -> int:
-        """How many of a query's own negatives are used."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Record which ids the corpus has. Raises DrkitError if the collection comes without negatives."""
@@ -216,15 +196,10 @@ class RunFileMiner:
     def __init__(self, config: RunFileConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         if not config.path:
             raise DrkitError("the run-file miner needs a file; write run-file:PATH, or set `path`")
-        self.config = config
+        self.config, self.depth = config, config.depth
         self._rankings: Rankings | None = None
         self._rows: dict[str, int] = {}
         self._corpus: Corpus | None = None
-
-    @property
-    def depth(self) -> int:
-        """How deep the ranking is read that negatives are drawn from."""
-        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Read the file. Raises DrkitError with file and line if it is not a run file."""

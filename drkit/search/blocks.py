@@ -13,7 +13,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
-from drkit.core.file_chunks import FileChunk, FileChunks, PartFormat, items_of
+from drkit.core.file_chunks import FileChunk, FileChunks, items_of
 from drkit.core.files import path_state
 from drkit.core.types import Query
 from drkit.data.corpus import StoredCorpus
@@ -69,7 +69,8 @@ def rank_to_file(
             raise DrkitError("no queries to search for: the file is empty; give a file with one query per line")
 
     progress = on_progress and (lambda done: on_progress(ends[done]))
-    count = write_blocks(path, items_of(chunks(), _BLOCKS, kept=parts, engine=engine, on_progress=progress), "drkit")
+    ranked = items_of(chunks(), write=write_block, read=read_block, kept=parts, engine=engine, on_progress=progress)
+    count = write_blocks(path, ranked, "drkit")
     if parts:
         parts.remove()
     return count
@@ -81,16 +82,13 @@ def rank_block(rank: Callable[..., Rankings], arguments: tuple[Any, ...]) -> Ite
 
 
 def write_block(blocks: Iterable[Rankings], path: Path) -> None:
-    """Write the rankings of a block as a part of a file."""
+    """Write the rankings of a block as a chunk of a file."""
     write_rankings(path, Rankings.joined(list(blocks)))
 
 
 def read_block(path: Path) -> Iterator[Rankings]:
     """Yield the rankings of a block."""
     yield read_run(path)
-
-
-_BLOCKS = PartFormat(write_block, read_block)
 
 
 def rank_to_run(

@@ -118,7 +118,7 @@ def test_what_cannot_be_had_says_so(tmp_path):
         HfCollection(HfConfig(path=str(tmp_path / "empty"))).splits()
     for part in ("corpus", "queries"):
         write([{"_id": "a", "text": "b"}], tmp_path / part / f"{part}.jsonl")
-    with pytest.raises(DrkitError, match="no part 'default'"):
+    with pytest.raises(DrkitError, match="no 'default'"):
         HfCollection(HfConfig(path=str(tmp_path))).splits()
 
 

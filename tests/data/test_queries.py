@@ -267,6 +267,23 @@ def test_a_passages_queries_depend_on_seed_and_place_alone(model, generated, rea
         assert loaded(texts, range(14)) != [queries[:2] for queries in generated]
 
 
+def test_a_file_beside_the_whole_holds_several_batches(model, generated, real_texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("drkit.data.generation._BATCHES_PER_FILE", 2)
+    seen = []
+    texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:14])]
+    whole = generate_file(
+        iter(texts), QueryModel.open(str(model), SHORT), tmp_path / "q.jsonl", on_progress=seen.append
+    )
+    assert seen == [8, 14]
+    assert [json.loads(line)["queries"] for line in whole.read_text(encoding="utf-8").splitlines()] == generated
+
+
+@pytest.fixture
+def one_batch_per_file(monkeypatch):
+    monkeypatch.setattr("drkit.data.generation._BATCHES_PER_FILE", 1)
+
+
+@pytest.mark.usefixtures("one_batch_per_file")
 def test_two_shards_make_the_file_of_one(model, generated, real_texts, tmp_path):
     loaded = QueryModel.open(str(model), SHORT)
     texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:14])]
@@ -289,6 +306,7 @@ class Dies(RuntimeError):
     pass
 
 
+@pytest.mark.usefixtures("one_batch_per_file")
 def test_it_goes_on_where_it_was_cut_off_with_other_processes_too(model, generated, real_texts, tmp_path):
     loaded = QueryModel.open(str(model), SHORT)
     texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:14])]
@@ -319,6 +337,7 @@ def test_it_goes_on_where_it_was_cut_off_with_other_processes_too(model, generat
     assert lines == generated
 
 
+@pytest.mark.usefixtures("one_batch_per_file")
 def test_parts_of_other_settings_are_not_used(model, real_texts, tmp_path):
     loaded = QueryModel.open(str(model), SHORT)
     texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:8])]

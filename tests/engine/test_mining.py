@@ -12,7 +12,7 @@ from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners import chain, filters, sources
-from drkit.miners.blocks import MINED, chain_text, mined_blocks, open_chain, read_mined, write_mined
+from drkit.miners.blocks import chain_text, mined_blocks, open_chain, read_mined, write_mined
 from drkit.miners.chain import build_chain, model_hashes, parse_chain
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.testing.toys import ToyCorpus, ToyReranker, toy_requests
@@ -79,7 +79,7 @@ class Mining:
     def on(self, engine, requests=REQUESTS, state=None, **options):
         size = self.chain.queries_per_block(self.chain.depth)
         blocks = mined_blocks(self.loaded, requests, self.chain.depth, size, state)
-        return [*items_of(blocks, MINED, kept=self.parts, engine=engine, **options)]
+        return [*items_of(blocks, write=write_mined, read=read_mined, kept=self.parts, engine=engine, **options)]
 
 
 @pytest.mark.parametrize("names", CHAINS.values(), ids=CHAINS)

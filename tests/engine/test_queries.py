@@ -14,6 +14,11 @@ TEXTS = [(f"t{n}", f"remove the suffix number {n} from each string of the file {
 SHORT = Sampling(count=2, max_new_tokens=4, batch_size=6, seed=5)
 
 
+@pytest.fixture(autouse=True)
+def one_batch_per_file(monkeypatch):
+    monkeypatch.setattr("drkit.data.generation._BATCHES_PER_FILE", 1)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_t5(tmp_path_factory.mktemp("t5"), [text for _, text in TEXTS])

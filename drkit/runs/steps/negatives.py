@@ -75,6 +75,6 @@ def _mined(
         context=context,
         open_with=open_with,
         index=kept / "index",
-        parts=FileChunks(kept / "mined"),
+        chunks=FileChunks(kept / "mined"),
         on_progress=lambda done: stage.progress.advance(done, total, "queries"),
     )
