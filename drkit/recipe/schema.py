@@ -149,7 +149,7 @@ _RELIED_ON = (
 
 # Arguments that shard a training's weights over processes, which runs cannot save.
 _SHARDING = ("fsdp", "fsdp_config", "parallelism_config", "deepspeed")
-# Bounds of arguments that papers state; every other argument is tried by `drkit.train.arguments`.
+# Bounds of arguments that papers state; every other argument is tried before a run (`drkit.runs.prepare`).
 OPTIMIZER = {"adam_beta1": and_(ge(0), lt(1)), "adam_beta2": and_(ge(0), lt(1)), "adam_epsilon": more_than(0, 1)}
 
 

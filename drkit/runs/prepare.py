@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attrs import asdict
+
 from drkit.core import processes
 from drkit.core.registry import Registry
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import OPTIMIZER, Recipe, Training
 from drkit.recipe.start import RECIPE
 from drkit.runs.attribution import try_collection
 from drkit.runs.plan import Plan, plan
 from drkit.runs.survey import survey
-from drkit.train.arguments import check_arguments
+
+# Variables of torchrun, which a process that only tries arguments must not have.
+_DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def prepare(
@@ -41,3 +49,31 @@ def prepare(
 
         try_parts(recipe, registry)
     return made
+
+
+def check_arguments(recipe: Recipe) -> None:
+    """Raise ProblemsError if a training of the recipe cannot start: what transformers or its optimizer refuses.
+
+    Takes some seconds, in a process of its own, unless all trainings have known schedules and arguments.
+    """
+    tables = {"pretrain": recipe.pretrain, "finetune": recipe.finetune, "reranker": recipe.reranker}
+    tried = {name: asdict(table.training_only()) for name, table in tables.items() if table and not _is_known(table)}
+    if not tried:
+        return
+    alone = {name: value for name, value in os.environ.items() if name not in _DISTRIBUTED}
+    command = [sys.executable, "-m", "drkit.train.arguments"]
+    done = subprocess.run(command, input=json.dumps(tried, default=str), capture_output=True, text=True, env=alone)
+    if done.returncode:
+        last = next(reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
+        raise DrkitError(f"cannot try the arguments of {' and '.join(tried)}: {last}")
+    if found := json.loads(done.stdout.splitlines()[-1]):
+        raise ProblemsError(f"recipe {recipe.name!r} cannot be trained", found)
+
+
+def _is_known(training: Training) -> bool:
+    """Return whether transformers is known to take the settings: the schema has the bounds of all others."""
+    return (
+        training.lr_scheduler_type in ("linear", "cosine", "constant", "constant_with_warmup")
+        and not training.bf16
+        and training.arguments.keys() <= OPTIMIZER.keys()
+    )

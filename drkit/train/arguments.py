@@ -1,82 +1,105 @@
-"""Try the arguments of a recipe's trainings before its run starts, as transformers will take them.
+"""transformers' arguments of a training: made from the recipe's settings, and tried before a run starts.
 
-In a process of its own: making `TrainingArguments` changes settings of torch and accelerate for the whole process, and
-a dry run imports no torch.
+A run tries them by `python -m drkit.train.arguments`: making `TrainingArguments` changes settings of torch and
+accelerate for the whole process.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attrs import asdict
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
 
+from drkit.core import processes
 from drkit.core.files import SCRATCH
-from drkit.errors import DrkitError, ProblemsError
-from drkit.recipe.schema import OPTIMIZER, Recipe, Training
+from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 
+# The fewest log lines of a training, whatever `logging_steps` is, so that its loss is a curve.
+_LOG_LINES = 10
+# Steps of a training that is only tried.
 _STEPS = 10
-_DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Arguments of transformers that would compile a whole module, which torch cannot: it builds frozen objects inside.
+COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 
 
-def check_arguments(recipe: Recipe) -> None:
-    """Raise ProblemsError if a training of the recipe cannot start: what transformers or its optimizer refuses.
+class OneDevice(TrainingArguments):  # type: ignore[misc]
+    """TrainingArguments with one device per process; torch's DataParallel would split a batch's pairs."""
 
-    Takes some seconds, unless all trainings have known schedules and arguments.
+    @property
+    def n_gpu(self) -> int:
+        """At most 1; use torchrun for more devices."""
+        return min(int(super().n_gpu), 1)
+
+
+def training_arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
+    """Return transformers' arguments of a training. Raises DrkitError for those that it rejects."""
+    warmup = training.warmup_steps
+    arguments = {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "per_device_train_batch_size": training.per_device_train_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "warmup_steps": math.ceil(warmup * steps) if warmup < 1 else int(warmup),
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "lr_scheduler_type": training.lr_scheduler_type,
+        "logging_steps": min(training.logging_steps, max(steps // _LOG_LINES, 1)),
+        "save_steps": training.save_steps,
+        "bf16": training.bf16,
+        "seed": seed,
+        "report_to": "none",
+        "logging_nan_inf_filter": False,  # a loss that is not finite must show, not be averaged away
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        # transformers must know if several processes, or bfloat16, run without an accelerator.
+        "use_cpu": not torch.cuda.is_available() and (processes.count() > 1 or not torch.backends.mps.is_available()),
+        "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "optim": "adamw_torch_fused",
+    }
+    free = {name: value for name, value in training.arguments.items() if name not in COMPILING}
+    try:
+        return OneDevice(**{**arguments, **free})
+    except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
+        raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
+
+
+def compile_options(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what `torch.compile` is called with for transformers' arguments of a training; None: do not compile.
+
+    Shapes are dynamic from the start, so that a resumed training compiles the same code as an uninterrupted one.
     """
-    tables = {"pretrain": recipe.pretrain, "finetune": recipe.finetune, "reranker": recipe.reranker}
-    tried = {name: asdict(table.training_only()) for name, table in tables.items() if table and not _is_known(table)}
-    if not tried:
-        return
-    alone = {name: value for name, value in os.environ.items() if name not in _DISTRIBUTED}
-    command = [sys.executable, "-m", "drkit.train.arguments"]
-    done = subprocess.run(command, input=json.dumps(tried, default=str), capture_output=True, text=True, env=alone)
-    if done.returncode:
-        last = next(reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
-        raise DrkitError(f"cannot try the arguments of {' and '.join(tried)}: {last}")
-    if found := json.loads(done.stdout.splitlines()[-1]):
-        raise ProblemsError(f"recipe {recipe.name!r} cannot be trained", found)
-
-
-def _is_known(training: Training) -> bool:
-    """Return whether transformers is known to take the settings: the schema has the bounds of all others."""
-    return (
-        training.lr_scheduler_type in ("linear", "cosine", "constant", "constant_with_warmup")
-        and not training.bf16
-        and training.arguments.keys() <= OPTIMIZER.keys()
-    )
-
-
-def _try(settings: dict[str, Any]) -> None:
-    """Make the arguments, optimizer and scheduler of a training, and compile a layer. Raises what they raise."""
-    import torch
-    from torch import nn
-    from transformers import Trainer
-
-    from drkit.train.acceleration import compile_options
-    from drkit.train.trainer import training_arguments
-
-    training, model = Training(**settings), nn.Linear(1, 1)
-    with TemporaryDirectory(prefix=SCRATCH) as folder:
-        arguments = training_arguments(training, Path(folder), _STEPS, seed=0)
-        Trainer(model=model, args=arguments).create_optimizer_and_scheduler(_STEPS)
-    if options := compile_options(training.arguments):  # it may need a C++ compiler, which may be missing
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        torch.compile(model.to(device), **options)(torch.ones(2, 1, device=device))
+    on, backend, mode = (arguments.get(name) for name in COMPILING)
+    if not (on or backend or mode):
+        return None
+    options = {"backend": backend or "inductor", "dynamic": True}
+    return options if mode is None else {**options, "mode": mode}
 
 
 def problems(tried: Mapping[str, Any]) -> list[str]:
-    """Return a line for each training that cannot start, given the settings of `Training` by table."""
-    found = []
+    """Return a line for each training that cannot start, given the settings of `Training` by table.
+
+    Makes its arguments, optimizer and scheduler, and compiles a layer, for which a C++ compiler may be missing.
+    """
+    found, device = [], "cuda" if torch.cuda.is_available() else "cpu"
     for name, settings in tried.items():
+        training, model = Training(**settings), nn.Linear(1, 1)
         try:
-            _try(settings)
+            with TemporaryDirectory(prefix=SCRATCH) as folder:
+                arguments = training_arguments(training, Path(folder), _STEPS, seed=0)
+                Trainer(model=model, args=arguments).create_optimizer_and_scheduler(_STEPS)
+            if options := compile_options(training.arguments):
+                torch.compile(model.to(device), **options)(torch.ones(2, 1, device=device))
         except Exception as error:  # each argument has errors of its own
             found.append(f"{next(iter(str(error).strip().splitlines()), type(error).__name__)} @ {name}")
     return found

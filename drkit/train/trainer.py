@@ -6,12 +6,8 @@ batches, and completes and rotates the checkpoints (`drkit.train.resuming`).
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import signal
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,37 +16,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import define, field, frozen
+from attrs import frozen
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, LOG, TRAINING, make_folder, write_text
+from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_text
 from drkit.core.progress import Progress
-from drkit.errors import DrkitError
+from drkit.decoders.layers import PostLnLayer
+from drkit.encoders.architectures import find_architecture
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
-from drkit.train.acceleration import (
-    COMPILING,
-    compile_layers,
-    compile_options,
-)
+from drkit.train.arguments import compile_options, training_arguments
 from drkit.train.batches import Example, Schedule
-from drkit.train.resuming import CALLBACKS, KEPT, complete_checkpoint, newest_checkpoint
-from drkit.train.throughput import TOKENS_PER_SECOND, MarksTokens, Meter
+from drkit.train.callbacks import CompleteCheckpoints, ReportProgress, SaveOnInterrupt, TrimHeap
+from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
+from drkit.train.resuming import KEPT, newest_checkpoint
 
 WEIGHTS = "model.safetensors"
-# Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
-TERM_LOSS, NOT_FINITE = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
-_TRIM_STEPS = 50
-# The fewest log lines of a training, whatever `logging_steps` is, so that its loss is a curve.
-_LOG_LINES = 10
 
 
 @frozen
@@ -106,8 +95,8 @@ def train_in(
 
 
 @contextmanager
-def precision_given_back() -> Iterator[None]:
-    """Undo what transformers' argument `tf32` sets for the whole process: it is not the next stage's."""
+def restored_precision() -> Iterator[None]:
+    """Restore the precision of matrix products after a block: the argument `tf32` sets it for the whole process."""
     backends: Any = torch.backends
     before = backends.fp32_precision
     try:
@@ -116,7 +105,7 @@ def precision_given_back() -> Iterator[None]:
         backends.fp32_precision = before
 
 
-@precision_given_back()
+@restored_precision()
 def train(
     module: nn.Module,
     schedule: Schedule,
@@ -144,10 +133,9 @@ def train(
     meter = Meter(module.marks if isinstance(module, MarksTokens) else ())
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is completed after callbacks have added their files; the last callback sees the others' decisions.
-    interrupt = _SaveOnInterrupt(progress)
-    own = (_StopMeter(meter), _Report(progress), _TrimHeap())
-    sums = _KeepSums(trainer.sums, folder / CALLBACKS / "sums.json")
-    for callback in (*own, *callbacks, sums, _Seal(kept), _LogAll(), interrupt):
+    interrupt = SaveOnInterrupt(progress)
+    first = (meter, ReportProgress(progress), TrimHeap())
+    for callback in (*first, *callbacks, trainer.sums, CompleteCheckpoints(kept), LogLastStep(), interrupt):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -164,40 +152,6 @@ def train(
         loss=sum(last) / len(last) if last else math.nan,
         log=log,
     )
-
-
-def training_arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
-    """Return transformers' arguments of a training. Raises DrkitError for those that it rejects."""
-    warmup = training.warmup_steps
-    arguments = {
-        "output_dir": str(folder),
-        "max_steps": steps,
-        "per_device_train_batch_size": training.per_device_train_batch_size,
-        "gradient_accumulation_steps": training.gradient_accumulation_steps,
-        "learning_rate": training.learning_rate,
-        "warmup_steps": math.ceil(warmup * steps) if warmup < 1 else int(warmup),
-        "weight_decay": training.weight_decay,
-        "max_grad_norm": training.max_grad_norm,
-        "lr_scheduler_type": training.lr_scheduler_type,
-        "logging_steps": min(training.logging_steps, max(steps // _LOG_LINES, 1)),
-        "save_steps": training.save_steps,
-        "bf16": training.bf16,
-        "seed": seed,
-        "report_to": "none",
-        "logging_nan_inf_filter": False,  # a loss that is not finite must show, not be averaged away
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        # transformers must know if several processes, or bfloat16, run without an accelerator.
-        "use_cpu": not torch.cuda.is_available() and (processes.count() > 1 or not torch.backends.mps.is_available()),
-        "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
-        "dataloader_pin_memory": torch.cuda.is_available(),
-        "optim": "adamw_torch_fused",
-    }
-    free = {name: value for name, value in training.arguments.items() if name not in COMPILING}
-    try:
-        return OneDevice(**{**arguments, **free})
-    except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
-        raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
 
 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
@@ -219,7 +173,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._training, self._meter = schedule, training, meter
-        self.sums = _Sums()
+        self.sums = Sums()
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this process' share of every batch."""
@@ -273,45 +227,6 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
 
 
-@define(eq=False)
-class _Sums:
-    """Sums since the last line of the log: the loss, metrics, and the batches in which a term was not finite."""
-
-    loss: Any = 0.0
-    metrics: dict[str, Any] = field(factory=dict)
-    not_finite: dict[str, Any] = field(factory=dict)
-    batches: int = 0
-
-    def add(self, loss: Tensor, metrics: Mapping[str, Tensor]) -> None:
-        """Add a batch; the sums stay on its device."""
-        self.loss = self.loss + loss.detach()
-        self.batches += 1
-        for name, value in metrics.items():
-            self.metrics[name] = self.metrics.get(name, 0) + value.detach()
-            if name.endswith(TERM_LOSS):
-                self.not_finite[name] = self.not_finite.get(name, 0) + (~value.detach().isfinite()).float()
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each metric, and the number of batches of each term that were not finite, if any."""
-        means = {name: round(float(total) / self.batches, 5) for name, total in self.metrics.items()}
-        counts = {f"{name}{NOT_FINITE}": count for name, total in self.not_finite.items() if (count := float(total))}
-        return {**means, **counts}
-
-    def clear(self) -> None:
-        """Begin again."""
-        self.loss, self.metrics, self.not_finite, self.batches = 0.0, {}, {}, 0
-
-    def save(self, path: Path) -> None:
-        """Write the sums."""
-        totals = ({name: float(total) for name, total in table.items()} for table in (self.metrics, self.not_finite))
-        write_text(path, json.dumps([float(self.loss), *totals, self.batches]))
-
-    def load(self, path: Path) -> None:
-        """Continue from saved sums, if there are any."""
-        if path.is_file():
-            self.loss, self.metrics, self.not_finite, self.batches = json.loads(path.read_text(encoding="utf-8"))
-
-
 class _Examples(Dataset[Example]):
     """A dataset whose items are the schedule's pairs; the collator looks up their data, a batch at a time."""
 
@@ -322,146 +237,24 @@ class _Examples(Dataset[Example]):
         return 2**62
 
 
-class OneDevice(TrainingArguments):  # type: ignore[misc]
-    """TrainingArguments with one device per process; torch's DataParallel would split a batch's pairs."""
+def compile_layers(module: nn.Module, options: Mapping[str, Any]) -> int:
+    """Compile the layers of all encoders and decoders of a module in place, and return their number.
 
-    @property
-    def n_gpu(self) -> int:
-        """At most 1; use torchrun for more devices."""
-        return min(int(super().n_gpu), 1)
-
-
-class _StopMeter(TrainerCallback):  # type: ignore[misc]
-    """Stops the meter after each step, before other callbacks; waits for the GPU only if a log line follows."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        is_logged = control.should_log or control.should_save or state.global_step >= state.max_steps
-        self._meter.stop(wait=is_logged)
-
-
-class _KeepSums(TrainerCallback):  # type: ignore[misc]
-    """Keeps the sums since the last line of the log in checkpoints: a resumed training logs what a whole one logs."""
-
-    def __init__(self, sums: _Sums, path: Path) -> None:
-        self._sums, self._path = sums, path
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._sums.load(self._path)
-
-    def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        self._path.unlink(missing_ok=True)
-        if state.is_world_process_zero and self._sums.batches:  # none right after a line of the log
-            make_folder(self._path.parent)
-            self._sums.save(self._path)
-
-
-class _Seal(TrainerCallback):  # type: ignore[misc]
-    """Completes each checkpoint once all of it is written. kept: the number of checkpoints that remain."""
-
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
-
-    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Wait for the files of all processes, then complete the checkpoint."""
-        processes.barrier()
-        if state.is_world_process_zero:
-            complete_checkpoint(Path(args.output_dir, f"checkpoint-{state.global_step}"), kept=self._kept)
-        processes.barrier()
-
-
-class _TrimHeap(TrainerCallback):  # type: ignore[misc]
-    """Returns freed memory to the system every 50 steps: often enough to stay flat, and at no noticeable cost."""
-
-    def __init__(self) -> None:
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc only
-
-    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        if self._trim is not None and state.global_step % _TRIM_STEPS == 0:
-            self._trim(0)
-
-
-class _LogAll(TrainerCallback):  # type: ignore[misc]
-    """Logs after the last step and before a checkpoint of the schedule."""
-
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        if control.should_save or control.should_training_stop or state.global_step >= state.max_steps:
-            control.should_log = True
-
-
-class _SaveOnInterrupt(TrainerCallback):  # type: ignore[misc]
-    """On SIGINT (Ctrl-C), saves a checkpoint after the current step and raises KeyboardInterrupt.
-
-    Several processes may get the signal at different steps, so they stop at once, as without this callback.
+    The names of weights stay as they are. Layers of the same class share the compiled code. Forgets what was compiled
+    before in this process: torch runs code uncompiled after several versions of it.
     """
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._is_asked = progress, False
-
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        """Handle SIGINT within a block, in the main thread only, and only where Python's own handler would."""
-        is_main = threading.current_thread() is threading.main_thread()
-        default = signal.default_int_handler
-        if signal.getsignal(signal.SIGINT) is not default or not is_main or processes.count() > 1:
-            yield
-            return
-        signal.signal(signal.SIGINT, self._ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, default)
-
-    def _ask(self, *_: Any) -> None:
-        if self._is_asked:
-            raise KeyboardInterrupt
-        self._is_asked = True
-        self._progress.note("interrupted: saving a checkpoint after this step; Ctrl-C again stops at once")
-
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._is_asked and control.should_training_stop and state.global_step < state.max_steps:
-            raise KeyboardInterrupt  # stopped early: a checkpoint here would be trained on from
-        control.should_save = control.should_save or self._is_asked
-
-    def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-        if self._is_asked:
-            raise KeyboardInterrupt
+    torch.compiler.reset()
+    layers = transformer_layers(module)
+    for layer in layers:
+        layer.compile(**options)
+    return len(layers)
 
 
-def _first_not_finite(logs: Mapping[str, Any]) -> str:
-    """Return a clause that names the first term of the loss that was not finite; empty if the loss has no terms.
-
-    One step later the weights, and therefore all terms, are not finite either, so the first has the highest count.
-
-    >>> _first_not_finite({"encoder_loss_not_finite": 2.0, "decoder_loss_not_finite": 1.0})
-    "; the first term that was not finite: 'encoder'"
-    """
-    steps = {name: count for name, count in logs.items() if name.endswith(TERM_LOSS + NOT_FINITE)}
-    first = [
-        repr(name.removesuffix(TERM_LOSS + NOT_FINITE)) for name, count in steps.items() if count == max(steps.values())
-    ]
-    return f"; the first term that was not finite: {' and '.join(first)}" if first else ""
-
-
-class _Report(TrainerCallback):  # type: ignore[misc]
-    """Reports progress, and stops a training whose loss is not finite."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._last: dict[str, float] = {}
-
-    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        self._progress.advance(state.global_step, state.max_steps, "steps", **self._last)
-
-    def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-        if logs and "loss" in logs:
-            loss = float(logs["loss"])
-            if not math.isfinite(loss):
-                raise DrkitError(
-                    f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
-                    f"{_first_not_finite(logs)}"
-                )
-            speed = {"tokens/s": logs[TOKENS_PER_SECOND]} if TOKENS_PER_SECOND in logs else {}
-            self._last = {"loss": loss, **speed}
+def transformer_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of all encoders of a supported architecture in a module, and those of drkit's decoders."""
+    found: list[nn.Module] = [part for part in module.modules() if isinstance(part, PostLnLayer)]
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel) and part.base_model is part]
+    for model in models:  # without their heads
+        if where := find_architecture(model.config.model_type):
+            found += model.get_submodule(where.layers).children()
+    return found

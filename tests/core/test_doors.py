@@ -62,7 +62,8 @@ WRITERS = {
     "drkit/search/flat.py": {"open"},
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
-    "drkit/train/trainer.py": {"save_file", "touch", "rmtree", "unlink"},
+    "drkit/train/logs.py": {"unlink"},
+    "drkit/train/trainer.py": {"save_file"},
     "drkit/train/validation.py": {"unlink"},
 }
 WRITING = {
@@ -207,11 +208,11 @@ def test_no_code_comes_from_data():
 
 
 def test_processes_are_started_in_one_place():
-    # docstrings: Python itself, isolated, reads source files; arguments: to try TrainingArguments, without torch here;
+    # docstrings: Python itself, isolated, reads source files; prepare: to try TrainingArguments, without torch here;
     # testing: to see what a module imports
     assert importers("subprocess", "pty", "multiprocessing") <= {
         "drkit/data/docstrings.py",
-        "drkit/train/arguments.py",
+        "drkit/runs/prepare.py",
         "drkit/testing/specs.py",
     }
     starts = {

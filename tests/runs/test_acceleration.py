@@ -22,12 +22,11 @@ from drkit.encoders.architectures import architecture
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.schema import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
-from drkit.train.acceleration import compile_layers, compile_options, transformer_layers
-from drkit.train.arguments import problems
+from drkit.train.arguments import compile_options, problems, training_arguments
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import AutoEncoder, Term
-from drkit.train.trainer import train, training_arguments
+from drkit.train.trainer import compile_layers, train, transformer_layers
 from tests.encoders.toys import NAMES, tiny
 from tests.runs.every_loss import batch_of, module_of
 from tests.runs.test_gradients import close, masked, pairs_batch, taken

@@ -7,8 +7,9 @@ from drkit.core.registry import installed
 from drkit.errors import ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
-from drkit.train import arguments
-from drkit.train.arguments import check_arguments, problems
+from drkit.runs import prepare
+from drkit.runs.prepare import check_arguments
+from drkit.train.arguments import problems
 
 PARTS = installed()
 
@@ -36,7 +37,7 @@ def test_what_can_start_passes():
 
 @pytest.mark.parametrize("paper", [None, *PARTS.recipes])
 def test_nothing_needs_to_be_tried_for_the_recipes_that_come_with_drkit(paper, monkeypatch):
-    monkeypatch.setattr(arguments, "subprocess", None)
+    monkeypatch.setattr(prepare, "subprocess", None)
     check_arguments(compose(ComposeRequest(paper=paper), PARTS))
 
 

@@ -9,9 +9,9 @@ from transformers import TrainerCallback
 
 from drkit.core.progress import Silent
 from drkit.recipe.schema import Training
-from drkit.train import throughput
+from drkit.train import logs
 from drkit.train.batches import Schedule
-from drkit.train.throughput import Meter
+from drkit.train.logs import Meter
 from drkit.train.trainer import train
 from tests.runs.test_training import Collate, Toy, same
 from tests.torchrun import run_processes
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(throughput, "time", made)
+    monkeypatch.setattr(logs, "time", made)
     return made
 
 

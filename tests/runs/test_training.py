@@ -283,8 +283,9 @@ def test_batches_prefetched_by_workers_train_the_same_weights(tmp_path):
 
 
 def test_as_many_batches_are_prefetched_as_asked_for(tmp_path):
-    from drkit.train.throughput import Meter
-    from drkit.train.trainer import ScheduledTrainer, training_arguments
+    from drkit.train.arguments import training_arguments
+    from drkit.train.logs import Meter
+    from drkit.train.trainer import ScheduledTrainer
 
     training = Training(arguments={"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3})
     arguments = training_arguments(training, tmp_path, STEPS, 0)

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import torch
 
 from drkit.core import processes
-from drkit.train import throughput
-from drkit.train.throughput import Meter
+from drkit.train import logs
+from drkit.train.logs import Meter
 
 if __name__ == "__main__":
     with processes.group():
         clock = iter((0.0, 2.0))
-        throughput.time = SimpleNamespace(perf_counter=lambda: next(clock))
+        logs.time = SimpleNamespace(perf_counter=lambda: next(clock))
         meter = Meter(("read",))
         meter.start()
         meter.count({"read": torch.ones(3 + processes.rank(), dtype=torch.bool)})

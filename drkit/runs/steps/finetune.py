@@ -37,9 +37,9 @@ from drkit.train.biencoder import (
     training_pairs,
     uses_in_batch_negatives,
 )
+from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
 from drkit.train.columns import read_column
-from drkit.train.keeping import KeepCheckpoints
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task

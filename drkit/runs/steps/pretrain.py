@@ -33,8 +33,8 @@ from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
+from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
-from drkit.train.keeping import KeepCheckpoints
 from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term, schedule_lengths
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
