@@ -315,7 +315,7 @@ def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     from drkit.evaluate.systems import VERDICT_CAPTION, verdict
-    from drkit.runs.stages.retriever import choices_made
+    from drkit.runs.stages.evaluation import choices_made
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics) if metrics else []

@@ -53,7 +53,7 @@ from drkit.runs.attribution import (
     try_collection,
     trying,
 )
-from drkit.runs.plan_columns import column_scope
+from drkit.runs.stages.columns import column_scope
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind

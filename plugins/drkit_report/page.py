@@ -26,8 +26,8 @@ from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, read_truncations
+from drkit.runs.stages.evaluation import choices_made
 from drkit.runs.stages.report import PROBES, VALIDATION
-from drkit.runs.stages.retriever import choices_made
 from drkit_report.charts import Chart
 from drkit_report.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit_report.masking import Masking, masking_or_note

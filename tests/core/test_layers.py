@@ -32,14 +32,13 @@ LAYERS = (
     ("experiments",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Within runs: what a stage is, the stages, the plan that wires them, the steps that make them, and what carries it out.
+# Within runs: what a stage is, the stages, the plan that puts them in order, the steps that make them, and what carries
+# it out.
 RUNS = (
     ("work", "manifest"),
     ("stage",),
     ("stages",),
     ("survey",),
-    ("plan_columns", "plan_encoder"),
-    ("plan_rounds",),
     ("plan", "costs"),
     ("steps",),
     ("execute",),

@@ -14,8 +14,8 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table, write_recipe
 from drkit.runs.plan import plan
-from drkit.runs.plan_encoder import PASSAGES, split_of
 from drkit.runs.stage import StageOutput
+from drkit.runs.stages.texts import PASSAGES, split_of
 from tests.refusals import refused, says
 
 PARTS = installed()

@@ -24,7 +24,7 @@ from drkit.plugin import NoSettings
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
-from drkit.runs.stages.reranker import RERANKER, RerankerSettings
+from drkit.runs.stages.reranker import TRAIN_RERANKER, RerankerSettings
 from drkit.runs.steps.columns import make_column
 from drkit.runs.steps.reranker import train_reranker
 from drkit.search import Reranker as Ranker
@@ -187,7 +187,7 @@ def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
     recipe = SimpleNamespace(reranker=settings(**changes), seed=seed)
     inputs = {**parts_of(folder / "collection", "train"), "negatives": folder / "negatives", "start": folder / "lm"}
     given = settings_from(RerankerSettings, recipe, training=recipe.reranker.training_only())
-    return train_reranker(stage_run(RERANKER, folder / name, inputs, given))
+    return train_reranker(stage_run(TRAIN_RERANKER, folder / name, inputs, given))
 
 
 def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):

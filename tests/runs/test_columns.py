@@ -25,8 +25,8 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Column
 from drkit.recipe.toml import recipe_from_table, recipe_table
-from drkit.runs import plan_columns
 from drkit.runs.plan import plan
+from drkit.runs.stages import columns
 from drkit.runs.stages.columns import COLUMN
 from drkit.testing import check_column
 from drkit.testing.specs import ContractError
@@ -261,7 +261,7 @@ def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_
         rows_of_pairs(without=["p3"], miners=("random",))
     default = "finetune.columns.teacher={use='given', default=0}"
     assert rows_of_pairs(default, without=["p3"])
-    monkeypatch.setattr(plan_columns, "_READ_IN_PLAN", 0)
+    monkeypatch.setattr(columns, "_READ_IN_PLAN", 0)
     assert rows_of_pairs(without=["p3"]), "a long file is read before the training"
     with pytest.raises(DrkitError, match=r"'teacher' .*'refresh' .*teacher=.*default=0\.0"):
         rows_of_pairs(miners=("refresh",))

@@ -1,6 +1,6 @@
-"""The stages of a run, those of one step in a file: settings, inputs, version, work, and the name of the function.
+"""The stages of a run, those of one step in a file: settings, inputs, version, work, and how a plan adds them.
 
-The files import no torch, because plans import them; the functions are in the file of the same name in `runs/steps`.
+The files import no torch; the functions that make the stages are in the file of the same name in `runs/steps`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from drkit.runs.stage import StageSpec
 def declared_stages() -> tuple[StageSpec[Any], ...]:
     """Return the declarations of all stages."""
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, StageSpec))
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, StageSpec)]
+    return tuple({spec.name: spec for spec in found}.values())
 
 
 def stage_folders() -> tuple[str, ...]:

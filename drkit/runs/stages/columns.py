@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
 from attrs import frozen
 
+from drkit.core import processes
+from drkit.core.files import path_state
+from drkit.core.protocols import CarriesNegatives
+from drkit.core.registry import Registry
+from drkit.core.spec import TEACHER, Kind
+from drkit.data.rows import require_file
+from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.errors import DrkitError
-from drkit.recipe.schema import RERANKER, ColumnChoice, Training, default_option, is_model, source_name
-from drkit.runs.stage import Stage, StageSpec, from_recipe
+from drkit.miners.specs import refresh_settings
+from drkit.recipe.parts import received_columns
+from drkit.recipe.schema import (
+    GIVEN,
+    JUDGED,
+    RERANKER,
+    Choice,
+    Column,
+    ColumnChoice,
+    Finetune,
+    Round,
+    Training,
+    column_file,
+    default_option,
+    is_model,
+    source_name,
+)
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
+from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import scoring_work
+from drkit.runs.stages.texts import PASSAGES
 from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
+from drkit.train.batches import Schedule
 
 
 @frozen
@@ -73,3 +103,123 @@ COLUMN = StageSpec(
     folders=("teacher-*", "column-*"),
     work=_column_work,
 )
+
+
+# Bytes of a file that a plan reads, in seconds; the values of longer ones are checked before the training.
+_READ_IN_PLAN = 64 * 2**20
+
+
+def received_by(builder: PlanBuilder, current: Round) -> dict[str, Column]:
+    """Return the columns that the loss of a round receives, by name."""
+    finetune = builder.recipe.finetune
+    assert finetune is not None
+    received = received_columns(finetune.for_round(current).loss, builder.registry)
+    return {name: column for name, column in finetune.columns_for(current).items() if name in received}
+
+
+def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negatives: str, name: str) -> str:
+    """Add the stage that makes the values of a column for the queries and passages that a round draws.
+
+    settings: those of fine-tuning in this round; negatives: the stage that mines for it, or empty.
+    """
+    column = settings.columns_for(current)[name]
+    source, scored = source_name(column.use), column.use == RERANKER or is_model(column.use)
+    inputs = {"passages": PASSAGES, "train": training_split(current.pairs)}
+    if negatives:
+        inputs["negatives"] = StageOutput(negatives)
+    if column.use == RERANKER:
+        inputs["reranker"] = StageOutput(RERANKER)
+    if path := column_file(column.use):
+        require_file(str(path), f"the column {name!r} of {current.name}")
+    if path or isinstance(column.use, Choice):
+        refuse_missing_values(builder, current, settings, name, column)
+    return builder.add(
+        f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
+        COLUMN,
+        f"scores of the pairs that the round draws, by {source}" if scored else f"values of {name} ({source})",
+        inputs,
+        sources={"column": _column_state(builder, column)},
+        extra={
+            "column": name,
+            "source": column.use,
+            "default": column.default,
+            "max_length": builder.recipe.reranker.max_length if builder.recipe.reranker and scored else None,
+            "queries": current.queries,
+            "draws": current.draws if current.queries else 1,
+            "training": settings.schedule_only(),
+            "negatives": settings.negatives if negatives else 0,
+        },
+    )
+
+
+def _column_state(builder: PlanBuilder, column: Column) -> str:
+    """Return the state of the local files that a column is made from; empty without any."""
+    if isinstance(column.use, Choice):
+        return files_state(builder.registry.get(Kind.COLUMN, column.use.use), column.use.config)
+    path = column_file(column.use)
+    return path_state(str(path or column.use)) if path or is_model(column.use) else ""
+
+
+def column_scope(name: str, source: ColumnChoice, registry: Registry) -> str:
+    """Return what a column has a value for: a `query`, a `passage` or a `pair`, as scores have.
+
+    A part declares it; of a file, the first row is read.
+    """
+    if isinstance(source, Choice):
+        return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
+    path = column_file(source)
+    first = next(read_values(path, name), None) if path else None
+    return first.per if first else PAIR
+
+
+def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Column) -> None:
+    """Raise DrkitError if a column without a default has no value for a pair that the round is certain to draw.
+
+    The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
+    """
+    per, path = column_scope(name, column.use, builder.registry), column_file(column.use)
+    if column.default is not None:
+        return
+    if per != QUERY and refresh_settings(current.miners):
+        raise DrkitError(
+            f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
+            f"{default_option(name, column.use)}"
+        )
+    if path is None or current.pairs != JUDGED or current.queries or path.stat().st_size > _READ_IN_PLAN:
+        return
+    certain = {
+        (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
+        for query_id, doc_id in _certain_pairs(builder, current, settings)
+    }
+    missing = dict.fromkeys(sorted(certain))
+    for value in read_values(path, name):
+        missing.pop((value.query_id, value.doc_id), None)
+    if missing:
+        query_id, doc_id = next(iter(missing))
+        named = [*([f"query {query_id!r}"] if query_id else []), *([f"passage {doc_id!r}"] if doc_id else [])]
+        raise missing_values(name, column.use, len(missing), len(certain), " and ".join(named))
+
+
+def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of queries and passages, by id, that a round draws whatever its miners find.
+
+    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them.
+    """
+    choice = builder.recipe.collection
+    collection = builder.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    positives: dict[str, set[str]] = {}
+    negatives: dict[str, set[str]] = {}
+    for one in collection.judgements("train"):
+        (positives if one.relevance > 0 else negatives).setdefault(one.query_id, set()).add(one.doc_id)
+    listed = collection.negatives("train") if isinstance(collection, CarriesNegatives) else ()
+    for query_id, doc_id in listed:
+        negatives.setdefault(query_id, set()).add(doc_id)
+    judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
+    lengths = np.zeros(len(judged), dtype=np.int32)
+    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, processes=processes.count())
+    is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
+    for row in {row for _, row in chain.from_iterable(batches)}:
+        own = positives[judged[row]]
+        others = negatives.get(judged[row], set()) - own if is_given else set()
+        drawn = [*(own if len(own) == 1 else ()), *(others if len(others) <= settings.negatives else ())]
+        yield from ((judged[row], doc_id) for doc_id in drawn)

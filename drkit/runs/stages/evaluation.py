@@ -10,10 +10,27 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
+from drkit.encoders.folder import LEXICAL
+from drkit.encoders.pooling import PARTS
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import HYBRID_NAME
-from drkit.runs.stage import TRUNCATED, Stage, StageSpec, TextReading, from_recipe
+from drkit.evaluate.systems import describe_bm25
+from drkit.runs.manifest import Manifest
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.reranker import scoring_work
-from drkit.runs.stages.retriever import bm25_seconds, dense_work
+from drkit.runs.stages.retriever import (
+    CHOOSE,
+    PlannedSystem,
+    add_index,
+    bm25_seconds,
+    dense_work,
+    describe_choice,
+    plan_bm25,
+    reading_of,
+)
+from drkit.runs.stages.texts import PASSAGES, queries_of, split_of
 from drkit.runs.work import Sizes, Work
 
 
@@ -160,3 +177,164 @@ EVALUATION = StageSpec(
     },
     folders=("evaluation",),
 )
+
+
+def choices_made(done: Mapping[str, Manifest]) -> list[str]:
+    """Return what stands behind a run's table, a line each: the exported retriever, BM25's k1 and b, and the labels.
+
+    done: the finished stages. The labels have a line if all retrievers learn from as many of them, and not from all.
+    """
+    lines = [describe_choice(done["choice"].metrics)] if "choice" in done else []
+    lines += [describe_bm25(done["bm25"].metrics)] if "bm25" in done and "means" in done["bm25"].metrics else []
+    limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
+    given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
+    if len(limits) == 1 and 0 < (limit := min(limits)) < given:
+        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+    return lines
+
+
+@frozen
+class Exported:
+    """The retrievers of which one is exported, what decides (no input: there is only one), and the outcome in words.
+
+    outcome is empty if the dev queries decide.
+    """
+
+    candidates: tuple[str, ...]
+    choice: Mapping[str, StageOutput]
+    outcome: str
+
+
+def plan_search(
+    builder: PlanBuilder,
+    name: str,
+    split: str,
+    retrievers: Mapping[str, tuple[str, str]],
+    *,
+    depth: int,
+    bm25: bool = False,
+    reranked: Mapping[str, str] | None = None,
+    parts: Mapping[str, tuple[str, str]] | None = None,
+) -> str:
+    """Add a search for the queries of a split.
+
+    retrievers: the stages of their encoder and index; reranked: re-rankers, with the retriever whose ranking they
+    re-rank; parts: see `SearchSettings`.
+    """
+    reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
+    for retriever, (encoder, index) in retrievers.items():
+        inputs |= {f"encoder/{retriever}": StageOutput(encoder), f"index/{retriever}": StageOutput(index)}
+    inputs |= {f"reranker/{stage}": StageOutput(stage) for stage in reranked}
+    if bm25:
+        inputs["bm25"] = StageOutput(plan_bm25(builder))
+    extra = {
+        "retrievers": tuple(retrievers),
+        "reranked": reranked,
+        "rerank_depth": builder.recipe.reranker.depth if builder.recipe.reranker and reranked else 0,
+        "reading": reading_of(builder),
+        "depth": depth,
+        "split": split,
+        "parts": parts or {},
+    }
+    return builder.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
+
+
+def plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
+    """Add the stage that chooses the best of the candidates on the dev queries."""
+    evaluation = builder.recipe.evaluation
+    measure = evaluation.measures[0]
+    made_by = {name: (name, add_index(builder, name, "searched")) for name in candidates}
+    # Rounded up, so that another measure of the first hits repeats no search.
+    needed = cutoff(measure) or evaluation.depth
+    depth = next((depth for depth in (10, 100) if needed <= depth), needed)
+    runs = plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
+    return builder.add(
+        "choice",
+        CHOOSE,
+        f"the best retriever on the dev queries by {measure}",
+        {"judged": split_of("dev"), "runs": StageOutput(runs)},
+        extra={"candidates": tuple(candidates), "measure": measure},
+    )
+
+
+def plan_evaluation(
+    builder: PlanBuilder, systems: list[PlannedSystem], retrievers: list[str], exported: Exported
+) -> None:
+    """Add the rankings of the evaluated queries by every system, and the table of their measures."""
+    evaluation, splits = builder.recipe.evaluation, builder.splits
+    if evaluation.split not in splits:
+        raise DrkitError(
+            f"the collection has no {evaluation.split} queries to evaluate on (splits: {', '.join(splits)}); "
+            f"choose another split: --set evaluation.split={splits[-1]}"
+        )
+    reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
+    made_by = {name: (name, add_index(builder, name, "searched")) for name in retrievers}
+    depth, bm25 = evaluation.depth, evaluation.bm25
+    if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
+        builder.notes.append(
+            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
+        )
+    parts = _parts_of_vectors(builder, retrievers)
+    plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked, parts=parts)
+    fused = {}
+    if evaluation.bm25 and evaluation.hybrid:
+        fused[HYBRID_NAME] = StageOutput(plan_hybrid(builder, exported))
+    shown = [
+        shown
+        for system in systems
+        if not system.reranks or evaluation.rerank
+        for shown in (*_systems_of_parts(system, parts), system)
+    ]
+    builder.add(
+        "evaluation",
+        EVALUATION,
+        ", ".join(evaluation.measures),
+        {"judged": split_of(evaluation.split), "runs": StageOutput("runs"), **fused, **exported.choice},
+        extra={
+            "last": exported.candidates[-1],
+            "is_smoke": builder.recipe.is_smoke,
+            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
+            "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
+        },
+    )
+
+
+def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the systems that search by the dense or the lexical part of the vectors of trained retrievers."""
+    encoder = builder.recipe.encoder
+    if encoder.pooling != LEXICAL or not (encoder.pooling_settings or {}).get("dense"):
+        return {}
+    trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
+    return {f"{name}-{part}": (name, part) for name in trained for part in PARTS}
+
+
+def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]]) -> list[PlannedSystem]:
+    """Return the rows of a retriever's parts, which come above its own."""
+    return [
+        PlannedSystem(f"{system.name}-{part}", tuple(f"{stage}-{part}" for stage in system.stages))
+        for part in PARTS
+        if f"{system.stages[0]}-{part}" in parts
+    ]
+
+
+def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
+    """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
+    evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
+    inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
+    measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
+    if measure:
+        made_by = {EXPORTED: ("encoder", "index")}
+        runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
+        inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
+    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
+    summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
+    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+
+
+def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
+    """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
+    (retriever,) = exported.candidates
+    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
+    inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
+    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})

@@ -1,13 +1,39 @@
-"""Stage: fine-tune one retriever on judged queries and mined negatives."""
+"""Fine-tuning: the rounds of a recipe, and the stage that trains a retriever on judged queries and mined negatives."""
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Iterator
+
+from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
-from drkit.recipe.schema import BASELINES, Choice, Training, Validation
-from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
-from drkit.runs.work import Sizes, Work, count_examples, reading_work, training_work
+from drkit.errors import DrkitError
+from drkit.evaluate.names import INITIAL
+from drkit.miners.specs import refresh_settings
+from drkit.recipe.schema import (
+    BASELINES,
+    JUDGED,
+    LABELS_ONLY,
+    MASKED_LM,
+    MLM,
+    PRETRAINED,
+    PREVIOUS,
+    PSEUDO,
+    RERANKER,
+    Choice,
+    Round,
+    Training,
+    Validation,
+)
+from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.columns import plan_column, received_by
+from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
+from drkit.runs.stages.pretrain import plan_kept, plan_masked_lm
+from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
+from drkit.runs.stages.retriever import PlannedSystem, reading_of
+from drkit.runs.stages.texts import PASSAGES, PSEUDO_QUERY_TOKENS, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
+from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 
 
 @frozen
@@ -71,3 +97,137 @@ FINETUNE = StageSpec(
     prunable=WEIGHTS,
     work=_finetuning_work,
 )
+
+
+def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
+    """Add the stages of every round, and of the re-ranker before the first round that needs it; returns the systems."""
+    finetune, systems = builder.recipe.finetune, []
+    assert finetune is not None
+    if finetune.validation.every and "dev" not in builder.splits:
+        raise DrkitError(
+            f"validation needs dev queries, but the collection has none (splits: {', '.join(builder.splits)}); turn it "
+            f"off: --set finetune.validation.every=0 @ finetune.validation"
+        )
+    kept = builder.recipe.pretrain.kept if builder.recipe.pretrain else {}
+    previous, starts = start, {name: name for name in kept}
+    starts |= {INITIAL: INITIAL, PRETRAINED: start, PREVIOUS: start}
+    compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
+    for current in builder.rounds:
+        taught = any(column.use == RERANKER for column in received_by(builder, current).values())
+        if taught and not builder.has(TRAIN_RERANKER):
+            systems.append(plan_reranker(builder, start, previous, current.pairs))
+        began, negatives = starts[current.start], ""
+        if current.miners and finetune.for_round(current).negatives:
+            negatives = plan_negatives(builder, current.name, current.miners, previous, current.pairs)
+        if current is compared and began != INITIAL:
+            for name, origin in _baselines(builder):
+                systems.append(_plan_retriever(builder, name, current, origin, negatives))
+        trained = _plan_retriever(builder, current.name, current, began, negatives)
+        systems += [*_plan_kept(builder, trained), trained]
+        starts |= {name: f"{trained.stages[0]}@{name.rpartition('@')[2]}" for name in finetune.kept(current)}
+        starts[current.name] = starts[PREVIOUS] = previous = trained.stages[0]
+    builder.notes.extend(_unread_columns(builder))
+    if builder.recipe.reranker and not builder.has(TRAIN_RERANKER):
+        builder.notes.append(
+            "no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out"
+        )
+        systems.append(plan_reranker(builder, start, previous, builder.rounds[-1].pairs))
+    return systems
+
+
+def _baselines(builder: PlanBuilder) -> Iterator[tuple[str, str]]:
+    """Yield the retrievers that the first labelled round is compared with, and what each starts from."""
+    pretrain, finetune = builder.recipe.pretrain, builder.recipe.finetune
+    assert finetune is not None
+    if not builder.splits:  # without judged queries, nobody would see it
+        return
+    if LABELS_ONLY in finetune.baselines:
+        yield LABELS_ONLY, INITIAL
+    if MASKED_LM not in finetune.baselines or pretrain is None or pretrain.is_masked_lm:
+        return
+    if any(loss.use == MLM for loss in pretrain.encoder.losses.values()):
+        yield MASKED_LM, plan_masked_lm(builder, pretrain)
+    else:
+        builder.notes.append(
+            f"nothing is compared with masked LM (finetune.baselines), since the encoder lacks its loss: "
+            f"--pretrain-loss {MLM}@encoder adds it"
+        )
+
+
+def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str, negatives: str) -> PlannedSystem:
+    """Add the trainings of a retriever, one for each draw of its queries, and the columns that its loss receives.
+
+    name: of the retriever, another one than that of the round for a baseline; start: the stage that it starts from.
+    """
+    assert builder.recipe.finetune is not None
+    settings = builder.recipe.finetune.for_round(current)
+    refreshed = current.miners if refresh_settings(current.miners) else ()
+    inputs = {
+        "start": StageOutput(start),
+        "passages": PASSAGES,
+        "train": training_split(current.pairs),
+        "tokens": TOKENS,
+        "query-tokens": _query_tokens(builder, current.pairs),
+    }
+    if settings.validation.every:
+        inputs["dev"] = split_of("dev")
+    if negatives:
+        inputs["negatives"] = StageOutput(negatives)
+    for column in received_by(builder, current):
+        inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
+    if refreshed and RERANKER in required_by(builder, refreshed):
+        inputs["reranker"] = StageOutput(RERANKER)
+    origin = "without pre-training" if name == LABELS_ONLY else f"from {start}"
+    mined = " with mined negatives" if negatives else ""
+    encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
+    # How texts are encoded for search repeats no training that neither mines again nor is validated.
+    reading, encodes = reading_of(builder), refreshed or settings.validation.every
+    stages = [
+        builder.add(
+            name if current.draws == 1 else f"{name}-draw-{draw + 1}",
+            FINETUNE,
+            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings)}",
+            inputs,
+            sources=miner_files(builder, refreshed),
+            extra={
+                "miners": refreshed,
+                "queries": current.queries,
+                "draw": draw,
+                "draws": current.draws,
+                "reading": reading if encodes else evolve(reading, precision="float32", passages_per_document=None),
+                "training": settings.training_only(),
+                "loss": settings.loss,
+                "negatives": settings.negatives,
+                "keep_steps": settings.keep_steps if name == current.name else None,
+                "validation": settings.validation if settings.validation.every else None,
+            },
+        )
+        for draw in range(current.draws)
+    ]
+    return PlannedSystem(name, tuple(stages))
+
+
+def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
+    """Return the tokens of the queries that a round learns from."""
+    train = training_split(pairs)
+    inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
+    if pairs == PSEUDO:
+        return StageOutput(
+            builder.add("pseudo-query-tokens", PSEUDO_QUERY_TOKENS, "tokenise every pseudo-query once", inputs)
+        )
+    return StageOutput(builder.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs))
+
+
+def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:
+    """Add the stages of the checkpoints that a retriever's training keeps, and yield each step as a system."""
+    for step in builder.stages[trained.stages[0]].settings.keep_steps or ():
+        yield PlannedSystem(f"{trained.name}@{step}", tuple(plan_kept(builder, one, step) for one in trained.stages))
+
+
+def _unread_columns(builder: PlanBuilder) -> Iterator[str]:
+    """Yield a note for each column that the loss of no round receives."""
+    finetune, rounds = builder.recipe.finetune, builder.rounds
+    assert finetune is not None
+    read = {name for current in rounds for name in received_by(builder, current)}
+    for name in sorted({name for current in rounds for name in finetune.columns_for(current)} - read):
+        yield f"no loss reads the column {name!r}; drkit list loss shows what each receives"

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
-from drkit.recipe.schema import Choice
-from drkit.runs.stage import Stage, StageSpec, TextReading, from_recipe
-from drkit.runs.stages.retriever import bm25_seconds, dense_work
+from drkit.core.spec import Kind
+from drkit.data.rows import require_file
+from drkit.errors import DrkitError
+from drkit.miners.specs import HasAnswerConfig, RunFileConfig
+from drkit.recipe.schema import RERANKER, Choice
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, files_state, from_recipe
+from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.retriever import add_index, bm25_seconds, dense_work, reading_of
+from drkit.runs.stages.texts import PASSAGES
 from drkit.runs.work import Sizes, Work
 
 
@@ -49,3 +56,43 @@ NEGATIVES = StageSpec(
     folders=("negatives-*",),
     work=_mining_work,
 )
+
+
+def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
+    """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
+    for miner in chain:
+        if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
+            raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
+        if isinstance(miner.config, HasAnswerConfig) and miner.config.path:
+            require_file(miner.config.path, f"has-answer of {owner}")
+    inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
+    required = required_by(builder, chain)
+    if "retriever" in required:
+        index = add_index(builder, previous, "mined")
+        inputs, searches = {**inputs, "encoder": StageOutput(previous), "index": StageOutput(index)}, True
+    if RERANKER in required:
+        inputs = {**inputs, "reranker": StageOutput(RERANKER)}
+    for stage in builder.stages.values():
+        if stage.spec is NEGATIVES and stage.settings.miners == chain and stage.inputs == inputs:
+            return stage.name
+    return builder.add(
+        f"negatives-{owner}",
+        NEGATIVES,
+        f"hard negatives by {' > '.join(miner.use for miner in chain)}",
+        inputs,
+        sources=miner_files(builder, chain),
+        extra={"miners": chain, "reading": reading_of(builder) if searches else None},
+    )
+
+
+def miner_files(builder: PlanBuilder, chain: tuple[Choice, ...]) -> dict[str, str]:
+    """Return the states of the local files that miners read."""
+    return {
+        f"miners.{index}": files_state(builder.registry.get(Kind.MINER, miner.use), miner.config)
+        for index, miner in enumerate(chain)
+    }
+
+
+def required_by(builder: PlanBuilder, chain: tuple[Choice, ...]) -> set[str]:
+    """Return everything that the miners of a chain require from the run."""
+    return {name for miner in chain for name in builder.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}

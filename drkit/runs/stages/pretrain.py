@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import TargetShare
+from drkit.core.spec import GeneratorSettings
+from drkit.evaluate.names import INITIAL
+from drkit.recipe.parts import join_names, required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, Pretrain
-from drkit.runs.stage import Stage, StageSpec, TextReading, from_recipe
-from drkit.runs.work import TRAINED, Sizes, Work, batch_size, count_examples, reading_work, target_work, training_work
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stages.start import plan_generator
+from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, SPANS, TOKENS, plan_signals, pretraining_texts, split_of
+from drkit.runs.work import (
+    TRAINED,
+    Sizes,
+    Work,
+    batch_size,
+    count_examples,
+    describe_schedule,
+    reading_work,
+    target_work,
+    training_work,
+)
 
 
 @frozen
@@ -99,3 +115,62 @@ KEPT = StageSpec(
     inputs={"checkpoint": "the checkpoint, in the folder of the training"},
     folders=("*@*",),
 )
+
+
+def plan_masked_lm(builder: PlanBuilder, pretrain: Pretrain) -> str:
+    """Add the pre-training without decoders, which a baseline starts from."""
+    alone, spans = pretrain.without_decoders(), builder.has(SPANS)
+    return plan_pretraining(
+        builder, PRETRAINED_ALONE, alone, {"spans" if spans else "tokens": pretraining_texts(builder)}
+    )
+
+
+def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> str:
+    """Add a pre-training, its signals and generator."""
+    required = required_capabilities(pretrain, builder.registry)
+    inputs = {"start": StageOutput(INITIAL), **texts}
+    inputs |= plan_signals(builder, required_signals(pretrain, builder.registry), texts)
+    if builder.has(MIXTURE):
+        inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
+    if "generator" in required:
+        settings = required["generator"] or GeneratorSettings()
+        inputs["generator"] = StageOutput(plan_generator(builder, pretrain, settings))
+    return builder.add(
+        name,
+        PRETRAIN,
+        f"pre-train with {_tasks_in_words(pretrain)}, {describe_schedule(pretrain)}",
+        {**inputs, **_probe_inputs(builder)},
+        extra={
+            "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),
+            "pretrain": pretrain,
+        },
+    )
+
+
+def _tasks_in_words(pretrain: Pretrain) -> str:
+    """Return the maskers and decoders of a pre-training in words."""
+    tasks = pretrain.decoders.values()
+    if not tasks:
+        return f"masker {pretrain.encoder.masker.use}, without a decoder"
+    return join_names(
+        f"masker {(task.masker or pretrain.encoder.masker).use} and decoder {task.decoder.use}" for task in tasks
+    )
+
+
+def _probe_inputs(builder: PlanBuilder) -> dict[str, StageOutput]:
+    """Return the inputs of probes, which only measure.
+
+    They search for the queries of dev, else of train, but never of the evaluated split. If all training queries are
+    made from the passages, nothing reads those of the collection.
+    """
+    splits = [*(["dev"] if "dev" in builder.splits else []), *(["train"] if builder.learns_from_judgements else [])]
+    split = next((split for split in splits if split != builder.recipe.evaluation.split), None)
+    parts = {"tokens": TOKENS, "passages": PASSAGES, **({split: split_of(split)} if split else {})}
+    return {f"probe/{name}": StageOutput(part.stage, part.path, observed=True) for name, part in parts.items()}
+
+
+def plan_kept(builder: PlanBuilder, training: str, step: int) -> str:
+    """Add the stage of a checkpoint that a training keeps; returns its name."""
+    name = f"{training}@{step}"
+    checkpoint = {"checkpoint": StageOutput(training, name)}
+    return builder.add(name, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})

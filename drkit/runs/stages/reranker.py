@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import frozen
 
-from drkit.core.files import LOG, TRAINING
-from drkit.recipe.schema import Choice, Training
-from drkit.runs.stage import Stage, StageSpec, from_recipe
-from drkit.runs.work import ModelSize, Sizes, Work, count_examples, reading_work, training_work
+from drkit.core.files import LOG, TRAINING, path_state
+from drkit.errors import DrkitError
+from drkit.miners.specs import refresh_settings
+from drkit.recipe.schema import RERANKER, Choice, Training
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
+from drkit.runs.stages.negatives import plan_negatives
+from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.retriever import PlannedSystem
+from drkit.runs.stages.texts import PASSAGES
+from drkit.runs.work import ModelSize, Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 
 
 @frozen
@@ -48,7 +56,7 @@ def _pair_tokens(sizes: Sizes, max_length: int | None) -> float:
     return min(max_length or both, both)
 
 
-RERANKER = StageSpec(
+TRAIN_RERANKER = StageSpec(
     name="reranker",
     version=2,
     settings=RerankerSettings,
@@ -65,3 +73,26 @@ RERANKER = StageSpec(
     folders=("reranker",),
     work=_reranker_work,
 )
+
+
+def plan_reranker(builder: PlanBuilder, start: str, previous: str, pairs: str) -> PlannedSystem:
+    """Add the stage that trains the re-ranker, and the negatives that it learns from."""
+    reranker = builder.recipe.reranker
+    assert reranker is not None
+    if refresh_settings(reranker.miners):
+        raise DrkitError(
+            "the miner refresh searches with the model in training, but a re-ranker cannot search; use dense "
+            "@ reranker.miners"
+        )
+    origin = previous if reranker.start == "previous" else start
+    start_input: dict[str, Any] = {} if reranker.pretrained else {"start": StageOutput(origin)}
+    negatives = plan_negatives(builder, RERANKER, reranker.miners, previous, pairs)
+    stage = builder.add(
+        RERANKER,
+        TRAIN_RERANKER,
+        f"train the cross-encoder from {reranker.pretrained or origin}, {describe_schedule(reranker)}",
+        {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": StageOutput(negatives)},
+        sources={"reranker.pretrained": path_state(reranker.pretrained)},
+        extra={"training": reranker.training_only()},
+    )
+    return PlannedSystem(RERANKER, (stage,), reranks=previous)

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from drkit.evaluate.names import AS_IT_IS, system_in_words
-from drkit.evaluate.systems import describe_bm25
-from drkit.runs.manifest import Manifest
-from drkit.runs.stage import WEIGHTS, Stage, StageSpec, TextReading, from_recipe
-from drkit.runs.stages.finetune import FINETUNE
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import cutoff
+from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
+from drkit.runs.stage import (
+    WEIGHTS,
+    PlanBuilder,
+    Stage,
+    StageOutput,
+    StageSpec,
+    TextReading,
+    declared_reading,
+    from_recipe,
+    settings_from,
+)
+from drkit.runs.stages.texts import PASSAGE_TOKENS, PASSAGES, TOKENS, split_of
 from drkit.runs.work import FORWARD, Sizes, Work, reading_work
 
 CHOICE, CHOSEN = "choice.json", "chosen.txt"
@@ -89,20 +99,6 @@ class Bm25Settings:
     depth: int
     exclude_self: bool
     language: str = from_recipe("evaluation.bm25_language")
-
-
-def choices_made(done: Mapping[str, Manifest]) -> list[str]:
-    """Return what stands behind a run's table, a line each: the exported retriever, BM25's k1 and b, and the labels.
-
-    done: the finished stages. The labels have a line if all retrievers learn from as many of them, and not from all.
-    """
-    lines = [describe_choice(done["choice"].metrics)] if "choice" in done else []
-    lines += [describe_bm25(done["bm25"].metrics)] if "bm25" in done and "means" in done["bm25"].metrics else []
-    limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
-    given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
-    if len(limits) == 1 and 0 < (limit := min(limits)) < given:
-        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
-    return lines
 
 
 @frozen
@@ -189,3 +185,89 @@ CHOSEN_INDEX = StageSpec(
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
     folders=("index",),
 )
+
+
+def reading_of(builder: PlanBuilder) -> TextReading:
+    """Return how the recipe's encoders read texts."""
+    return settings_from(TextReading, builder.recipe)
+
+
+@frozen
+class PlannedSystem:
+    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker."""
+
+    name: str
+    stages: tuple[str, ...]
+    reranks: str = ""
+
+
+def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
+    """Return the initial encoder as a system to evaluate.
+
+    An existing encoder is read with the pooling, lengths and prompts that it declares, not those of the recipe.
+    """
+    encoder = builder.recipe.encoder
+    if encoder.pretrained is None:
+        return [PlannedSystem(INITIAL, (INITIAL,))]
+    try:
+        reading = declared_reading(encoder.pretrained, reading_of(builder))
+    except DrkitError as error:
+        builder.notes.append(f"{system_in_words(AS_IT_IS)} reads texts by the recipe's settings: {error}")
+        reading = reading_of(builder)
+    builder.add(
+        AS_IT_IS,
+        EXPORT,
+        "the encoder as it is, with its own lengths and prompts",
+        {f"checkpoint/{INITIAL}": StageOutput(INITIAL)},
+        extra={"reading": reading},
+    )
+    return [PlannedSystem(AS_IT_IS, (AS_IT_IS,))]
+
+
+def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
+    """Add the index of an encoder; purpose: `mined` (always exact) or `searched` (the kind that evaluation uses)."""
+    kind = builder.recipe.evaluation.index if purpose == "searched" else "flat"
+    name = f"index-{encoder}"
+    if name in builder.stages and builder.stages[name].settings.kind != kind:
+        name = f"{name}-{kind}"
+    reading = builder.stages[encoder].settings.reading if encoder == AS_IT_IS else reading_of(builder)
+    inputs, summary = {"encoder": StageOutput(encoder), "passages": PASSAGES}, f"encode all passages with {encoder}"
+    if reading.passages_per_document:
+        summary = f"encode up to {reading.passages_per_document} passages of every document with {encoder}"
+    else:
+        inputs["tokens"] = _passage_tokens(builder, encoder, reading)
+    return builder.add(
+        name,
+        INDEX,
+        summary,
+        inputs,
+        extra={"kind": kind, "reading": reading},
+    )
+
+
+def _passage_tokens(builder: PlanBuilder, encoder: str, reading: TextReading) -> StageOutput:
+    """Return the tokens of all passages as an encoder reads them; adds a stage if the recipe reads them otherwise."""
+    own = {"length": reading.passage_length, "prompt": reading.passage_prompt}
+    if own == asdict(builder.stages["tokens"].settings):
+        return TOKENS
+    summary = f"tokenise every passage as {encoder} reads it"
+    return StageOutput(
+        builder.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, builder.stages["tokens"].inputs, extra=own)
+    )
+
+
+def plan_bm25(builder: PlanBuilder) -> str:
+    """Add the index of BM25, with the k1 and b that are best on dev queries; their first values if it has none."""
+    evaluation, inputs, summary = builder.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
+    values = len(evaluation.bm25_k1) * len(evaluation.bm25_b)
+    extra: dict[str, Any] = {"k1": evaluation.bm25_k1, "b": evaluation.bm25_b}
+    extra |= {"measure": None, "depth": 0, "exclude_self": False}
+    if "dev" not in builder.splits or evaluation.split == "dev":
+        extra |= {"k1": evaluation.bm25_k1[:1], "b": evaluation.bm25_b[:1]}
+    elif values > 1:
+        measure = evaluation.measures[0]
+        summary += f", with the best of {values} combinations of k1 and b on the dev queries by {measure}"
+        inputs["dev"] = split_of("dev")
+        depth = cutoff(measure) or evaluation.depth
+        extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}
+    return builder.add("bm25", BM25, summary, inputs, extra=extra)

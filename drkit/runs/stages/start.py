@@ -11,10 +11,14 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.files import LOG, TRAINING
+from drkit.core.files import LOG, TRAINING, path_state
+from drkit.core.spec import GeneratorSettings
+from drkit.encoders.architectures import check_start_model
+from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
-from drkit.recipe.schema import Training
-from drkit.runs.stage import WEIGHTS, Stage, StageSpec, from_recipe
+from drkit.recipe.schema import Pretrain, Recipe, Training
+from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageSpec, from_recipe
+from drkit.runs.stages.texts import TOKENS, VOCABULARY, tokens_of_pretraining
 from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, target_work, training_work
 
 
@@ -167,3 +171,65 @@ TRAINED_GENERATOR = StageSpec(
     folders=("generator",),
     work=_generator_work,
 )
+
+
+def plan_initial(builder: PlanBuilder) -> None:
+    """Add the stage of the encoder that the run starts from."""
+    encoder = builder.recipe.encoder
+    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(builder.recipe)}
+    if encoder.pretrained:
+        builder.add(
+            INITIAL,
+            EXISTING_ENCODER,
+            "load the encoder to start from",
+            {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if pooling["token_weights"] else {})},
+            sources={"encoder.pretrained": path_state(encoder.pretrained)},
+            extra=pooling,
+        )
+    else:
+        builder.add(
+            INITIAL,
+            ENCODER_FROM_SCRATCH,
+            "make the encoder from scratch",
+            {"vocabulary": VOCABULARY, "tokens": tokens_of_pretraining(builder)},
+            extra={"positions": max(encoder.passage_length, encoder.query_length), **pooling},
+        )
+
+
+def _learned_pooling(recipe: Recipe) -> PoolingPart | None:
+    """Return the pooling if it is a part."""
+    encoder = recipe.encoder
+    if encoder.pooling in POOLINGS:
+        return None
+    return PoolingPart(encoder.pooling, encoder.pooling_settings or {}, recipe.seed)
+
+
+def plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: GeneratorSettings) -> str:
+    """Add the masked LM that fills masked positions: an existing model, random weights, or one trained first."""
+    encoder = builder.recipe.encoder
+    sizes = GeneratorSizes(
+        positions=max(encoder.passage_length, encoder.query_length),
+        layers=settings.layers,
+        hidden=settings.hidden,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
+    )
+    if settings.is_trained_first:
+        return builder.add(
+            "generator",
+            TRAINED_GENERATOR,
+            "the generator: train a small masked LM",
+            {"vocabulary": VOCABULARY, "tokens": tokens_of_pretraining(builder)},
+            extra={"sizes": sizes, "steps": settings.steps, "training": pretrain.training_only()},
+        )
+    if settings.model:
+        check_start_model(settings.model)
+    action = "random weights" if settings.random else "load"
+    return builder.add(
+        "generator",
+        EXISTING_GENERATOR,
+        f"the generator: {' '.join(filter(None, (action, settings.model)))}",
+        {"vocabulary": VOCABULARY},
+        sources={"pretrain.generator": path_state(settings.model)},
+        extra={"model": settings.model, "random": settings.random, "sizes": None if settings.model else sizes},
+    )

@@ -9,11 +9,16 @@ text or vocabulary entry, and `query-signal` the same for candidate queries.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from attrs import evolve, field, frozen
 
-from drkit.recipe.schema import Choice
-from drkit.runs.stage import TRUNCATED, Stage, StageSpec, from_recipe
+from drkit.core.files import path_state
+from drkit.core.spec import Kind
+from drkit.evaluate.names import INITIAL
+from drkit.recipe.parts import join_names, signal_scopes
+from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
 
@@ -222,3 +227,123 @@ QUERY_SIGNAL = StageSpec(
     inputs={"texts": "tokens of the candidate queries", "fitted": "the signal's statistics of the texts", **_TEXT},
     folders=("signal-*",),
 )
+
+
+VOCABULARY, TOKENS = StageOutput("vocabulary"), StageOutput("tokens")
+PASSAGES = StageOutput("collection", "passages")
+# What pre-training reads if it has further collections: all texts, and their tokens.
+MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("tokens-mixture")
+
+
+def split_of(name: str) -> StageOutput:
+    """Return a split of the collection: its queries, judgements and given negatives."""
+    return StageOutput("collection", name)
+
+
+def queries_of(name: str) -> StageOutput:
+    """Return the queries of a split, without its judgements."""
+    return StageOutput("collection", f"{name}/queries.arrow")
+
+
+def plan_texts(builder: PlanBuilder) -> None:
+    """Add the stages that read the collection and tokenise its passages."""
+    recipe = builder.recipe
+    source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
+    builder.add(
+        "collection",
+        COLLECTION,
+        "read texts, queries and judgements",
+        sources={"collection": files_state(source, recipe.collection.config)},
+        extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
+    )
+    if recipe.pretrain and recipe.pretrain.texts:
+        _plan_mixture(builder, recipe.pretrain.texts)
+    if recipe.encoder.pretrained:
+        if ignored := [
+            name for name in FROM_SCRATCH if getattr(recipe.encoder, name) != getattr(EncoderSettings(), name)
+        ]:
+            names = ", ".join(f"encoder.{name}" for name in ignored)
+            builder.notes.append(
+                f"only an encoder made from scratch has {names}; {recipe.encoder.pretrained} keeps its own"
+            )
+        state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
+        builder.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
+    else:
+        queries = {"queries": queries_of("train")} if builder.learns_from_judgements else {}
+        texts = {"passages": passages_of_pretraining(builder), **queries}
+        builder.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
+    inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
+    builder.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
+    if builder.has(MIXTURE):
+        mixed = {"passages": MIXED_PASSAGES, "vocabulary": VOCABULARY}
+        builder.add(MIXED_TOKENS.stage, PASSAGE_TOKENS, "tokenise the texts of pre-training", mixed)
+
+
+def _plan_mixture(builder: PlanBuilder, texts: Mapping[str, Choice]) -> None:
+    """Add the stage that reads further collections for pre-training."""
+    specs = {name: builder.registry.get(Kind.COLLECTION, chosen.use) for name, chosen in texts.items()}
+    builder.add(
+        MIXTURE.name,
+        MIXTURE,
+        f"the texts of pre-training: the collection's, and those of {join_names(texts)}",
+        {"passages": PASSAGES},
+        sources={f"pretrain.texts.{name}": files_state(specs[name], texts[name].config) for name in texts},
+    )
+    builder.notes.append("time, memory and disk are counted without the texts of pretrain.texts")
+
+
+def passages_of_pretraining(builder: PlanBuilder) -> StageOutput:
+    """Return the whole texts that pre-training reads."""
+    return MIXED_PASSAGES if builder.has(MIXTURE) else PASSAGES
+
+
+def tokens_of_pretraining(builder: PlanBuilder) -> StageOutput:
+    """Return the tokens of whole texts that pre-training reads."""
+    return MIXED_TOKENS if builder.has(MIXTURE) else TOKENS
+
+
+def pretraining_texts(builder: PlanBuilder) -> StageOutput:
+    """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
+    return StageOutput("spans") if builder.has(SPANS) else tokens_of_pretraining(builder)
+
+
+def plan_signals(
+    builder: PlanBuilder, signals: Mapping[str, Choice], texts: Mapping[str, StageOutput]
+) -> dict[str, StageOutput]:
+    """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
+    inputs: dict[str, StageOutput] = {}
+    scopes = signal_scopes(builder.recipe.pretrain, builder.registry) if builder.recipe.pretrain else {}
+    for name, chosen in signals.items():
+        stage = plan_signal(builder, chosen, pretraining_texts(builder))
+        inputs[f"signals/{name}"] = StageOutput(stage, VALUES)
+        if "queries" in texts and scopes[name] != "vocabulary":
+            read = {"texts": texts["queries"], "fitted": StageOutput(stage, FITTED), **_signal_inputs(builder, chosen)}
+            summary, extra = f"the signal {name} of the candidate queries", {"signal": chosen}
+            query_stage = builder.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, extra=extra)
+            inputs[f"query-signals/{name}"] = StageOutput(query_stage, VALUES)
+    return inputs
+
+
+def plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> str:
+    """Add the stage of a signal of the texts, with exactly the inputs that the signal's spec requires."""
+    spec, read = builder.registry.get(Kind.SIGNAL, chosen.use), {"texts": texts}
+    extra: dict[str, Any] = {"signal": chosen}
+    read |= _signal_inputs(builder, chosen)
+    if "characters" in spec.requires_of(chosen.config):
+        read["passages"] = PASSAGES if texts == TOKENS else passages_of_pretraining(builder)
+        read |= {"spans": texts} if texts == StageOutput("spans") else {}
+    else:
+        extra["prompt"] = ""
+    sources = {"signal": files_state(spec, chosen.config)}
+    name = f"signal-{chosen.use}" if texts == pretraining_texts(builder) else f"signal-{chosen.use}-passages"
+    return builder.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)
+
+
+def _signal_inputs(builder: PlanBuilder, chosen: Choice) -> dict[str, StageOutput]:
+    """Return the inputs of a signal besides the tokens, the same for passages and queries."""
+    spec, read = builder.registry.get(Kind.SIGNAL, chosen.use), {}
+    if "characters" in spec.requires_of(chosen.config):
+        read["vocabulary"] = VOCABULARY
+    if spec.scope_of(chosen.config) == "vocabulary":
+        read["encoder"] = StageOutput(INITIAL, "config.json")
+    return read

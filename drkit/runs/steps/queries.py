@@ -33,7 +33,7 @@ from drkit.data.store import TokenStore, prompt_tokens
 from drkit.data.writing import write_pairs
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.queries import SPLIT, PseudoQuerySettings, QuerySettings
+from drkit.runs.stages.queries import SPLIT, CandidateSettings, PseudoQuerySettings
 from drkit.runs.steps.retriever import load_text_encoder
 from drkit.search import Bm25Retriever, Retriever, open_index
 from drkit.train.checkpoints import load_tokenizer
@@ -42,7 +42,7 @@ GENERATED = "queries.jsonl"
 _SCRATCH = "given"
 
 
-def make_candidates(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+def make_candidates(stage: StageRun[CandidateSettings]) -> Mapping[str, Any]:
     """Write a token store of queries with the text that each belongs to; returns counts.
 
     A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` can read.
@@ -69,7 +69,7 @@ def make_candidates(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
 
 
 def _read_or_generate(
-    stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path
+    stage: StageRun[CandidateSettings], tokenizer: Any, scratch: Path
 ) -> tuple[GivenQueries | None, dict[str, int]]:
     """Return the tokenised queries of the file or the model with counts; None for extractive queries."""
     kind, _, source = stage.settings.queries.partition(":")
@@ -99,7 +99,7 @@ def generate(
     return done
 
 
-def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
+def _report(stage: StageRun[CandidateSettings], counts: Mapping[str, int]) -> None:
     if counts["unknown"]:
         stage.progress.note(f"{counts['unknown']:,} queries skipped: their passage id is unknown")
     if counts["surplus"]:
