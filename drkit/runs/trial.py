@@ -58,9 +58,8 @@ from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_colla
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
-from drkit.testing.collections import written_signal
-from drkit.testing.columns import check_values
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
+from drkit.testing.data import check_values, written_signal
 from drkit.testing.decoders import check_declarations, check_decoder_gradients, check_outputs, require_outputs
 from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
 from drkit.testing.maskers import check_view, require_view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,7 @@ from drkit.data.queries import Queries
 from drkit.data.spans import FILE as SPANS
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
-from drkit.testing.specs import build, check_spec, require, running, spec_of
+from drkit.testing.specs import build, checked_spec, pickled, require, running
 from drkit.testing.toys import rows_of, toy_context, toy_texts, toy_tokenizer
 
 
@@ -30,9 +29,8 @@ def check_context(part: ComponentSpec | str, config: Any = None) -> None:
     It returns a TokenBatch with one text per text and the texts' own keys; the same seed and epoch give the same texts,
     also after pickling; the rest of the batch and its order do not matter; the input is unchanged.
     """
-    spec = spec_of(Kind.CONTEXT, part)
-    check_spec(spec)
-    context = build(spec, spec.config() if config is None else config, toy_context())
+    spec, config = checked_spec(Kind.CONTEXT, part, config)
+    context = build(spec, config, toy_context())
     require(callable(context), f"{spec.name}: a context must be callable, got {type(context).__name__}")
     with TemporaryDirectory() as folder:
         named = ((str(number), text) for number, text in enumerate(toy_texts()))
@@ -48,10 +46,8 @@ def check_context(part: ComponentSpec | str, config: Any = None) -> None:
         alone = _choose(context, rows_of(tokens, some), texts, spec.name)
         expected = [_texts(found)[row] for row in some]
         require(_texts(alone) == expected, f"{spec.name}: a text's context depends on the other texts of the batch")
-        with running(spec.name, "pickling it, as worker processes need,"):
-            thawed = pickle.loads(pickle.dumps(context))
-        thawed_texts = _texts(_choose(thawed, tokens, texts, spec.name))
-        require(thawed_texts == _texts(found), f"{spec.name}: pickling changes the texts")
+        thawed = _choose(pickled(spec.name, context), tokens, texts, spec.name)
+        require(_texts(thawed) == _texts(found), f"{spec.name}: pickling changes the texts")
 
 
 def toy_pretraining_texts(store: TokenStore, signals: Mapping[str, SignalValues], folder: Path) -> PretrainingTexts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
-from drkit.testing.collections import toy_signals
-from drkit.testing.specs import build, check_spec, require, running, spec_of
+from drkit.testing.data import toy_signals
+from drkit.testing.specs import build, checked_spec, pickled, require, running, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     texts, in reading order. Outputs under names of its own may be tensors, or bundles, tuples, lists and mappings of
     them. A decoder that receives `replaced` gets a view whose [MASK]s are filled with other words.
     """
-    spec = spec_of(Kind.DECODER, part)
-    check_spec(spec)
-    settings = spec.config() if config is None else config
+    spec, settings = checked_spec(Kind.DECODER, part, config)
     spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
     decoder, encoder = _build(spec, settings), toy_encoder().eval()
     check_declarations(decoder, spec.name, 33)
@@ -56,9 +53,8 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
         alone = _decode(spec, decoder, encoder, some=some)
         message = f"{spec.name}: the result of a text depends on the other texts of the batch"
         _require_close(out, alone, message, first=True)
-    with running(spec.name, "pickling it"):
-        thawed = pickle.loads(pickle.dumps(decoder))
-    _require_same(out, _decode(spec, thawed, encoder), f"{spec.name}: pickling changes the result")
+    thawed = _decode(spec, pickled(spec.name, decoder), encoder)
+    _require_same(out, thawed, f"{spec.name}: pickling changes the result")
     _check_saving(spec, settings, decoder, encoder, out)
 
 

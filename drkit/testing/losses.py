@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -18,9 +17,9 @@ from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword
 from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
 from drkit.data.values import PAIR, PASSAGE
 from drkit.recipe.parts import columns_of
-from drkit.testing.collections import toy_signals
+from drkit.testing.data import toy_signals
 from drkit.testing.decoders import check_gradients, toy_outputs
-from drkit.testing.specs import build, check_spec, require, running, spec_of
+from drkit.testing.specs import build, checked_spec, pickled, require, running
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
 ROWS = 8  # texts of `toy_tokens`
@@ -44,9 +43,7 @@ def check_loss(
     and every weight of its own (`check_gradients`); metrics must not carry gradient; with scope `rows`, the loss of a
     batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
     """
-    spec = spec_of(Kind.LOSS, part)
-    check_spec(spec)
-    settings = spec.config() if config is None else config
+    spec, settings = checked_spec(Kind.LOSS, part, config)
     loss = build(spec, settings, toy_context())
     columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **columns}
     make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns)
@@ -61,10 +58,8 @@ def check_loss(
         _call(loss, make(one), f"{spec.name}: the loss of a batch of one")
         if spec.scope_of(settings) == "rows" and "groups" not in given:
             _check_rows(spec.name, loss, make, float(out.loss.detach()))
-    with running(spec.name, "pickling it"):
-        thawed = pickle.loads(pickle.dumps(loss))
-    same = torch.equal(out.loss, _call(thawed, given, spec.name).loss)
-    require(same, f"{spec.name}: pickling changes the loss")
+    thawed = _call(pickled(spec.name, loss), given, spec.name)
+    require(torch.equal(out.loss, thawed.loss), f"{spec.name}: pickling changes the loss")
 
 
 def _call(loss: Any, given: Mapping[str, Any], name: str) -> StepOutput:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,8 +14,8 @@ from drkit.core.draws import Draws
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
 from drkit.core.types import MaskedView, TokenBatch, map_tensors
 from drkit.maskers.views import NO_TARGET, hidden_tokens
-from drkit.testing.collections import toy_signals
-from drkit.testing.specs import build, check_spec, require, running, spec_of
+from drkit.testing.data import toy_signals
+from drkit.testing.specs import build, checked_spec, pickled, require, running
 from drkit.testing.toys import rows_of, toy_context, toy_tokens, with_signals
 
 SOME = [6, 0, 3]
@@ -34,9 +33,7 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     the rest of the batch, its order and padding do not matter; a batch of one text and an empty text are not an error;
     only declared signals are read.
     """
-    spec = spec_of(Kind.MASKER, part)
-    check_spec(spec)
-    config = spec.config() if config is None else config
+    spec, config = checked_spec(Kind.MASKER, part, config)
     masker, provided = build(spec, config, toy_context()), spec.provides_of(config)
     require(callable(masker), f"{spec.name}: a masker must be callable, got {type(masker).__name__}")
     unknown = provided - set(provided_by(MASKER))
@@ -179,9 +176,7 @@ def _check_draws(masker: Any, tokens: TokenBatch, view: MaskedView, rows: int, n
         alone = _mask(masker, rows_of(tokens, some), rows, name)
         same = _same(alone, map_tensors(view, lambda tensor, some=some: tensor[some]))
         require(same, f"{name}: a text's mask depends on the other texts of the batch")
-    with running(name, "pickling it, as worker processes need,"):
-        thawed = pickle.loads(pickle.dumps(masker))
-    require(_same(view, _mask(thawed, tokens, rows, name)), f"{name}: pickling changes the mask")
+    require(_same(view, _mask(pickled(name, masker), tokens, rows, name)), f"{name}: pickling changes the mask")
     # Batches are masked in the worker processes of a DataLoader.
     with running(name, "masking in a worker process"):
         call = functools.partial(_mask, masker, rows=rows, name=name)

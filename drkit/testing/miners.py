@@ -12,7 +12,7 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.testing.specs import build as build_part
-from drkit.testing.specs import check_spec, require, running, spec_of
+from drkit.testing.specs import checked_spec, require, running, spec_of
 from drkit.testing.toys import ToyCorpus, toy_context, toy_requests
 
 # Of a stream of so many requests, a miner may read so many before its first answer.
@@ -46,9 +46,8 @@ def _builder(part: ComponentSpec | str | Callable[[], Any], config: Any) -> tupl
     """Return a function that builds the part, and the part's name; a spec is checked first."""
     if not isinstance(part, (ComponentSpec, str)):
         return part, getattr(part, "__name__", "miner")
-    spec = spec_of(Kind.MINER, part)
-    check_spec(spec)
-    return lambda: build_part(spec, spec.config() if config is None else config, toy_context()), spec.name
+    spec, config = checked_spec(Kind.MINER, part, config)
+    return lambda: build_part(spec, config, toy_context()), spec.name
 
 
 def _indexed(build: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,19 @@ def build(spec: ComponentSpec, config: Any, context: Any) -> Any:
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
     """Return the spec itself, or that of the installed part with this name (drkit's own, or a plugin's)."""
     return installed().registry.get(kind, part) if isinstance(part, str) else part
+
+
+def checked_spec(kind: Kind, part: ComponentSpec | str, config: Any = None) -> tuple[ComponentSpec, Any]:
+    """Return the spec of a part and its settings, `config` or the defaults. Raises ContractError as `check_spec`."""
+    spec = spec_of(kind, part)
+    check_spec(spec)
+    return spec, spec.config() if config is None else config
+
+
+def pickled(name: str, part: Any) -> Any:
+    """Return a copy of a part by way of pickle, which worker processes need. Raises ContractError if that fails."""
+    with running(name, "pickling it, as worker processes need,"):
+        return pickle.loads(pickle.dumps(part))
 
 
 def check_spec(spec: ComponentSpec) -> None:

@@ -57,7 +57,7 @@ WRITERS = {
     "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/steps/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/steps/pretrain.py": {"copytree"},  # links a kept checkpoint into the folder of its stage
-    "drkit/testing/architectures.py": {"save_pretrained"},  # into a temporary folder
+    "drkit/testing/encoders.py": {"save_pretrained"},  # into a temporary folder
     "drkit/runs/steps/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open"},
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
@@ -199,11 +199,7 @@ def test_no_code_comes_from_data():
     assert not found
     # of objects that the contract tests have just made, to see that workers can have them
     assert importers("pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code") <= {
-        "drkit/testing/collections.py",
-        "drkit/testing/contexts.py",
-        "drkit/testing/decoders.py",
-        "drkit/testing/losses.py",
-        "drkit/testing/maskers.py",
+        "drkit/testing/specs.py",
     }
 
 

@@ -547,7 +547,7 @@ class ReadsThree:
 def test_toy_signals_have_vectors_where_the_signal_has(monkeypatch):
     signal = ComponentSpec("signal", "three", f"{__name__}:Three", NoSettings, "a signal", scope="text")
     registry = attrs.evolve(installed(), registry=Registry([*installed().registry, signal]))
-    monkeypatch.setattr("drkit.testing.collections.installed", lambda: registry)
+    monkeypatch.setattr("drkit.testing.data.installed", lambda: registry)
     check_loss(declared("loss", f"{__name__}:ReadsThree", signals=("three",)))
 
 

@@ -1,4 +1,4 @@
-"""The contract of an architecture: drkit computes with a tiny random model what transformers computes with it."""
+"""The contracts of what an encoder is made of: its architecture, and the pooling of its hidden states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from drkit.core.loading import without_progress_bars
 from drkit.core.registry import installed
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.testing.specs import require, running
-from drkit.testing.toys import toy_tokenizer, toy_tokens
+from drkit.testing.specs import build, checked_spec, require, running
+from drkit.testing.toys import toy_context, toy_encoder, toy_tokenizer, toy_tokens
 
+_PADDING = 5
 SIZES = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
 
 
@@ -79,3 +81,39 @@ def _check_heads(name: str, encoder: MaskedLmEncoder, hidden: Tensor, theirs: An
 
 def _are_close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
+
+
+def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
+    """Run the pooling contract on a spec or the name of an installed part, with default settings or `config`.
+
+    The part must be a module that turns hidden states f[B,L,D] and attention bool[B,L], and the LM head if its spec
+    receives `heads`, into finite vectors f[B,dimension] (D without a `dimension`); the same each time, whatever the
+    states of the padding, for a text alone as in a batch; gradient must reach every text and every weight of its own.
+    """
+    spec, config = checked_spec(Kind.POOLING, part, config)
+    context = toy_context()
+    assert context.backbone is not None
+    pooling = build(spec, config, context)
+    require(isinstance(pooling, torch.nn.Module), f"{spec.name}: expected an nn.Module, got {type(pooling).__name__}")
+    attention = toy_tokens().attention
+    draws = torch.Generator().manual_seed(0)
+    heads = [toy_encoder().heads()] if "heads" in spec.receives else []
+    hidden = torch.randn(*attention.shape, context.backbone.hidden, generator=draws, requires_grad=True)
+    with running(spec.name, "calling it with hidden states and attention"):
+        vectors = pooling(hidden, attention, *heads)
+        again = pooling(hidden, attention, *heads)
+        padded = torch.nn.functional.pad(hidden, (0, 0, 0, _PADDING), value=7.0)
+        wide = pooling(padded, torch.nn.functional.pad(attention, (0, _PADDING)), *heads)
+        alone = pooling(hidden[-1:], attention[-1:], *heads)
+    expected = (len(attention), int(getattr(pooling, "dimension", context.backbone.hidden)))
+    shape = tuple(vectors.shape)
+    require(shape == expected, f"{spec.name}: vectors of shape {shape}, expected {expected} (texts, dimension)")
+    require(bool(vectors.isfinite().all()), f"{spec.name}: some numbers of the vectors are not finite")
+    require(torch.equal(vectors, again), f"{spec.name}: a second call gives other vectors")
+    for what, found, wanted in (("the padding", wide, vectors), ("the other texts", alone, vectors[-1:])):
+        require(torch.allclose(found, wanted, atol=1e-5), f"{spec.name}: a text's vector depends on {what}")
+    vectors.square().sum().backward()
+    assert hidden.grad is not None
+    require(bool((hidden.grad != 0).flatten(1).any(1).all()), f"{spec.name}: no gradient reaches the states of a text")
+    idle = [name for name, weight in pooling.named_parameters() if weight.grad is None or not weight.grad.any()]
+    require(not idle, f"{spec.name}: no gradient reaches the weight {', '.join(idle)}")

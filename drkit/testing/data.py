@@ -1,4 +1,4 @@
-"""The contracts of what reads or measures texts: collections and signals."""
+"""The contracts of what reads or measures texts: collections, signals and columns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import open_collection
 from drkit.data.store import StoredTexts, TokenStore, tokenise
+from drkit.data.values import PAIR, PASSAGE, QUERY, Value, computed_values
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.testing.specs import ContractError, build, check_facts, check_spec, require, running, spec_of
-from drkit.testing.toys import toy_context, toy_texts, toy_tokenizer
+from drkit.testing.specs import ContractError, build, check_facts, checked_spec, require, running
+from drkit.testing.toys import ToyCorpus, toy_context, toy_requests, toy_texts, toy_tokenizer
 
 
 def check_collection(part: ComponentSpec | str, config: Any) -> None:
@@ -31,8 +32,7 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
     to passages of the collection, with whole numbers as grades; an unknown split raises DrkitError; `describe()` can be
     written as JSON; a size that it estimates has its splits; what drkit stores of the collection is what it yields.
     """
-    spec = spec_of(Kind.COLLECTION, part)
-    check_spec(spec)
+    spec, config = checked_spec(Kind.COLLECTION, part, config)
     collection = build(spec, config, toy_context())
     with running(spec.name, "reading it"):
         _check_streams(collection, spec.name)
@@ -105,7 +105,8 @@ def _check_unknown_split(collection: Any, name: str) -> None:
     raise ContractError(f"{name}: queries('nosuch') must raise DrkitError, as for any unknown split")
 
 
-_LENGTH = 64
+# Tokens of a text for a signal; queries and passages of a column.
+_LENGTH, _QUERIES, _PASSAGES = 64, 5, 3
 
 
 def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
@@ -115,9 +116,7 @@ def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
     vectors of one size; the same texts give the same values; `fit` returns facts that can be written as JSON; without a
     method `fit`, the values of a text do not depend on other texts; no text and an empty text are not an error.
     """
-    spec = spec_of(Kind.SIGNAL, part)
-    check_spec(spec)
-    config = spec.config() if config is None else config
+    spec, config = checked_spec(Kind.SIGNAL, part, config)
     texts = [*toy_texts(), "", "Turing and Lovelace in Berlin"]
     signal, values = _values(spec, config, texts)
     require(np.array_equal(values, _values(spec, config, texts)[1]), f"{spec.name}: a second run gives other values")
@@ -172,3 +171,31 @@ def written_signal(signal: Any, name: str, scope: str, texts: StoredTexts, folde
         check_facts(signal.fit(texts, fitted), f"{title}: fit(texts, folder)")
     counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
     return write_signal(name, signal.values(texts, fitted), folder, scope=scope, count=counts[scope])
+
+
+def check_column(part: ComponentSpec | str, config: Any = None) -> None:
+    """Run the contract of columns on a spec or the name of an installed part, with default settings or `config`.
+
+    `values(items)` must yield a finite number, a bool or None for each query, passage or pair (by the spec's scope), in
+    order, and the same for the same items. Not all of them may be None, and bools and numbers must not be mixed.
+    """
+    spec, settings = checked_spec(Kind.COLUMN, part, config)
+    source = build(spec, settings, None)
+    require(hasattr(source, "values"), f"{spec.name}: {type(source).__name__} has no method values")
+    scope = spec.scope_of(settings)
+    with running(spec.name, f"computing values of {scope}s"):
+        found, again = (check_values(source, scope, spec.name) for _ in range(2))
+    require(found == again, f"{spec.name}: a second call gives other values of the same {scope}s")
+
+
+def check_values(source: Any, scope: str, name: str) -> list[Value]:
+    """Return what a part computes for toy items; raises ContractError or DrkitError unless they are values."""
+    queries = [Query(one.query_id, one.text) for one in toy_requests(_QUERIES)]
+    passages = list(ToyCorpus())[:_PASSAGES]
+    pairs = [(query, passage) for query in queries for passage in passages]
+    items: dict[str, list[Any]] = {QUERY: queries, PASSAGE: passages, PAIR: pairs}
+    found = list(computed_values(name, source, scope, items[scope]))
+    require(found, f"{name}: every value is None; expected a number for some {scope}s")
+    kinds = {isinstance(value.value, bool) for value in found}
+    require(len(kinds) == 1, f"{name}: values must be bools or numbers, not both")
+    return found
