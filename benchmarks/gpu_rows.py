@@ -40,8 +40,8 @@ from drkit.recipe.parts import required_signals
 from drkit.recipe.schema import Training
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.search import FlatIndex, TextEncoder
-from drkit.testing.data import written_signal
 from drkit.testing.contexts import toy_pretraining_texts
+from drkit.testing.data import written_signal
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.gradients import GradientStrategy, backward
