@@ -26,7 +26,7 @@ class EnhancedDecoder(nn.Module):
     With `targets` below 1 it requests fewer rows than positions: the view then has that many targets per text
     (`drkit.maskers.views.keep_targets`), and row r belongs to the text's r-th target.
 
-    Source: RetroMAE (Xiao et al. 2022), section 3.3, equations 4 to 6; DupMAE (Xiao et al. 2023).
+    Source: RetroMAE (Xiao et al. 2022), section 3.3, equations 4 to 7; DupMAE (Xiao et al. 2023).
     """
 
     needs_layers: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MlmDecoder(nn.Module):
     """n transformer layers on `[h', e(x_1) + p_1, ..]` of the decoder's view; targets are the view's labels.
 
-    Source: CDMAE section 3.3 (with `projection`), SimLM section 3.1, CoT-MAE; RetroMAE's ablation with one layer.
+    Source: CDMAE section 3.1 (with `projection`), SimLM section 3.1, CoT-MAE; RetroMAE's ablation with one layer.
     """
 
     needs_layers: tuple[int, ...] = ()

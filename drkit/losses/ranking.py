@@ -59,7 +59,7 @@ class ListwiseLoss:
 
     Metrics: `accuracy`, the share of queries whose positive has the best score of its group.
 
-    Source: SimLM (Wang et al. 2023), section 3.3, its re-ranker; ListNet's top-one probability (Cao et al. 2007).
+    Source: SimLM (Wang et al. 2023), equation 4, its re-ranker; ListNet's top-one probability (Cao et al. 2007).
 
     >>> import torch
     >>> from drkit.core.types import ScoredGroups

@@ -101,7 +101,7 @@ CDMAE: list[Row] = [
     ("pretrain", "encoder.masker.unit", "token", "section 3.1"),
     ("pretrain", "decoders.main.masker.ratio", 0.5, "section 4.1"),
     ("pretrain", "decoders.main.masker.unit", "token", "algorithm 1"),
-    ("pretrain", "decoders.main.decoder.layers", 2, "section 4.1"),
+    ("pretrain", "decoders.main.decoder.layers", 2, "section 3.1"),
     ("pretrain", "decoders.main.decoder.projection", True, "table 4"),
     *both("mlm", "equation 9"),
     ("rounds", "num_train_epochs", 3, "appendix A"),
@@ -207,9 +207,9 @@ SHARED: list[Row] = [
 RETROMAE: list[Row] = [
     *SHARED,
     ("pretrain", "encoder.masker.ratio", 0.3, "section 4.1"),
-    *both("mlm", "equation 8")[:2],
-    ("pretrain", "encoder.losses.mlm.targets", 1.0, "equation 2"),
-    ("pretrain", "decoders.main.losses.mlm.weight", 1.0, "equation 8"),
+    *both("mlm", "algorithm 1")[:2],
+    ("pretrain", "encoder.losses.mlm.targets", 1.0, "section 3.3"),
+    ("pretrain", "decoders.main.losses.mlm.weight", 1.0, "algorithm 1"),
 ]
 CONDENSER: list[Row] = [
     *SHARED[:-1],

@@ -1,19 +1,23 @@
-"""Every `drkit compose` on the pages of papers is composed and checked, without a run."""
+"""Every `drkit compose` on the pages of papers is composed and checked, without a run; other commands are parsed."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 from attrs import evolve, fields
 
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
+from drkit.evaluate.measures import check_measures
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit_cli.commands.compose import compose as command
+from drkit_cli.main import cli
 
 PAGES = Path(__file__).parents[2] / "docs" / "papers"
 PARTS = installed()
@@ -53,6 +57,27 @@ def composed(options: str):
 )
 def test_a_command_composes_a_recipe_that_works(options):
     check(composed(options), PARTS.registry)
+
+
+def other_commands() -> list[str]:
+    text = "\n".join(page(path.stem) for path in sorted(PAGES.glob("*.md")))
+    found = re.findall(r"^drkit (.+)$|`drkit ([^`]+)`", text.replace("\\\n", " "), flags=re.MULTILINE)
+    return [*dict.fromkeys(line for pair in found for line in pair if line and not line.startswith("compose"))]
+
+
+@pytest.mark.parametrize("line", other_commands())
+def test_another_command_has_the_options_and_measures_of_the_page(line):
+    words, found = shlex.split(line), cli
+    while isinstance(found, click.Group):
+        found = found.get_command(click.Context(found), words.pop(0))
+    assert {word for word in words if word.startswith("-")} <= {name for one in found.params for name in one.opts}
+    check_measures([name for flag, value in pairwise(words) if flag == "-m" for name in value.split()])
+
+
+def test_benchmarks_on_the_pages_exist():
+    named = {name for one in TABLED for name in re.findall(r"`python (\S+\.py)", page(one))}
+    assert named
+    assert [name for name in named if not (PAGES.parents[1] / name).is_file()] == []
 
 
 def works(options: str) -> bool:
