@@ -235,10 +235,10 @@ def export_checkpoint(
         encoder = encoder.evolve(truncate_dim=dimension)
     with replacing_folder(Path(folder)) as made:
         write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
-        for one, part in _towers(encoder, made):
+        for one, folder_of_one in _towers(encoder, made):
             sample = [one.passage_prompt + text for text in texts]
             for backend in backends:
-                add_backend(part, backend, texts=sample, length=one.passage_length)
+                add_backend(folder_of_one, backend, texts=sample, length=one.passage_length)
         if finish:
             finish(made)
     return Path(folder)

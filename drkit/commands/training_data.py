@@ -17,7 +17,7 @@ from drkit.commands.inputs import find_index, open_encoder, open_reranker
 from drkit.core.engine import Engine, Loaded
 from drkit.core.files import SCRATCH, replacing
 from drkit.core.processes import Shard
-from drkit.core.registry import Registry, installed
+from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
@@ -41,7 +41,6 @@ from drkit.search import Retriever, open_index
 if TYPE_CHECKING:
     from drkit.commands.inputs import OpenedEncoder
     from drkit.core.progress import Progress
-    from drkit.recipe.schema import Choice
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -81,6 +80,25 @@ class Output:
     format: str = "ids"
     count: int = 0
 
+    def rows(self, mined: Iterable[MinedQuery], corpus: StoredCorpus) -> Iterable[Mapping[str, Any]]:
+        """Return the lines of some queries as plain data."""
+        if self.format == "ids":
+            return _rows_of_ids(mined, self.count or None)
+        count = self.count or 5
+        rows = text_rows(((request.text, sorted(request.positives), found) for request, found in mined), corpus, count)
+        return as_triplets(rows) if self.format == "triplets" else as_tuples(rows, count)
+
+
+def _rows_of_ids(mined: Iterable[MinedQuery], count: int | None) -> Iterator[dict[str, Any]]:
+    for request, found in mined:
+        yield {
+            "query_id": request.query_id,
+            "query": request.text,
+            "positives": sorted(request.positives),
+            "negatives": list(found.doc_ids[:count]),
+            "scores": list(found.scores[:count]),
+        }
+
 
 def mine_to_file(
     collection: str,
@@ -100,18 +118,27 @@ def mine_to_file(
 
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
     """
+    if output.format not in FORMATS:
+        raise UnknownNameError("format", output.format, FORMATS)
     registry = installed().registry
-    choices = _checked(miners, output, registry)
+    choices = parse_chain(miners.names, miners.settings, registry)
+    if refresh_settings(choices):
+        raise DrkitError(
+            "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
+        )
     named = NamedCollection(collection, tuple(settings))
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
-    encoder = _encoder(collection, miners) if "retriever" in requirements_of(choices, registry) else None
+    encoder = _open_encoder(miners, collection) if "retriever" in requirements_of(choices, registry) else None
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
-        folder, _ = named.store(Path(scratch))
-        stored = open_collection(folder)
-        total = _judged(stored, split, collection)
+        stored = open_collection(named.store(Path(scratch))[0])
+        if not (total := len(stored.positives(split))):
+            raise DrkitError(
+                f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
+                f"{', '.join(stored.splits()) or 'none'}"
+            )
         context = BuildContext(
-            retriever=None if encoder is None else _retriever(encoder, collection, miners, stored, Path(scratch)),
+            retriever=encoder and _make_retriever(encoder, miners, collection, stored, Path(scratch)),
             reranker=reranker,
             negatives=stored.negatives(split),
             seed=miners.seed,
@@ -120,93 +147,46 @@ def mine_to_file(
         chain.index(stored.corpus)
         counts, queries = MiningCounts(), partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
         found = zip(queries(), counts.count(chain.mine(queries(), depth or chain.depth)), strict=True)
-        lines = _write(_reported(found, total, on_progress), stored.corpus, output)
+        lines = _write(output, stored.corpus, found, on_progress and (lambda done: on_progress(done, total)))
     return {**counts.summary(), "models": model_hashes(context), "lines": lines}
 
 
-def _checked(miners: Miners, output: Output, registry: Registry) -> tuple[Choice, ...]:
-    """Return the choices of a chain that can be mined into such a file; raises DrkitError for others."""
-    if output.format not in FORMATS:
-        raise UnknownNameError("format", output.format, FORMATS)
-    choices = parse_chain(miners.names, miners.settings, registry)
-    if refresh_settings(choices):
-        raise DrkitError(
-            "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
-        )
-    return choices
-
-
-def _judged(collection: StoredCollection, split: str, name: str) -> int:
-    """Return the number of queries with a passage judged relevant; raises DrkitError for a split without any."""
-    if total := len(collection.positives(split)):
-        return total
-    raise DrkitError(
-        f"{name} has no {split!r} query with a passage judged relevant; its splits: "
-        f"{', '.join(collection.splits()) or 'none'}"
-    )
-
-
-def _is_of_run(collection: str, miners: Miners) -> bool:
-    """Return whether the encoder to search with is that of the mined run."""
+def _has_own_index(miners: Miners, collection: str) -> bool:
+    """Return whether the encoder to search with is that of the mined run, which has an index."""
     return (Path(collection) / RECIPE).is_file() and miners.encoder in (None, collection)
 
 
-def _encoder(collection: str, miners: Miners) -> OpenedEncoder:
+def _open_encoder(miners: Miners, collection: str) -> OpenedEncoder:
     """Open the encoder to search with."""
-    if miners.encoder is None and not _is_of_run(collection, miners):
+    if miners.encoder is None and not _has_own_index(miners, collection):
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
     return open_encoder(miners.encoder or collection, device=miners.device, **miners.encoder_settings)
 
 
-def _retriever(
-    encoder: OpenedEncoder, collection: str, miners: Miners, stored: StoredCollection, scratch: Path
+def _make_retriever(
+    encoder: OpenedEncoder, miners: Miners, collection: str, stored: StoredCollection, scratch: Path
 ) -> Retriever:
     """Return the retriever of the mined run, if it has the index of this encoder, or one over vectors in `scratch`."""
-    if _is_of_run(collection, miners):
+    if _has_own_index(miners, collection):
         return Retriever(encoder, open_index(find_index(collection)))
     texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
     return Retriever.build(encoder, texts, scratch / "vectors")
 
 
-def _reported(
-    mined: Iterable[MinedQuery], total: int, on_progress: Callable[[int, int], None] | None
-) -> Iterator[MinedQuery]:
-    """Yield what is mined, and report the number of queries done."""
-    for done, one in enumerate(mined, start=1):
-        yield one
-        if on_progress:
-            on_progress(done, total)
-
-
-def _write(mined: Iterable[MinedQuery], corpus: StoredCorpus, output: Output) -> int:
-    """Write the file and return its number of lines."""
-    lines = 0
+def _write(
+    output: Output, corpus: StoredCorpus, mined: Iterable[MinedQuery], on_progress: Callable[[int], None] | None
+) -> int:
+    """Write the file and return its number of lines; on_progress: called with the number of queries done."""
+    lines = done = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for batch in batched(mined, QUERIES_PER_BATCH):
-            for row in _rows(batch, corpus, output):
+            for row in output.rows(batch, corpus):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 lines += 1
+            done += len(batch)
+            if on_progress:
+                on_progress(done)
     return lines
-
-
-def _rows(batch: Sequence[MinedQuery], corpus: StoredCorpus, output: Output) -> Iterable[Mapping[str, Any]]:
-    if output.format == "ids":
-        return _as_ids(batch, output.count)
-    count = output.count or 5
-    rows = text_rows(((request.text, sorted(request.positives), mined) for request, mined in batch), corpus, count)
-    return as_triplets(rows) if output.format == "triplets" else as_tuples(rows, count)
-
-
-def _as_ids(batch: Sequence[MinedQuery], count: int) -> Iterator[dict[str, Any]]:
-    for request, mined in batch:
-        stop = count or None
-        yield {
-            "query_id": request.query_id,
-            "query": request.text,
-            "positives": sorted(request.positives),
-            "negatives": list(mined.doc_ids[:stop]),
-            "scores": list(mined.scores[:stop]),
-        }
 
 
 def generate_queries(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from drkit.core.files import write_text
 from drkit.core.settings import MOST
 from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.evaluate.ranks import Relevant
 
 if TYPE_CHECKING:
     from drkit.search.rankings import Rankings, RunRow
@@ -29,15 +31,6 @@ _CAPPED = re.compile(r"R_cap@([0-9]+)")
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 # Whose hits the engines of ir_measures get at once, as text.
 QUERIES_AT_ONCE = 512
-# Measures that need no engine if they have no parameters but a cutoff.
-_BY_RANK = {
-    "AP": Relevant.average_precision,
-    "P": Relevant.precision,
-    "R": Relevant.recall,
-    "RR": Relevant.reciprocal_rank,
-    "Success": Relevant.success,
-    "nDCG": Relevant.ndcg,
-}
 
 
 @frozen
@@ -91,20 +84,20 @@ def evaluate(
 
     from drkit.search.rankings import Rankings
 
-    parsed, judged = {name: _measure(name) for name in measures}, _judged(qrels)
+    parsed, judged = {name: _parse_measure(name) for name in measures}, _grades_by_query(qrels)
     # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
     known = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in judged.items()}
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     rankings = Rankings.of(run)
     rankings = (rankings.kept(~rankings.is_own) if exclude_self else rankings).ordered()
-    relevant, others = _relevant(rankings, judged), []
+    relevant, others = _find_relevant(rankings, judged), []
     for measure in values:
         if measure.NAME in _BY_RANK and not {*measure.params} - {"cutoff"}:
             found = _BY_RANK[measure.NAME](relevant, float(measure.params.get("cutoff", sys.maxsize)))
             values[measure] = dict(zip(judged, found.tolist(), strict=True))
         else:
             others.append(measure)
-    for (depth, counts_all), group in groupby(sorted(others, key=_reading), _reading):
+    for (depth, counts_all), group in groupby(sorted(others, key=_hits_used), _hits_used):
         chosen, grades = list(group), judged if counts_all else known
         read = np.diff(rankings.starts)
         read = np.minimum(read, depth) if depth else read
@@ -113,10 +106,81 @@ def evaluate(
             top = {rankings.query_ids[row]: _without_ties(rankings, row, int(read[row])) for row in some}
             for result in ir_measures.iter_calc(chosen, {query: grades[query] for query in top}, top):
                 values[result.measure][result.query_id] = float(result.value)
-    return Scores({name: _capped(name, values[measure], known) for name, measure in parsed.items()})
+    return Scores({name: _cap_recall(name, values[measure], known) for name, measure in parsed.items()})
 
 
-def _relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> Relevant:
+@frozen(eq=False, slots=False)
+class Relevant:
+    """The relevant passages of Q queries, those of each query in order of rank; each measure returns f64[Q].
+
+    rows: i64[n], the passage's query. grades: i64[n], at least 1. ranks: f64[n], from 1; infinite if it is not a hit.
+    n_queries: Q. Sums are taken in trec_eval's order, so that they have its bits.
+    """
+
+    rows: NDArray[np.int64]
+    grades: NDArray[np.int64]
+    ranks: NDArray[np.float64]
+    n_queries: int
+
+    def precision(self, cutoff: float) -> NDArray[np.float64]:
+        """Return the share of the first hits that are relevant."""
+        return self._found(cutoff) / cutoff
+
+    def recall(self, cutoff: float) -> NDArray[np.float64]:
+        """Return the share of the relevant passages that are among the first hits."""
+        return self._found(cutoff) / self._totals
+
+    def success(self, cutoff: float) -> NDArray[np.float64]:
+        """Return 1 if any of the first hits is relevant."""
+        return np.minimum(self._found(cutoff), 1.0)
+
+    def reciprocal_rank(self, cutoff: float) -> NDArray[np.float64]:
+        """Return 1 / rank of the first relevant hit."""
+        return self._sum(1 / self.ranks, (self._places == 1) & (self.ranks <= cutoff))
+
+    def average_precision(self, cutoff: float) -> NDArray[np.float64]:
+        """Return the mean of the precision at each relevant passage, 0 at those that are not among the first hits."""
+        return self._sum(self._places / self.ranks, self.ranks <= cutoff) / self._totals
+
+    def ndcg(self, cutoff: float) -> NDArray[np.float64]:
+        """Return the discounted sum of the grades, as a share of that of the best possible ranking."""
+        best = np.lexsort((-self.grades, self.rows))
+        ideal = Relevant(self.rows, self.grades[best], self._places, self.n_queries)
+        return self._discounted(cutoff) / np.maximum(ideal._discounted(cutoff), 1)
+
+    def _found(self, cutoff: float) -> NDArray[np.float64]:
+        return self._sum(np.ones(len(self.rows)), self.ranks <= cutoff)
+
+    def _discounted(self, cutoff: float) -> NDArray[np.float64]:
+        # The logarithm is C's, as in trec_eval; numpy's may differ in the last bit.
+        logarithms = np.array([math.log2(rank + 1) for rank in self.ranks])
+        return self._sum(self.grades / logarithms, self.ranks <= cutoff)
+
+    def _sum(self, values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return np.bincount(self.rows[chosen], values[chosen], self.n_queries).astype(np.float64, copy=False)
+
+    @cached_property
+    def _places(self) -> NDArray[np.float64]:
+        """From 1, the number of each passage among those of its query."""
+        return np.arange(1.0, len(self.rows) + 1) - np.searchsorted(self.rows, self.rows)
+
+    @cached_property
+    def _totals(self) -> NDArray[np.int64]:
+        return np.maximum(np.bincount(self.rows, minlength=self.n_queries), 1)
+
+
+# Measures that need no engine if they have no parameters but a cutoff.
+_BY_RANK = {
+    "AP": Relevant.average_precision,
+    "P": Relevant.precision,
+    "R": Relevant.recall,
+    "RR": Relevant.reciprocal_rank,
+    "Success": Relevant.success,
+    "nDCG": Relevant.ndcg,
+}
+
+
+def _find_relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> Relevant:
     """Return the relevant passages of the judged queries."""
     found = [(row, *pair) for row, grades in enumerate(judged.values()) for pair in grades.items() if pair[1] > 0]
     rows, grades = (np.array([one[place] for one in found], np.int64) for place in (0, 2))
@@ -135,7 +199,7 @@ def _without_ties(rankings: Rankings, row: int, count: int) -> dict[str, float]:
     return dict(zip(rankings.names(row, count), np.arange(0.0, -count, -1).tolist(), strict=True))
 
 
-def _capped(name: str, values: Mapping[str, float], judged: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+def _cap_recall(name: str, values: Mapping[str, float], judged: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """Return the values of a measure; of R_cap@k, recall over the most that k hits can contain.
 
     Source: Thakur et al. 2021, BEIR, section 4.3.
@@ -178,7 +242,7 @@ def average(scores: Sequence[Scores]) -> Scores:
 def check_measures(measures: Sequence[str]) -> None:
     """Raise DrkitError for an unknown measure."""
     for name in measures:
-        _measure(name)
+        _parse_measure(name)
 
 
 def cutoff(measure: str) -> int | None:
@@ -187,11 +251,11 @@ def cutoff(measure: str) -> int | None:
     >>> cutoff("RR@10"), cutoff("AP")
     (10, None)
     """
-    found = _measure(measure).params.get("cutoff")
+    found = _parse_measure(measure).params.get("cutoff")
     return None if found is None else int(found)
 
 
-def _reading(measure: Any) -> tuple[int, bool]:
+def _hits_used(measure: Any) -> tuple[int, bool]:
     """Return how many hits a measure reads, 0 for all, and whether negative grades count.
 
     The engines behind ir_measures sort all the hits that they get. A measure of judged hits alone reads all: the others
@@ -201,7 +265,7 @@ def _reading(measure: Any) -> tuple[int, bool]:
     return depth, measure.NAME == "Judged"
 
 
-def _measure(name: str) -> Any:
+def _parse_measure(name: str) -> Any:
     """Return the measure of ir_measures by which a name is computed."""
     import ir_measures
 
@@ -219,7 +283,7 @@ def _measure(name: str) -> Any:
     )
 
 
-def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
+def _grades_by_query(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
     for judgement in qrels:
         if judgement.relevance > HIGHEST_GRADE:

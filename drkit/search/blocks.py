@@ -1,7 +1,7 @@
 """Rankings of many queries in files: search with any retriever, and re-rank; in this process, or on an engine.
 
-Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
-same as with one process.
+Queries are ranked in blocks. On an engine, a task ranks a block and writes it to a file of its own until all are done;
+the complete file is the same as with one process.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def rank_to_file(
     path: Path,
     *,
     engine: Engine | None = None,
-    parts: FileChunks | None = None,
+    kept: FileChunks | None = None,
     uses: Uses = "gpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
     """Rank blocks of queries and write a file of rankings, as `write_run` does; returns the number of queries.
 
-    engine: where blocks are ranked; in this process if None. parts: where it keeps the finished ones until the file is
+    engine: where blocks are ranked; in this process if None. kept: where it keeps the finished ones until the file is
     complete; without it, they are ranked in this process. uses: what ranking computes with (see `Task`). on_progress:
     called with the number of queries done.
 
@@ -69,10 +69,10 @@ def rank_to_file(
             raise DrkitError("no queries to search for: the file is empty; give a file with one query per line")
 
     progress = on_progress and (lambda done: on_progress(ends[done]))
-    ranked = items_of(chunks(), write=write_block, read=read_block, kept=parts, engine=engine, on_progress=progress)
+    ranked = items_of(chunks(), write=write_block, read=read_block, kept=kept, engine=engine, on_progress=progress)
     count = write_blocks(path, ranked, "drkit")
-    if parts:
-        parts.remove()
+    if kept:
+        kept.remove()
     return count
 
 
@@ -82,7 +82,7 @@ def rank_block(rank: Callable[..., Rankings], arguments: tuple[Any, ...]) -> Ite
 
 
 def write_block(blocks: Iterable[Rankings], path: Path) -> None:
-    """Write the rankings of a block as a chunk of a file."""
+    """Write the rankings of a block to a file of its own."""
     write_rankings(path, Rankings.joined(list(blocks)))
 
 
@@ -103,8 +103,8 @@ def rank_to_run(
 
     Each pass over an index serves 4,096 queries; hits are streamed, and the file appears once it is complete. engine:
     where the passes are made, by tasks that load a `Loaded` retriever of an index folder; in this process if None. They
-    write parts beside the file. A repeated call does only the missing ones, on any engine, and parts of another index,
-    encoder, depth or block are not used.
+    keep finished passes beside the file. A repeated call makes only the missing ones, on any engine, and uses none of
+    another index, encoder, depth or block.
 
     Raises DrkitError without queries, or if one is empty or occurs twice.
     """
@@ -112,7 +112,7 @@ def rank_to_run(
         return rank_to_file(retriever_blocks(retriever, queries, depth, size=QUERIES_PER_PASS), Path(path))
     state = [path_state(str(retriever.arguments[0])), dict(retriever.value.encoder.identity())]
     blocks = retriever_blocks(same_retriever(retriever), queries, depth, size=QUERIES_PER_PASS, state=state)
-    return rank_to_file(blocks, Path(path), engine=engine, parts=FileChunks.beside(Path(path)))
+    return rank_to_file(blocks, Path(path), engine=engine, kept=FileChunks.beside(Path(path)))
 
 
 def same_retriever(retriever: Loaded[Retriever]) -> Loaded[Retriever]:

@@ -1,4 +1,4 @@
-"""BM25 over stems and the parts of identifiers, without stop words, by bm25s: a baseline, and a miner."""
+"""BM25 over stems and the words within identifiers, without stop words, by bm25s: a baseline, and a miner."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ANALYZER = "analyzer.json"
 # Raised when a text gets other terms, as an index must be searched with the terms that it was made of.
 ANALYZER_VERSION = 2
 # In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
-_PART = re.compile(r"U+(?!l)|U?l+|D+")
+_INNER_WORD = re.compile(r"U+(?!l)|U?l+|D+")
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, an identifier followed by its parts; single characters are left out.
+    """Return the words of a text in lower case, an identifier followed by the words within it.
 
-    Words are those of `find_words`; a character of a script without spaces may stand alone. Queries say `remove suffix`
-    where texts have `removeSuffix` or `remove_suffix` (what Lucene's WordDelimiterGraphFilter does with
+    Words are those of `find_words`, without single characters but those of scripts without spaces. Queries say `remove
+    suffix` where texts have `removeSuffix` or `remove_suffix` (what Lucene's WordDelimiterGraphFilter does with
     `preserveOriginal`).
 
     >>> split_words("The removeSuffix of HTTP_headers, as UTF8")
@@ -46,8 +46,8 @@ def split_words(text: str) -> list[str]:
         words.append(word.lower())
         if not (word.isalpha() and (word[1:].islower() or word.isupper())):
             kinds = "".join(map(_kind, word))
-            parts = [word[slice(*part.span())] for part in _PART.finditer(kinds)]
-            words += [part.lower() for part in parts] if parts != [word] else []
+            within = [word[slice(*found.span())] for found in _INNER_WORD.finditer(kinds)]
+            words += [inner.lower() for inner in within] if within != [word] else []
     return [word for word in words if len(word) > 1 or is_unspaced(word)]
 
 

@@ -165,7 +165,7 @@ def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterato
     """Yield the passages of (id, text) documents as (`ID#n`, text), n counted from 0; an empty document is one passage.
 
     encoder: a `TextEncoder` that has `passages_per_document`, or a `DualEncoder` of them. A document is cut between
-    words into equal parts of at most `passage_length` tokens, prompt and special ones included; what does not fit the
+    words into equal spans of at most `passage_length` tokens, prompt and special ones included; what does not fit the
     allowed number of passages is left out.
     """
     reader = getattr(encoder, "passages", encoder)
@@ -315,8 +315,8 @@ def _hash_texts(batch: Sequence[tuple[str, Text]]) -> str:
     """Hash ids and texts, each preceded by its length, so that different lists never give the same bytes."""
     state = hashlib.blake2b(digest_size=16)
     for name, text in batch:
-        for part in (name, text):
-            content = _utf8(part, name) if isinstance(part, str) else np.asarray(part, dtype=np.int64).tobytes()
+        for value in (name, text):
+            content = _utf8(value, name) if isinstance(value, str) else np.asarray(value, dtype=np.int64).tobytes()
             state.update(len(content).to_bytes(8, "little"))
             state.update(content)
     return state.hexdigest()

@@ -91,8 +91,8 @@ class FlatIndex:
         check_search(queries, depth, self.dimension)
         size = _queries_per_pass(min(len(self), depth + SPARE))
         for start in range(0, len(queries), size):
-            part = queries[start : start + size]
-            for query, positions in zip(part, self._candidates(part, depth), strict=True):
+            batch = queries[start : start + size]
+            for query, positions in zip(batch, self._candidates(batch, depth), strict=True):
                 scores = products(rows_at(self.vectors, positions), query)
                 best = np.lexsort((positions, -scores))[:depth]
                 yield positions[best], scores[best]
@@ -124,7 +124,7 @@ class FlatIndex:
         path = Path(folder)
         about = read_about(path, cls.kind, (VECTORS, IDS))
         with reading_index(path):
-            # "c": as "r", but torch takes the mapped memory as it is. Nothing is written.
+            # "c" maps like "r", but in a form that torch accepts without a copy. Nothing is written.
             vectors = np.load(path / VECTORS, mmap_mode="c", allow_pickle=False)
             ids = DocIds.read([path / IDS])
             if _float32_bytes(vectors) > memory:
@@ -323,9 +323,9 @@ class Candidates:
 def _products(queries: Tensor, rows: Tensor, count: int, start: int) -> tuple[Tensor, Tensor]:
     """Return the best `count` rows of each query, with as many queries at once as fit 64 MB of scores."""
     size = max(1, _SCORES_AT_ONCE // len(rows))
-    parts = [torch.topk(queries[i : i + size] @ rows.T, count, dim=1) for i in range(0, len(queries), size)]
-    scores = torch.cat([part.values for part in parts])
-    return scores, torch.cat([part.indices for part in parts]) + start
+    best = [torch.topk(queries[i : i + size] @ rows.T, count, dim=1) for i in range(0, len(queries), size)]
+    scores = torch.cat([one.values for one in best])
+    return scores, torch.cat([one.indices for one in best]) + start
 
 
 @contextmanager

@@ -267,8 +267,8 @@ class FaissIndex:
         check_search(queries, depth, self.dimension)
         count = min(len(self), depth * int(self.settings.get("candidates", 1)))
         for start in range(0, len(queries), _BATCH):
-            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
-            for query, scores, positions in zip(part, *self._index.search(part, count), strict=True):
+            batch = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
+            for query, scores, positions in zip(batch, *self._index.search(batch, count), strict=True):
                 found = positions >= 0  # faiss pads with position -1
                 yield self._best(query, positions[found], scores[found], depth)
 
@@ -340,7 +340,7 @@ def _train(index: Any, vectors: Any) -> None:
 
 
 def _lists(index: Any) -> Any:
-    """Return the part of an index of faiss that has inverted lists, or None."""
+    """Return the inverted lists of an index of faiss, which may be within others, or None."""
     faiss = faiss_library()
     found = faiss.try_extract_index_ivf(index)
     return found and faiss.downcast_index(found)

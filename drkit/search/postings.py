@@ -67,14 +67,14 @@ class Postings:
     ) -> NDArray[np.float32]:
         """Return what `scores` returns at these positions i64[n] (-1: NaN), without scoring the others."""
         total = np.zeros(len(positions), dtype=np.float32)
-        wanted = positions.astype(self.passages.dtype)
+        sought = positions.astype(self.passages.dtype)
         for word, factor in zip(words, factors, strict=True):
             begin, end = self.starts[word], self.starts[word + 1]
             if begin == end:
                 continue
-            places = np.searchsorted(self.passages[begin:end], wanted)
-            within = np.minimum(begin + places, end - 1)
-            found = (places < end - begin) & (self.passages[within] == wanted)
+            offsets = np.searchsorted(self.passages[begin:end], sought)
+            within = np.minimum(begin + offsets, end - 1)
+            found = (offsets < end - begin) & (self.passages[within] == sought)
             total += np.where(found, self.weights[within].astype(np.float32) * factor, np.float32(0))
         total[positions < 0] = math.nan
         return total

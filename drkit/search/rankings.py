@@ -22,7 +22,7 @@ from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.search.vectors import DocIds
 
-# These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
+# What must be equal for two vectors to be comparable; lengths and prompts may differ between queries and passages.
 COMPARABLE = ("weights", "config", "tokenizer", "pooling", "normalize")
 
 
@@ -135,18 +135,18 @@ class Rankings:
         return cls(query_ids, starts, documents.astype(np.int32), scores, doc_ids)
 
     @classmethod
-    def joined(cls, parts: Sequence[Rankings]) -> Rankings:
-        """Return the rankings of all parts, in order."""
-        if not parts:
+    def joined(cls, rankings: Sequence[Rankings]) -> Rankings:
+        """Return one `Rankings` of all queries, in order."""
+        if not rankings:
             return cls.of(())
-        alike = parts if len({id(one.doc_ids) for one in parts}) == 1 else _alike(parts)
-        ends = np.cumsum([0, *(one.starts[-1] for one in parts)])
-        starts = [one.starts[:-1] + end for one, end in zip(parts, ends[:-1], strict=True)]
+        alike = rankings if len({id(one.doc_ids) for one in rankings}) == 1 else _alike(rankings)
+        ends = np.cumsum([0, *(one.starts[-1] for one in rankings)])
+        starts = [one.starts[:-1] + end for one, end in zip(rankings, ends[:-1], strict=True)]
         return cls(
-            [query_id for one in parts for query_id in one.query_ids],
+            [query_id for one in rankings for query_id in one.query_ids],
             np.concatenate([*starts, ends[-1:]]),
             np.concatenate([one.documents for one in alike]),
-            np.concatenate([one.scores for one in parts]),
+            np.concatenate([one.scores for one in rankings]),
             alike[0].doc_ids,
         )
 
@@ -185,15 +185,15 @@ class Rankings:
         """
         documents = self.find(doc_ids)
         known = np.flatnonzero((rows >= 0) & (documents >= 0))
-        wanted = np.zeros(len(self.doc_ids), np.bool_)
-        wanted[documents[known]] = True
-        hits = np.flatnonzero(wanted[self.documents])
+        is_sought = np.zeros(len(self.doc_ids), np.bool_)
+        is_sought[documents[known]] = True
+        hits = np.flatnonzero(is_sought[self.documents])
         keys = self.queries[hits] * len(self.doc_ids) + self.documents[hits]
         hits, keys = hits[order := np.argsort(keys)], keys[order]
         sought = rows[known] * len(self.doc_ids) + documents[known]
-        places = np.searchsorted(keys, sought)
-        is_hit = np.append(keys, -1)[places] == sought
-        found = hits[places[is_hit]]
+        nearest = np.searchsorted(keys, sought)
+        is_hit = np.append(keys, -1)[nearest] == sought
+        found = hits[nearest[is_hit]]
         ranks = np.full(len(rows), np.inf)
         ranks[known[is_hit]] = found + 1 - self.starts[self.queries[found]]
         return ranks
@@ -303,7 +303,7 @@ def descending(doc_ids: Any) -> NDArray[np.int64]:
 def used_documents(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return which of `count` documents occur, and the rows of the documents [n] among these, i64[n].
 
-    They come in the order in which they occur, whatever order the parts of a ranking were joined in.
+    They come in the order in which they occur, whatever order rankings were joined in.
     """
     first = np.full(count, len(documents))
     first[documents[::-1]] = np.arange(len(documents))[::-1]
@@ -313,13 +313,13 @@ def used_documents(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np
     return used, rows[documents]
 
 
-def _alike(parts: Sequence[Rankings]) -> list[Rankings]:
+def _alike(rankings: Sequence[Rankings]) -> list[Rankings]:
     """Return the same rankings with one array of document ids."""
-    arrays = [pa.DictionaryArray.from_arrays(one.documents, one.doc_ids) for one in parts]
+    arrays = [pa.DictionaryArray.from_arrays(one.documents, one.doc_ids) for one in rankings]
     chunks = pa.chunked_array(arrays).unify_dictionaries().chunks
     return [
         evolve(one, documents=codes(found), doc_ids=chunks[0].dictionary)
-        for one, found in zip(parts, chunks, strict=True)
+        for one, found in zip(rankings, chunks, strict=True)
     ]
 
 

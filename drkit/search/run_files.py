@@ -98,10 +98,10 @@ def read_run(path: Path) -> Rankings:
         return _read_rankings(path)
     top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
     names = _COLUMNS[3 if len(top) == 3 else 6]
-    parts = [
+    parsed = [
         _parse(names, block) or _parse_by_line(path, names, first, block) for first, block in chain([head], blocks)
     ]
-    queries, documents, scores = zip(*parts, strict=True)
+    queries, documents, scores = zip(*parsed, strict=True)
     return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores))
 
 

@@ -52,7 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
-_PARTS = ("model", "tokenizer", "token_weights", "learned_pooling")
+_NOT_SETTINGS = ("model", "tokenizer", "token_weights", "learned_pooling")
 
 
 class Encoder(Protocol):
@@ -160,7 +160,7 @@ class TextEncoder:
         backend: str,
         **settings: Any,
     ) -> TextEncoder:
-        """Load the parts of an encoder from their folders."""
+        """Load the modules of an encoder from their folders."""
         if pooling_settings is not None:
             return cls._lexical(transformer, pooling_settings, device, backend, settings)
         model, tokenizer = load_backbone(transformer, backend)
@@ -206,7 +206,7 @@ class TextEncoder:
             table = fold_weights(self.model.embeddings.word_embeddings.weight, self.token_weights)
             model = StaticModel.of(table[:, : self.truncate_dim])
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
-        settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
+        settings = attrs.asdict(self, filter=attrs.filters.exclude(*_NOT_SETTINGS, "token_budget"))
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}

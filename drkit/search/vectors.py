@@ -183,8 +183,8 @@ class ShardFile:
     def take(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """Return the vectors at these positions.
 
-        The system is advised not to read ahead: it would read megabytes around each, which with little memory takes
-        many times as long as the search.
+        The operating system is advised not to read ahead: it would read megabytes around each vector, which with little
+        memory takes many times as long as the search.
         """
         with self.path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -234,8 +234,10 @@ class Shards:
     def __getitem__(self, positions: slice | NDArray[np.int64]) -> NDArray[Any]:
         if isinstance(positions, slice):
             start, stop, _ = positions.indices(len(self))
-            parts = [block for _, block in self.blocks(max(1, stop - start), start, stop)]
-            return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), self.dtype), *parts])
+            blocks = [block for _, block in self.blocks(max(1, stop - start), start, stop)]
+            return (
+                blocks[0] if len(blocks) == 1 else np.concatenate([np.empty((0, self.shape[1]), self.dtype), *blocks])
+            )
         return self._gather(np.asarray(positions))
 
     def blocks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -283,10 +285,10 @@ class SparseRows:
         return np.repeat(np.arange(len(self), dtype=np.int32), self.lengths)
 
     @classmethod
-    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """Return the rows of all parts."""
+    def joined(cls, chunks: Sequence[SparseRows]) -> SparseRows:
+        """Return the rows of all chunks."""
         names = ("values", "columns", "lengths")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return cls(*(np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names))
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> SparseRows:

@@ -112,7 +112,7 @@ def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]
     words, rates = hiding_rates(sample, index, maskers)
     names = [word.strip() for word in words[:_WORDS]]
     lines = [
-        Line(label, [(place, 100 * float(rate)) for place, rate in enumerate(found[:_WORDS])])
+        Line(label, [(position, 100 * float(rate)) for position, rate in enumerate(found[:_WORDS])])
         for label, found in rates.items()
     ]
     panel = Panel("How often each word is hidden", "% of draws", lines, floor=True, x="", names=names)

@@ -185,9 +185,9 @@ def _section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSectio
         masking=masking_or_note(run, parts),
         manifests=run.manifests,
         memory={
-            place: max(peak.get(place, 0) for peak in peaks)
-            for place in ("host", "gpu")
-            if any(place in peak for peak in peaks)
+            device: max(peak.get(device, 0) for peak in peaks)
+            for device in ("host", "gpu")
+            if any(device in peak for peak in peaks)
         },
         command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
         recipe_toml=recipe_toml(shown.recipe),

@@ -88,7 +88,7 @@ class SystemTable:
 def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     """Return the systems that a page compares: all of a single run; of several, BM25 and a retriever of each run.
 
-    None if the runs were evaluated on different queries.
+    Empty if the runs were evaluated on different queries.
     """
     if not is_comparable(runs):
         return []
@@ -104,19 +104,19 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     return found
 
 
-def choose_compared(runs: Sequence[RunRecord], wanted: str | None) -> list[RunRecord]:
+def choose_compared(runs: Sequence[RunRecord], name: str | None) -> list[RunRecord]:
     """Return the runs with the system that stands for each of them among the others.
 
-    wanted: its name in every run; None: the last retriever that all runs have and that differs between them, or, if no
-    system does, the one that each run's verdicts are about.
+    name: of the system in every run; None: the last retriever that all runs have and that differs between them, or, if
+    no system does, the system of each run's verdict.
 
-    Raises DrkitError if a run lacks the wanted system.
+    Raises DrkitError if a run lacks the system.
     """
-    shared = [name for name in runs[0].scores if all(name in run.scores for run in runs)]
-    if wanted is not None and wanted not in shared:
-        raise UnknownNameError("system", wanted, shared, advice="name one that every run has")
-    differing = [name for name in shared if name not in _SHARED and len({_content(run, name) for run in runs}) > 1]
-    chosen = wanted or next(reversed(differing), "")
+    shared = [one for one in runs[0].scores if all(one in run.scores for run in runs)]
+    if name is not None and name not in shared:
+        raise UnknownNameError("system", name, shared, advice="name one that every run has")
+    differing = [one for one in shared if one not in _SHARED and len({_content(run, one) for run in runs}) > 1]
+    chosen = name or next(reversed(differing), "")
     return [evolve(run, system=chosen) for run in runs]
 
 
@@ -144,16 +144,16 @@ def _content(run: RunRecord, name: str) -> tuple[str, ...]:
     return (digest(run.scores[name].per_query),)
 
 
-def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int:
+def baseline_index(systems: Sequence[ReportedSystem], name: str | None) -> int:
     """Return the index of the baseline: the requested system, by either name, or BM25, or the first system.
 
     Raises DrkitError if no system has that name.
     """
     for index, system in enumerate(systems):
-        if (wanted or BM25_NAME) in (system.name, system.system):
+        if (name or BM25_NAME) in (system.name, system.system):
             return index
-    if wanted is not None and systems:
-        raise UnknownNameError("baseline", wanted, [system.name for system in systems])
+    if name is not None and systems:
+        raise UnknownNameError("baseline", name, [system.name for system in systems])
     return 0
 
 
@@ -303,7 +303,7 @@ def query_details(
             judged[judgement.query_id][judgement.doc_id] = judgement.relevance
     per_system = [_hits_of(system, judged) for system in systems]
     hits = {query_id: [found.get(query_id, QueryHits()) for found in per_system] for query_id in ids}
-    wanted = dict.fromkeys(
+    shown = dict.fromkeys(
         doc_id for query_id in ids for doc_id in chain(_ranked(hits[query_id]), _relevant(judged[query_id]))
     )
     measures = systems[0].scores.measures
@@ -319,7 +319,7 @@ def query_details(
         hits=hits,
         judged=judged,
         everything=[[values[q] for q in order] for values in first],
-        passages=_passages(collection, list(wanted)),
+        passages=_passages(collection, list(shown)),
     )
 
 

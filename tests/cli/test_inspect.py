@@ -4,18 +4,14 @@ import io
 import re
 import shutil
 
-import attrs
 import pytest
 
 from drkit.core.progress import Silent
-from drkit.core.registry import Registry, installed
-from drkit.core.spec import ComponentSpec
-from drkit.errors import DrkitError
-from drkit.maskers import UniformConfig, UniformMasker
+from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit_report.inspect.masks import Draw, inspect_mask
+from drkit_report.inspect.masks import inspect_mask
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
 from drkit_report.inspect.words import inspect_words
 
@@ -83,7 +79,7 @@ def bag_of_words(tmp_path_factory):
 # ------------------------------------------------------------------ inspect mask, as data
 def test_the_views_are_those_of_the_masker(source):
     registry = installed().registry
-    found = inspect_mask(TEXT, source, registry, Draw(seed=5, epoch=2))
+    found = inspect_mask(TEXT, source, registry, seed=5, epoch=2)
     (text,) = found.texts
     encoder, decoder = text.views
     maskable = sum(text.maskable)
@@ -95,7 +91,7 @@ def test_the_views_are_those_of_the_masker(source):
 
 
 def test_pieces_put_together_are_the_text(source):
-    (text,) = inspect_mask(TEXT, source, installed().registry, Draw(seed=1)).texts
+    (text,) = inspect_mask(TEXT, source, installed().registry, seed=1).texts
     assert put_together(text) == TEXT
 
 
@@ -105,7 +101,7 @@ def put_together(text):
 
 def test_without_noise_the_most_important_are_hidden(source):
     changed = run_source(source.folder, installed(), settings=["masker.sigma=0.0"])
-    (text,) = inspect_mask(TEXT, changed, installed().registry, Draw(seed=1)).texts
+    (text,) = inspect_mask(TEXT, changed, installed().registry, seed=1).texts
     decoder = text.views[1]
     hidden = [p.importance for p, c in zip(text.pieces, decoder.cells, strict=True) if c.state != "seen"]
     seen = [
@@ -118,23 +114,14 @@ def test_without_noise_the_most_important_are_hidden(source):
 
 def test_draws_depend_on_seed_and_epoch_alone(source):
     registry = installed().registry
-    first = inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=0))
-    assert inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=0)) == first
-    assert inspect_mask(TEXT, source, registry, Draw(seed=2, epoch=0)).texts != first.texts
-    assert inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=1)).texts != first.texts
-
-
-def test_more_rows_begin_like_fewer(source):
-    registry = installed().registry
-    (few,) = inspect_mask(TEXT, source, registry, Draw(seed=1, rows=2)).texts
-    (more,) = inspect_mask(TEXT, source, registry, Draw(seed=1, rows=5)).texts
-    assert [view.row for view in more.views] == [None, None, 0, 1, 2, 3, 4]
-    assert more.views[2:4] == few.views[2:4]
-    assert all(view.hidden == sum(few.maskable) // 2 for view in few.views[2:])
+    first = inspect_mask(TEXT, source, registry, seed=1, epoch=0)
+    assert inspect_mask(TEXT, source, registry, seed=1, epoch=0) == first
+    assert inspect_mask(TEXT, source, registry, seed=2, epoch=0).texts != first.texts
+    assert inspect_mask(TEXT, source, registry, seed=1, epoch=1).texts != first.texts
 
 
 def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
-    found = inspect_mask("logger " * 300, source, installed().registry, Draw(seed=1))
+    found = inspect_mask("logger " * 300, source, installed().registry, seed=1)
     length = source.recipe.encoder.passage_length
     assert len(found.texts[0].pieces) == length - 2
     assert any(f"truncated to {length} tokens" in note for note in found.notes)
@@ -142,12 +129,12 @@ def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
 
 def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
     query = run_source(source.folder, installed(), settings=["pretrain.decoders.main.context=query"])
-    found = inspect_mask(TEXT, query, installed().registry, Draw(seed=1), context="what is the root logger")
+    found = inspect_mask(TEXT, query, installed().registry, seed=1, context="what is the root logger")
     passage, context = found.texts
     assert [view.name for view in passage.views] == ["encoder"]
     assert [view.name for view in context.views] == ["decoder"]
     assert put_together(context) == "what is the root logger"
-    extracted = inspect_mask(TEXT, query, installed().registry, Draw(seed=1)).texts[1]
+    extracted = inspect_mask(TEXT, query, installed().registry, seed=1).texts[1]
     assert 3 < len(put_together(extracted)) < len(TEXT)
     assert put_together(extracted) in TEXT
 
@@ -158,7 +145,7 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
 
     registry = installed().registry
     both = {"masker": "generator", "settings": ["pretrain.encoder.masker=generator"]}
-    without = inspect_mask(TEXT, run_source(counted, installed(), **both), registry, Draw(seed=1))
+    without = inspect_mask(TEXT, run_source(counted, installed(), **both), registry, seed=1)
     states = {cell.state for view in without.texts[0].views for cell in view.cells}
     assert states == {"seen", "masked"}
     assert any("generator" in note for note in without.notes)
@@ -166,7 +153,7 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=16)
     made = MaskedLmEncoder.from_scratch(sizes, source.tokenizer)
     save_masked_lm(made, source.tokenizer, run / "generator")
-    found = inspect_mask(TEXT, run_source(run, installed(), **both), registry, Draw(seed=1))
+    found = inspect_mask(TEXT, run_source(run, installed(), **both), registry, seed=1)
     for view, unfilled in zip(found.texts[0].views, without.texts[0].views, strict=True):
         places = [place for place, cell in enumerate(unfilled.cells) if cell.state == "masked"]
         assert [place for place, cell in enumerate(view.cells) if cell.state != "seen"] == places
@@ -175,36 +162,15 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     assert not any("generator" in note for note in found.notes)
 
 
-@attrs.frozen
-class NoRowsConfig(UniformConfig):
-    """Settings of a stranger's masker without rows."""
-
-
-def test_rows_of_a_masker_without_them_are_refused(source):
-    spec = ComponentSpec(
-        kind="masker",
-        name="no-rows",
-        target=f"{UniformMasker.__module__}:UniformMasker",
-        config=NoRowsConfig,
-        summary="a masker without rows",
-        provides=("view",),
-    )
-    parts = attrs.evolve(installed(), registry=Registry([*installed().registry, spec]))
-    changed = run_source(source.folder, parts, masker="no-rows")
-    with pytest.raises(DrkitError, match=r"'no-rows' .*--rows"):
-        inspect_mask(TEXT, changed, parts.registry, Draw(seed=1, rows=2))
-    assert inspect_mask(TEXT, changed, parts.registry, Draw(seed=1)).maskers["decoder"] == "no-rows"
-
-
 # ------------------------------------------------------------------ inspect mask, on the command line
 def test_piped_output_has_brackets_no_colours_and_fits(drkit, counted):
-    code, out, _ = drkit("inspect", "mask", TEXT, "--run", counted, "--rows", 2)
+    code, out, _ = drkit("inspect", "mask", TEXT, "--run", counted)
     assert code == 0
     assert "\x1b" not in out
     assert "[_]" in out
     assert re.search(r"^importance +-?\d+\.\d", out, flags=re.MULTILINE)
     assert re.search(r"^decoder hides \d+ of \d+ tokens \(\d+%\)", out, flags=re.MULTILINE)
-    table = [line for line in out.splitlines() if line.startswith(("token", "importance", "encoder  ", "row "))]
+    table = [line for line in out.splitlines() if line.startswith(("token", "importance", "encoder  "))]
     assert max(map(len, table)) <= 80
 
 
@@ -214,7 +180,7 @@ def test_a_terminal_gets_colours(counted, source):
     from drkit_report.inspect.terminal import print_masks
 
     screen = Console(force_terminal=True, width=80, record=True, color_system="256", file=io.StringIO())
-    print_masks(inspect_mask(TEXT, source, installed().registry, Draw(seed=1)), screen)
+    print_masks(inspect_mask(TEXT, source, installed().registry, seed=1), screen)
     assert "\x1b[7m" in screen.export_text(styles=True), "hidden tokens are reversed"
 
 

@@ -66,7 +66,7 @@ def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBl
         blocks,
         path,
         engine=stage.engine,
-        parts=FileChunks(stage.folder / CHECKPOINTS / name),
+        kept=FileChunks(stage.folder / CHECKPOINTS / name),
         uses="core" if name == "bm25" else "gpu",
         on_progress=lambda done: stage.progress.advance(done, total, what),
     )

@@ -31,9 +31,6 @@ def inspect() -> None:
 @click.option("--run", type=_FOLDER, required=True, help="A run with a tokenizer, whose settings are used.")
 @settings_option("A setting: masker.sigma=0.5")
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
-@click.option(
-    "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."
-)
 @click.option("--epoch", default=0, type=count(0), help="The epoch of the draw.")
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="A seed other than the run's.")
 @output_options
@@ -43,7 +40,6 @@ def mask(
     run: Path,
     settings: tuple[str, ...],
     context: str | None,
-    rows: int,
     epoch: int,
     seed: int | None,
 ) -> None:
@@ -54,14 +50,14 @@ def mask(
     drkit inspect mask "a text" --run runs/R --masker pmi --set masker.sigma=0.5
     """
     from drkit_cli.render import console
-    from drkit_report.inspect.masks import Draw, inspect_mask
+    from drkit_report.inspect.masks import inspect_mask
     from drkit_report.inspect.source import run_source
     from drkit_report.inspect.terminal import print_masks
 
     parts = installed()
     source = run_source(run, parts, masker=masker, settings=settings)
-    draw = Draw(seed=source.recipe.seed if seed is None else seed, epoch=epoch, rows=rows)
-    found = inspect_mask(text, source, parts.registry, draw, context=context)
+    seed = source.recipe.seed if seed is None else seed
+    found = inspect_mask(text, source, parts.registry, seed=seed, epoch=epoch, context=context)
     print_result(attrs.asdict(found), lambda: print_masks(found, console()))
 
 

@@ -1,4 +1,4 @@
-"""Inspect maskers: what they hide of a text from the encoder, the decoder, and each row of a visibility pattern.
+"""Inspect maskers: what they hide of a text from the encoder and the decoder.
 
 `view_statistics` measures it over many texts. CDMAE (section 3.2) counts stop-words and punctuation among masked
 tokens: about 40% under uniform masking of BERT's texts. Stop-words here are the 179 English ones of NLTK's list, as
@@ -41,11 +41,10 @@ class Cell:
 
 @frozen
 class View:
-    """What the encoder or decoder sees of a text, token by token; row: number in a visibility pattern, or None."""
+    """What the encoder or decoder sees of a text, token by token."""
 
     name: str
     cells: tuple[Cell, ...]
-    row: int | None = None
 
     @property
     def hidden(self) -> int:
@@ -86,79 +85,64 @@ class InspectedMask:
     notes: tuple[str, ...] = ()
 
 
-@frozen
-class Draw:
-    """The draw of masks to inspect: the run's seed, an epoch, and rows of a visibility pattern (0: none)."""
-
-    seed: int
-    epoch: int = 0
-    rows: int = 0
-
-
 def inspect_mask(
-    text: str, source: TextSource, registry: Registry, draw: Draw, *, context: str | None = None
+    text: str, source: TextSource, registry: Registry, *, seed: int, epoch: int = 0, context: str | None = None
 ) -> InspectedMask:
     """Draw the masks of the encoder and of the first decoder of `source.recipe` for a text, as for a run's first text.
 
-    context: the text that the decoder rebuilds, if the recipe's context is another one; if None, a query is extracted
-    from the text as in a run without a query generator.
+    seed, epoch: of the draw. context: the text that the decoder rebuilds, if the recipe's context is another one; if
+    None, a query is extracted from the text as in a run without a query generator.
 
-    Raises DrkitError if the text is empty, a masker needs counts that the source does not have, or the decoder's masker
-    draws no rows.
+    Raises DrkitError if the text is empty, or a masker needs counts that the source does not have.
     """
     pretrain, task = source.pretrain(), source.decoder()
     chosen = {"encoder": pretrain.encoder.masker, **({"decoder": task.masker} if task and task.masker else {})}
-    for one in chosen.values():
-        if "view" not in registry.get(Kind.MASKER, one.use).provides_of(one.config):
-            raise DrkitError(f"masker {one.use!r} gives another text, of which no token is hidden: inspect another one")
     kind = task.context if task else ITSELF
     from_queries = "generated-queries" in registry.get(Kind.CONTEXT, kind.use).requires_of(kind.config)
-    wanted = _wanted(chosen.values(), registry)
-    if draw.rows and not _draws_rows(chosen.get("decoder"), registry):
-        raise DrkitError(
-            f"masker {chosen.get('decoder', chosen['encoder']).use!r} draws no pattern per row; omit --rows"
-        )
-    needs = wanted if wanted is not None or not from_queries or context is not None else {}
-    _check_counts(source, chosen.get("decoder", chosen["encoder"]), needs)
-    tokens, pieces = _read(text, source, wanted)
+    required = _required_importance(chosen.values(), registry)
+    needs_counts = required is not None or not from_queries or context is not None
+    _check_counts(source, chosen.get("decoder", chosen["encoder"]), required if needs_counts else {})
+    tokens, pieces = _read(text, source, required)
     decoded, other = tokens, pieces
     if kind != ITSELF:
-        decoded, other = _read(_context(context, text, source, from_queries), source, wanted)
+        decoded, other = _read(_context(context, text, source, from_queries), source, required)
     maskers = {side: registry.build(Kind.MASKER, one.use, one.config, source.context()) for side, one in chosen.items()}
     replacers = {side: _replacer(source, masker) for side, masker in maskers.items()}
-
-    def drawn(rows: int) -> list[MaskedView]:
-        rng = Draws(draw.seed, draw.epoch, [0])
-        read = maskers["encoder"](tokens, rng)
-        nested = read if task and task.nested else None
-        return [read, *([maskers["decoder"](decoded, rng, rows, nested)] if "decoder" in maskers else [])]
-
-    views = drawn(0)
-    encoder_views = [_view("encoder", views[0], tokens, source, replacers["encoder"])]
-    decoder_views = [_view("decoder", view, decoded, source, replacers["decoder"]) for view in views[1:]]
-    if draw.rows:
-        decoder_views += _rows(drawn(draw.rows)[1], other)
-    shown: tuple[InspectedText, ...] = (_inspected("text", tokens, pieces, encoder_views + decoder_views, source),)
+    draws = Draws(seed, epoch, [0])
+    drawn = {"encoder": maskers["encoder"](tokens, draws)}
+    if task and "decoder" in maskers:
+        drawn["decoder"] = maskers["decoder"](decoded, draws, 0, drawn["encoder"] if task.nested else None)
+    read = {"encoder": tokens, "decoder": decoded}
+    views = [_view(side, view, read[side], source, replacers[side]) for side, view in drawn.items()]
+    texts: tuple[InspectedText, ...] = (_inspected("text", tokens, pieces, views, source),)
     if kind != ITSELF:
-        shown = (
-            _inspected("the encoder's text", tokens, pieces, encoder_views, source),
-            _inspected("its context", decoded, other, decoder_views, source),
+        texts = (
+            _inspected("the encoder's text", tokens, pieces, views[:1], source),
+            _inspected("its context", decoded, other, views[1:], source),
         )
-    is_filled = any(view.noise is None or replacers[side] for side, view in zip(maskers, views, strict=True))
-    notes = tuple(_notes(text, source, draw, decoded, is_filled=is_filled))
-    settings = {side: attrs.asdict(one.config) for side, one in chosen.items()}
-    names = {side: one.use for side, one in chosen.items()}
-    return InspectedMask(names, settings, shown, notes)
+    is_filled = any(view.noise is None or replacers[side] for side, view in drawn.items())
+    return InspectedMask(
+        maskers={side: one.use for side, one in chosen.items()},
+        settings={side: attrs.asdict(one.config) for side, one in chosen.items()},
+        texts=texts,
+        notes=tuple(_notes(text, source, decoded, is_filled=is_filled)),
+    )
 
 
-def _wanted(maskers: Iterable[Choice], registry: Registry) -> Mapping[str, Any] | None:
-    """Return the settings that maskers require of the signal `importance`; None if they do not read it."""
-    found = [registry.get(Kind.MASKER, one.use).signals_of(one.config) for one in maskers]
-    return next((signals[IMPORTANCE] for signals in found if IMPORTANCE in signals), None)
+def _required_importance(maskers: Iterable[Choice], registry: Registry) -> Mapping[str, Any] | None:
+    """Return the settings that maskers require of the signal `importance`; None if they do not read it.
 
-
-def _draws_rows(masker: Choice | None, registry: Registry) -> bool:
-    return masker is not None and "rows" in registry.get(Kind.MASKER, masker.use).provides_of(masker.config)
+    Raises DrkitError for a masker that hides no token.
+    """
+    found = None
+    for one in maskers:
+        spec = registry.get(Kind.MASKER, one.use)
+        if "view" not in spec.provides_of(one.config):
+            raise DrkitError(
+                f"masker {one.use!r} gives another text, of which no token is hidden: inspect another masker"
+            )
+        found = found if found is not None else spec.signals_of(one.config).get(IMPORTANCE)
+    return found
 
 
 def _inspected(
@@ -168,11 +152,11 @@ def _inspected(
     return InspectedText(title, pieces, _inside(tokens.maskable[0]), common, tuple(views))
 
 
-def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
-    """Tokenise a text; wanted: the settings that the masker requires of the signal `importance`, if it reads it."""
+def _read(text: str, source: TextSource, required: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
+    """Tokenise a text; required: the settings that the masker requires of the signal `importance`, if it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
-    return source.read(text, pmi=(wanted or {}).get("pmi", "fragment"))
+    return source.read(text, pmi=(required or {}).get("pmi", "fragment"))
 
 
 def _context(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
@@ -187,18 +171,18 @@ def _context(given: str | None, text: str, source: TextSource, from_queries: boo
     )
 
 
-def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] | None) -> None:
-    """Raise DrkitError if the counts that a masker needs (`wanted`) are missing, or were made with other settings."""
+def _check_counts(source: TextSource, chosen: Choice, required: Mapping[str, Any] | None) -> None:
+    """Raise DrkitError if the counts that a masker needs (`required`) are missing, or were made with other settings."""
     counts = source.counts
     if counts is None:
-        if wanted is not None:
+        if required is not None:
             raise DrkitError(
                 f"masker {chosen.use!r} needs n-gram counts, but {source.folder} has none, because its recipe's masker "
                 f"does not need them; inspect a run composed with --masker pmi"
             )
         return
     for name in ("window", "min_count"):
-        expected, actual = (wanted or {}).get(name), getattr(counts, name)
+        expected, actual = (required or {}).get(name), getattr(counts, name)
         if expected not in (None, actual):
             raise DrkitError(
                 f"the n-gram counts of {source.folder} were made with {name} {actual}, not masker.{name}={expected}; "
@@ -235,23 +219,12 @@ def _cell(hidden: bool, token: int, clean: int, source: TextSource) -> Cell:
     return Cell(KEPT) if token == clean else Cell(REPLACED, source.tokenizer.decode([token]).strip())
 
 
-def _rows(pattern: MaskedView, pieces: tuple[Piece, ...]) -> list[View]:
-    """Return the rows of a visibility pattern bool[1,R,L]; row 0 is that of [CLS], row i that of the i-th token."""
-    assert pattern.visible is not None
-    names = ["[CLS]", *(piece.text for piece in pieces), "[SEP]"]
-    rows = []
-    for number, (row, name) in enumerate(zip(pattern.visible[0], names, strict=False)):
-        cells = tuple(Cell(SEEN if sees else MASKED) for sees in row[1 : len(pieces) + 1].tolist())
-        rows.append(View(f"row {number} {name}", cells, row=number))
-    return rows
-
-
 def _inside(row: Tensor) -> tuple[Any, ...]:
     """Return the values of a row i64[L] or bool[L] without [CLS] and [SEP]."""
     return tuple(row[1:-1].tolist())
 
 
-def _notes(text: str, source: TextSource, draw: Draw, decoded: TokenBatch, *, is_filled: bool) -> Iterator[str]:
+def _notes(text: str, source: TextSource, decoded: TokenBatch, *, is_filled: bool) -> Iterator[str]:
     """Yield facts that the views do not show."""
     length = source.recipe.encoder.passage_length
     excess = len(source.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) - (length - 2)
@@ -263,8 +236,6 @@ def _notes(text: str, source: TextSource, draw: Draw, decoded: TokenBatch, *, is
         yield f"{source.folder} has no n-gram counts, so the importance of tokens is unknown"
     if not is_filled:
         yield f"in training, a generator replaces masked tokens; {source.folder} has none, so its samples are not shown"
-    if draw.rows:
-        yield "in each row, the decoder also hides the token that this row reconstructs"
 
 
 @frozen

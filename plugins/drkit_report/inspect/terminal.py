@@ -73,11 +73,8 @@ def summaries(text: InspectedText) -> list[str]:
     """Describe how much each view hides, and how much of that is stop words and punctuation."""
     count, lines = sum(text.maskable), []
     for view in text.views:
-        if view.row is None:
-            share = f", {text.common_share(view):.0%} of them stop words or punctuation" if view.hidden else ""
-            lines.append(
-                f"{view.name} hides {view.hidden} of {count} tokens ({view.hidden / max(count, 1):.0%}){share}"
-            )
+        share = f", {text.common_share(view):.0%} of them stop words or punctuation" if view.hidden else ""
+        lines.append(f"{view.name} hides {view.hidden} of {count} tokens ({view.hidden / max(count, 1):.0%}){share}")
     return lines
 
 
