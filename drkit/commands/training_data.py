@@ -25,15 +25,13 @@ from drkit.data.rows import batched
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners.chain import (
     MiningCounts,
-    as_triplets,
-    as_tuples,
     build_chain,
     mining_requests,
     model_hashes,
     parse_chain,
     requirements_of,
-    text_rows,
 )
+from drkit.miners.hard_negatives import as_triplets, as_tuples, text_rows
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index

@@ -272,7 +272,7 @@ def remove_temporaries(folder: Path) -> None:
 def share(folder: Path) -> None:
     """Let everyone who may read a folder that drkit has just made read the files in it.
 
-    safetensors creates files that only their owner may read, whatever the umask says.
+    safetensors creates files that only their owner may read, regardless of the umask.
     """
     for file in folder.rglob("*"):
         if file.is_file() and not file.is_symlink():

@@ -78,10 +78,14 @@ def check_model_path(path_or_id: str) -> None:
             )
     elif path.exists():
         raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
-    elif not may_be_hub_id(path_or_id):
-        raise DrkitError(
-            f"no folder {path_or_id!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path"
-        )
+    else:
+        require_hub_id(path_or_id)
+
+
+def require_hub_id(name: str) -> None:
+    """Raise DrkitError if the path of a missing folder cannot be a hub id either."""
+    if not may_be_hub_id(name):
+        raise DrkitError(f"no folder {name!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
 
 
 def may_be_hub_id(name: str) -> bool:

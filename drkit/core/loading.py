@@ -32,8 +32,8 @@ _BESIDE = re.compile(
     r"|classifier|pre_classifier|score|qa_outputs|discriminator_predictions)\.|decoder\.(weight|bias)$"
     r"|(.*\.)?(position_ids|token_type_ids)$"
 )
-# By class: what a checkpoint may have and the model has not, and what a checkpoint may lack. Anything else must be
-# there, in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
+# By class: weights that a checkpoint may have in addition, and those that it may lack. Anything else must be present,
+# in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
 _UNUSED = {"AutoModel": _BESIDE, "AutoModelForMaskedLM": _BESIDE, "AutoModelForSequenceClassification": _BESIDE}
 _OPTIONAL = {"AutoModel": ("pooler.",), "AutoModelForMaskedLM": ("pooler.",)}
 # Weights that any machine has memory for: 1 GB.
@@ -56,8 +56,8 @@ def load_pretrained(
 
     Code that comes with a checkpoint is not run, and not offered for execution, unless a caller in Python trusts it.
     Weights are read from safetensors only. action, requirement: see `explain_load_errors`, whose errors it raises.
-    new: how the names of weights begin that a checkpoint may lack, such as those of a head that is to be trained.
-    unused: how those begin that it may have and the model has not.
+    new: prefixes of weights that a checkpoint may lack, such as those of a head that is to be trained. unused: prefixes
+    of weights that it may have in addition to the model's.
 
     Raises DrkitError as well for weights that are missing, unexpected or of another shape, and for a tokenizer without
     a vocabulary. A masked LM without a head gets a new one, with a warning.
@@ -164,7 +164,7 @@ def _has_no_head(model: Any, missing: Collection[str], optional: tuple[str, ...]
 
 
 def check_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Raise DrkitError if a tokenizer has no vocabulary, of which transformers makes one, or an ambiguous one.
+    """Raise DrkitError if a tokenizer has no vocabulary, or an ambiguous one.
 
     Encodes a text, too: some malformed files panic not when they are loaded, but at the first text.
     """

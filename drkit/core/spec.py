@@ -134,8 +134,8 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 
 
-def engine_names() -> frozenset[str]:
-    """Return every built-in name."""
+def builtin_names() -> frozenset[str]:
+    """Return every name that drkit itself provides (`PROVIDED`)."""
     return frozenset(p.name for p in PROVIDED)
 
 
@@ -357,7 +357,7 @@ class Extension:
     def load(self) -> Any:
         """Import and return what `target` names.
 
-        Raises DrkitError with the command that installs its packages if one of them is missing, or with whatever else
+        Raises DrkitError with the command that installs its packages if one of them is missing, or with what else
         went wrong in the plugin.
         """
         try:

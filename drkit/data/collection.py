@@ -25,7 +25,7 @@ from drkit.errors import DrkitError, UnknownNameError
 SPLITS = ("train", "dev", "test")
 # Passages, and queries of a split, that are read to estimate the size of a collection.
 _SAMPLE = 5000
-# Bytes of a row besides its text and id, and how many times smaller a compressed file is.
+# Bytes of a row without its text and id, and how many times smaller a compressed file is.
 _ROW_BYTES, _COMPRESSION = 30, 3
 
 
@@ -111,7 +111,7 @@ class FileCollection(ABC):
 
     The readers of file formats subclass it because they differ in where rows come from and in nothing else. Each sets
     `name` and gives `located_passages`; those with queries give their splits and the other `located_` streams, too.
-    `passage_files` hold all passages, if there are such files.
+    `passage_files` hold all passages; empty if passages are read from elsewhere.
     """
 
     name: str
@@ -315,7 +315,7 @@ def passage_files(text: str, subject: str) -> tuple[Path, ...]:
     others = [path.name for path in files if words_of(path.name) & _OTHER_FILES]
     if others:
         raise DrkitError(
-            f"{subject}: {folder} has not only passages, but {others[0]}; name one file, or read the folder as a whole "
+            f"{subject}: {folder} has more than passages ({others[0]}); name one file, or read the folder as a whole "
             f"collection, as in beir:{folder} or trec:{folder}"
         )
     return files

@@ -90,7 +90,7 @@ class SelfContext:
     """The text itself."""
 
     def __init__(self, _config: Any = None, _context: Any = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:  # noqa: ARG002
         """Return the batch."""
@@ -101,7 +101,7 @@ class SpanContext:
     """Another span of the same document."""
 
     def __init__(self, _config: Any = None, _context: Any = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
         """Return one span per text; see `PretrainingTexts.other_spans`."""
@@ -112,7 +112,7 @@ class QueryContext:
     """One of the candidate queries of each text."""
 
     def __init__(self, _config: Any = None, _context: Any = None) -> None:
-        """Take what every part is built with: a stage of the run makes the queries."""
+        """Ignore the settings and the context that every part is built with: a stage makes the queries."""
 
     def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
         """Return one query per text; see `PretrainingTexts.queries_of`."""

@@ -63,7 +63,7 @@ class QueryModel:
 
     @classmethod
     def open(cls, path_or_id: str, sampling: Sampling | None = None) -> QueryModel:
-        """Load a model by path or hub id, onto an accelerator if there is one (LOCAL_RANK says which).
+        """Load a model by path or hub id, onto the accelerator of this process (LOCAL_RANK), if any.
 
         Raises DrkitError if it is missing or not a sequence-to-sequence model.
         """
@@ -147,7 +147,7 @@ class NucleusDraw:
         ends = shares.cumsum(-1)
         number = self.numbers[:, self._step, None] * ends[:, -1:]
         self._step += 1
-        # Rounding may put the number at the very end: the last token of the nucleus is meant then.
+        # Rounding may put the number at the very end; then the last token of the nucleus is drawn.
         drawn = torch.minimum((ends <= number).sum(-1, keepdim=True), (shares > 0).sum(-1, keepdim=True) - 1)
         return torch.full_like(scores, -torch.inf).scatter(1, best.indices.gather(1, drawn), 0.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.hub import may_be_hub_id, reaches_hub
+from drkit.core.hub import reaches_hub, require_hub_id
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries
 from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
@@ -165,10 +165,7 @@ def _check_hub(path: str) -> None:
         return
     if local.exists():
         raise DrkitError(f"collection hf: {path} is a file; give its folder, or a table of pairs as `pairs:{path}`")
-    if not may_be_hub_id(path):
-        raise DrkitError(
-            f"collection hf: no folder {path!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path"
-        )
+    require_hub_id(path)
     if not datasets.config.HF_HUB_OFFLINE:  # also HF_DATASETS_OFFLINE
         reaches_hub(path, "dataset")
 

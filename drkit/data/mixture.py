@@ -1,4 +1,4 @@
-"""The texts of several collections, as one collection without queries: what pre-training reads besides its own."""
+"""The texts of several collections, as one collection without queries, for pre-training."""
 
 from __future__ import annotations
 

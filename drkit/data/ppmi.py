@@ -35,7 +35,7 @@ def log_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.float32
 
     Memory: a copy of 4 million ids, for a store of any size.
     """
-    _check_ids(store, vocab_size)
+    store.check_ids(vocab_size)
     counts = np.full(vocab_size, 0.5)
     for start in range(0, len(store.flat_ids), _TOKENS_AT_ONCE):
         counts += np.bincount(store.flat_ids[start : start + _TOKENS_AT_ONCE], minlength=vocab_size)
@@ -65,7 +65,7 @@ def ppmi_svd(
 
     Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
     """
-    _check_ids(store, vocab_size)
+    store.check_ids(vocab_size)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".pairs-") as scratch:
         sums = _count_pairs(store, vocab_size, window, Path(scratch), memory_mb)
         matrix, used = _ppmi(Path(scratch), sums, smoothing, memory_mb)
@@ -77,30 +77,27 @@ def ppmi_svd(
         rng = np.random.default_rng(seed)
         out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
         start = rng.uniform(0.5, 1.0, len(used)).astype(np.float32)
-
-        def product(of: Any) -> Any:
-            """Return the product of used rows and columns with f32[used] or f32[used, k]; the matrix stays on disk."""
-
-            def multiply(vectors: Any) -> Any:
-                padded = np.zeros((vocab_size, *vectors.shape[1:]), np.float32)
-                padded[used] = vectors
-                return (of @ padded)[used]
-
-            return multiply
-
-        ahead, back = product(matrix), product(matrix.T)
-        parts = {"matvec": ahead, "matmat": ahead, "rmatvec": back, "rmatmat": back}
-        vectors, values, _ = svds(LinearOperator((len(used), len(used)), dtype=np.float32, **parts), k=dim, v0=start)
+        vectors, values, _ = svds(_used_rows_and_columns(matrix, used), k=dim, v0=start)
     # svds gives the smallest of the `dim` values first.
     rows = (vectors * np.maximum(values, 0) ** power)[:, ::-1]
     out[used] = rows * (std / max(float(rows.std()), 1e-12))
     return out
 
 
-def _check_ids(store: TokenStore, vocab_size: int) -> None:
-    highest = int(store.flat_ids.max(initial=-1))
-    if highest >= vocab_size:
-        raise DrkitError(f"the store has token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
+def _used_rows_and_columns(matrix: Any, used: NDArray[np.int64]) -> LinearOperator:
+    """Return the used rows and columns of a sparse matrix [V,V] as an operator; the matrix stays on disk."""
+
+    def product(of: Any) -> Any:
+        def multiply(vectors: Any) -> Any:
+            padded = np.zeros((matrix.shape[0], *vectors.shape[1:]), np.float32)
+            padded[used] = vectors
+            return (of @ padded)[used]
+
+        return multiply
+
+    ahead, back = product(matrix), product(matrix.T)
+    products = {"matvec": ahead, "matmat": ahead, "rmatvec": back, "rmatmat": back}
+    return LinearOperator((len(used), len(used)), dtype=np.float32, **products)
 
 
 def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path, memory_mb: int) -> NDArray[np.float64]:

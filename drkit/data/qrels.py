@@ -1,7 +1,7 @@
 """Judgements in files (TREC's four columns, or three), and ids of any kind in TREC files.
 
 Columns of TREC files are separated by white space. An id with white space or control characters is therefore
-percent-encoded and marked, `a b` as `a%20b%drkit`. Other ids stand as they are, percent signs included, and only
+percent-encoded and marked, `a b` as `a%20b%drkit`. Other ids are unchanged, percent signs included, and only
 marked ids are decoded: `%22` in the id of another tool is part of the id.
 """
 
@@ -39,7 +39,7 @@ def encode_id(name: str) -> str:
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise DrkitError(f"cannot write the id {name!r} to a TREC file: it is not valid Unicode") from None
-    # What would be decoded, though it stands as it is, is marked too.
+    # An id that `decode_id` would change is marked too.
     return _quoted(name) + _MARK if _UNSAFE.search(name) or decode_id(name) != name else name
 
 

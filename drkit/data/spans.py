@@ -186,7 +186,7 @@ def pack(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> 
 
 
 def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
-    """Return the end of the tokens from `first` on, preceded by the boundary that halves them best, if there is one."""
+    """Return the end of the tokens from `first` on, preceded by the boundary that halves them best, if any."""
     last = pieces[-1]
     inner = [cut for cut in pieces if first < cut < last and max(cut - first, last - cut) <= limit]
     middle = (first + last) / 2

@@ -304,7 +304,7 @@ class QueryContextConfig:
 class MixedContextConfig(QueryContextConfig):
     """Settings of `MixedContext` (Query-as-context, table 4)."""
 
-    share: float = setting(0.5, and_(ge(0), le(1)), "share of the spans whose context is a query; the others': a span")
+    share: float = setting(0.5, and_(ge(0), le(1)), "share of the spans whose context is a query; the rest get a span")
 
     @property
     def requires(self) -> Mapping[str, Any]:

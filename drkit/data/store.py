@@ -217,6 +217,12 @@ class TokenStore:
         """The number of tokens i32[n] of each text, [CLS] and [SEP] included."""
         return (np.diff(self.offsets) + len(self._before) + 1).astype(np.int32)
 
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise DrkitError if the store has an id beyond a vocabulary."""
+        highest = int(self.flat_ids.max(initial=-1))
+        if highest >= vocab_size:
+            raise DrkitError(f"the store has token id {highest}, but a vocabulary of {vocab_size}; tokenise it again")
+
     def tokens(self, index: int) -> NDArray[np.int32]:
         """Return the token ids i32[L] of one text, [CLS] and [SEP] included."""
         content = self.flat_ids[self.offsets[index] : self.offsets[index + 1]]

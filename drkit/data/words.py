@@ -51,7 +51,7 @@ def find_words(text: str) -> list[str]:
 
 
 def _pairs(run: str) -> list[str]:
-    """Return the pairs of neighbouring characters of a script without spaces, marks included; one alone as it is."""
+    """Return the pairs of neighbouring characters, marks included, in a script without spaces; or a single one."""
     characters = _patterns()[2].findall(run)
     return [first + second for first, second in pairwise(characters)] or characters
 

@@ -98,8 +98,8 @@ class Architecture:
     position_offset: the table's row of the first token (None: the row after the padding id's).
     layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
     is_causal: models read a text from left to right and are loaded without a head; pre-training refuses them.
-    config: keys of the configuration that models are loaded and made with. unused: how the names of weights begin that
-    checkpoints may have and the masked LM or its backbone have not.
+    config: keys of the configuration that models are loaded and made with. unused: prefixes of weights that checkpoints
+    may have in addition to those of the masked LM or its backbone.
     """
 
     transform: tuple[str, ...]

@@ -107,7 +107,7 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
 
 
 def _settings_of(transformer: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths and prompts of an encoder, and what it has not, unless its modules say otherwise."""
+    """Return the lengths and prompts of an encoder, and the defaults of what its modules declare."""
     own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
     return {
         "transformer": transformer,

@@ -147,7 +147,7 @@ class MaskedLmEncoder(nn.Module):
         _copy(self.model.get_input_embeddings().weight, matrix, "word embeddings")
 
     def has_untrained_head(self) -> bool:
-        """Return whether the LM head's bias is zero throughout, as it is when a checkpoint came without an LM head."""
+        """Return whether the LM head's bias is all zeros: the checkpoint came without an LM head."""
         _, bias = projection(self.model, self.architecture)
         return bias is not None and not bias.any()
 

@@ -78,7 +78,7 @@ POOLINGS: Mapping[str, Pooling] = {
 POOLINGS_OF_STATES = tuple(name for name, pooling in POOLINGS.items() if not pooling.weighted)
 
 
-# The parts of the vectors of the pooling `lexical` with the setting `dense`.
+# The two sections of a vector of the pooling `lexical` with the setting `dense`.
 PARTS = (DENSE, SCORES) = ("dense", "lexical")
 
 

@@ -1,4 +1,4 @@
-"""Static encoders: word embeddings without transformer layers, as masked LMs that every part composes with.
+"""Static encoders: word embeddings without transformer layers, as masked LMs that work with every part.
 
 A text is the mean, or the weighted mean, of the vectors of its tokens between [CLS] and [SEP], as in StaticEmbedding of
 sentence-transformers. There are no positions, so decoders get sinusoids.

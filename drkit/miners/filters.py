@@ -35,7 +35,7 @@ class MarginFilter:
     Source: Moreira et al. 2024.
     """
 
-    def __init__(self, config: MarginConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: MarginConfig, _context: BuildContext | None = None) -> None:
         self.config = config
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
@@ -64,7 +64,7 @@ class MarginFilter:
 class MaxScoreFilter:
     """Drops candidates that the source scores above a fixed number, regardless of the positives."""
 
-    def __init__(self, config: MaxScoreConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: MaxScoreConfig, _context: BuildContext | None = None) -> None:
         self.maximum = config.maximum
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
@@ -79,7 +79,7 @@ class RanksFilter:
     The source drops judged positives before ranks are counted.
     """
 
-    def __init__(self, config: RanksConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: RanksConfig, _context: BuildContext | None = None) -> None:
         self.first, self.last = parse_ranks(config.keep)
 
     def candidate_depth(self, depth: int) -> int:  # noqa: ARG002
@@ -99,7 +99,7 @@ class SameTextFilter:
     Memory: the passages of 64 queries.
     """
 
-    def __init__(self, config: SameTextConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: SameTextConfig, _context: BuildContext | None = None) -> None:
         self.config = config
 
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
@@ -126,7 +126,7 @@ class HasAnswerFilter:
     Raises DrkitError for a row of the file without the id of a query or its answers, and a query without answers.
     """
 
-    def __init__(self, config: HasAnswerConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: HasAnswerConfig, _context: BuildContext | None = None) -> None:
         self.path = require_file(config.path, "has-answer") if config.path else None
         self._answers = read_answers(self.path) if self.path else None
 

@@ -9,28 +9,25 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from drkit.core.files import SCRATCH
-from drkit.core.protocols import NegativeFilter
+from drkit.core.protocols import Corpus, NegativeFilter
 from drkit.core.registry import installed
-from drkit.core.types import BuildContext, MiningRequest, Passage
+from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, import_extra
 from drkit.miners.chain import (
     Chain,
     MiningCounts,
-    TextRow,
-    as_triplets,
-    as_tuples,
     build_chain,
+    contents,
     parse_chain,
     source_names,
-    text_rows,
 )
 from drkit.miners.filters import QueryTextFilter
 from drkit.search import Retriever
@@ -43,6 +40,9 @@ if TYPE_CHECKING:
 # Sources that need the ids of a collection, or a model in training.
 _NOT_FOR_TEXTS = ("dense", "given", "hybrid", "mixed", "refresh", "run-file")
 _ROWS_PER_BATCH = 256
+# An anchor, one of its positives, and negatives, as texts.
+TextRow: TypeAlias = "tuple[str, str, list[str]]"
+_QUERIES_PER_LOOKUP = 64
 
 
 class HardNegatives:
@@ -195,6 +195,40 @@ def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[di
         raise DrkitError(f"the teacher's score of {anchor!r:.60} with {text!r:.60} is not a finite number")
     for row, label in zip(rows, scores.reshape(len(rows), -1).tolist(), strict=True):
         yield {**row, "label": label}
+
+
+def text_rows(mined: Iterable[tuple[str, Sequence[str], Mined]], corpus: Corpus, count: int) -> Iterator[TextRow]:
+    """Yield (anchor, positive, up to `count` negatives) for every positive that is in the corpus.
+
+    mined: each anchor's text, the ids of its positives, and its negatives.
+    """
+    for batch in batched(mined, _QUERIES_PER_LOOKUP):
+        texts = contents(corpus, (d for _, positives, found in batch for d in (*positives, *found.doc_ids[:count])))
+        for anchor, positives, found in batch:
+            negatives = [texts[doc_id] for doc_id in found.doc_ids[:count]]
+            yield from ((anchor, texts[doc_id], negatives) for doc_id in positives if doc_id in texts)
+
+
+def as_triplets(rows: Iterable[TextRow]) -> Iterator[dict[str, str]]:
+    """Yield the columns anchor, positive and negative, once for each negative.
+
+    >>> list(as_triplets([("q", "p", ["n", "m"])]))
+    [{'anchor': 'q', 'positive': 'p', 'negative': 'n'}, {'anchor': 'q', 'positive': 'p', 'negative': 'm'}]
+    """
+    for anchor, positive, negatives in rows:
+        yield from ({"anchor": anchor, "positive": positive, "negative": text} for text in negatives)
+
+
+def as_tuples(rows: Iterable[TextRow], count: int) -> Iterator[dict[str, str]]:
+    """Yield the columns anchor, positive, negative_1 .. negative_n; rows with fewer than `count` negatives are skipped.
+
+    >>> list(as_tuples([("q", "p", ["n", "m"]), ("r", "s", ["n"])], 2))
+    [{'anchor': 'q', 'positive': 'p', 'negative_1': 'n', 'negative_2': 'm'}]
+    """
+    for anchor, positive, negatives in rows:
+        if len(negatives) >= count:
+            columns = {f"negative_{number}": text for number, text in enumerate(negatives[:count], start=1)}
+            yield {"anchor": anchor, "positive": positive, **columns}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:

@@ -193,7 +193,7 @@ class RunFileMiner:
     (`query-not-in-run`, counted per query). Memory: 8 bytes for each hit of a TREC run.
     """
 
-    def __init__(self, config: RunFileConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+    def __init__(self, config: RunFileConfig, _context: BuildContext | None = None) -> None:
         if not config.path:
             raise DrkitError("the run-file miner needs a file; write run-file:PATH, or set `path`")
         self.config, self.depth = config, config.depth

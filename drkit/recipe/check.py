@@ -29,7 +29,7 @@ from drkit.core.spec import (
     WORD_SCORES,
     ComponentSpec,
     Kind,
-    engine_names,
+    builtin_names,
     provided_by,
     scope_problems,
 )
@@ -408,7 +408,7 @@ def _gathering_problems(loss: PartInUse) -> list[str]:
 
 def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
     """Return a sentence for each name that neither drkit nor any installed part of this kind provides."""
-    available = engine_names() | {name for spec in registry.specs(kind) for name in spec.provides}
+    available = builtin_names() | {name for spec in registry.specs(kind) for name in spec.provides}
     unknown = [name for name in names if name not in available]
     return "".join(f"No installed part provides {name!r}{did_you_mean(name, sorted(available))} " for name in unknown)
 

@@ -20,7 +20,6 @@ from drkit.core.spec import NoSettings
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
-from drkit.errors import DrkitError
 
 FILE = "frequencies.arrow"
 _TOKENS_AT_ONCE = 1 << 22
@@ -30,7 +29,7 @@ class IdfSignal:
     """The signal `idf`, one f32 per vocabulary entry: log(texts / texts with it)."""
 
     def __init__(self, _config: NoSettings | None = None, _context: object = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the texts that contain each entry; return counts: texts, words (entries that occur)."""
@@ -52,14 +51,11 @@ def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.in
     Memory: a few arrays of 4 million numbers, or as long as the longest text, for a store of any size.
     Raises DrkitError if the store holds an id beyond `vocab_size`.
     """
+    store.check_ids(vocab_size)
     found = np.zeros(vocab_size, dtype=np.int64)
     for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
         offsets = store.offsets[first : last + 1]
         ids = store.flat_ids[offsets[0] : offsets[-1]].astype(np.int64)
-        if len(ids) and int(ids.max()) >= vocab_size:
-            raise DrkitError(
-                f"the store has token id {int(ids.max())}, but the vocabulary has only {vocab_size}; tokenise it again"
-            )
         texts = np.repeat(np.arange(last - first, dtype=np.int64), np.diff(offsets))
         pairs = np.unique(texts * vocab_size + ids)
         found += np.bincount(pairs % vocab_size, minlength=vocab_size)

@@ -30,7 +30,7 @@ class SpanContrastiveLoss:
     """
 
     def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
         """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""

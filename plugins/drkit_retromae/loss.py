@@ -31,7 +31,7 @@ class BagOfWordsLoss:
     """
 
     def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def __call__(self, *, text_states: TextStates) -> StepOutput:
         """Return the loss of a batch."""

@@ -29,7 +29,7 @@ class RtdLoss:
     """
 
     def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
-        """Take what every part is built with; this one needs none of it."""
+        """Ignore the settings and the context that every part is built with."""
 
     def __call__(self, *, replaced_logits: Tensor, replaced: Tensor) -> StepOutput:
         """Return the loss of a decoder that scores tokens."""

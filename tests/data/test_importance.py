@@ -264,7 +264,7 @@ def test_embeddings_are_reproducible_and_fill_every_row(small, tokenizer):
 
 
 def test_embeddings_refuse_what_cannot_be(small, tokenizer):
-    with pytest.raises(DrkitError, match=r"token 597, .* 10;"):
+    with pytest.raises(DrkitError, match=r"token id 597, .* 10;"):
         ppmi_svd(small, vocab_size=10, dim=4, seed=1)
     with pytest.raises(DrkitError, match=r"321 tokens .*5000 .*encoder\.hidden.*encoder\.init_embeddings=random"):
         ppmi_svd(small, vocab_size=len(tokenizer), dim=5000, seed=1)
