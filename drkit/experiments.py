@@ -95,13 +95,13 @@ def run(
         path = Path(recipe)
         folder = path if folder is None and path.is_dir() else folder
         recipe = read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
-    place = Path("runs") / recipe.name if folder is None else Path(folder)
+    run_folder = Path("runs") / recipe.name if folder is None else Path(folder)
     shared = tuple(map(Path, reuse))
-    made = prepare(recipe, parts.registry, place, reuse=shared, trial=trial)
+    made = prepare(recipe, parts.registry, run_folder, reuse=shared, trial=trial)
     with open_engine(engine) as opened:
         execute(
             made.stages,
-            place,
+            run_folder,
             recipe,
             registry=parts.registry,
             progress=progress or Silent(),
@@ -109,7 +109,7 @@ def run(
             reuse=shared,
             engine=opened,
         )
-    return open_run(place, parts)
+    return open_run(run_folder, parts)
 
 
 @frozen
@@ -121,7 +121,7 @@ class Cell:
 
     @property
     def system(self) -> str:
-        """The system that stands for the composition: the one that each run's verdicts are about."""
+        """The system that is compared with those of other cells: the system of each run's verdict."""
         return self.runs[0].compared
 
     @property

@@ -1,4 +1,4 @@
-"""Prints the matrix of `drkit list --matrix`: decoders in rows, maskers in columns, reasons below."""
+"""Print the matrix of `drkit list --matrix`: decoders in rows, maskers in columns, reasons below."""
 
 from __future__ import annotations
 

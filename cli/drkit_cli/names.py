@@ -1,4 +1,4 @@
-"""Names of registered parts as command-line values: checked, and completed in the shell."""
+"""Types of command-line values: names of parts, paths, settings; checked, and completed in the shell."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kinds_of(name: str) -> list[str]:
 
 
 def recased(name: str, known: Iterable[str]) -> str:
-    """Return the known name that differs in nothing but case, if there is a single one; otherwise the name itself.
+    """Return the known name that differs only in case, if there is a single one; otherwise the name itself.
 
     >>> recased("RetroMAE", ["retromae", "simlm"]), recased("bert", ["simlm"])
     ('retromae', 'bert')
@@ -72,7 +72,7 @@ def count(least: int) -> click.IntRange:
 
 
 class Between(click.FloatRange):
-    """A number within bounds. NaN, which is outside no bounds, is refused too."""
+    """A number within bounds; NaN is refused, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
@@ -103,7 +103,7 @@ class InputPath(LocalPath):
 
 @contextmanager
 def _of_another_kind() -> Iterator[None]:
-    """Say of an unknown name that is one of another kind which option takes it."""
+    """Name the option for an unknown name that belongs to another kind."""
     try:
         yield
     except UnknownNameError as error:

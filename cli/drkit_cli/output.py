@@ -120,7 +120,7 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, bool], Non
 
 @contextmanager
 def _log_level(level: int, *handlers: logging.Handler) -> Iterator[None]:
-    """Let drkit's logger pass what is at least as severe, to these handlers, while a command runs."""
+    """Set the level of drkit's logger, and add handlers to it, while a command runs."""
     logger = logging.getLogger("drkit")
     before = logger.level
     logger.setLevel(level)

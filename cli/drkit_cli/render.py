@@ -122,9 +122,9 @@ def table(
 
 def score_table(title: str, measures: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return a table of systems by measures; rows: `Row`s as plain data."""
-    from drkit.evaluate.systems import cell
+    from drkit.evaluate.systems import format_cell
 
-    cells = [[system_name(row["system"]), *(cell(row, measure) for measure in measures)] for row in rows]
+    cells = [[system_name(row["system"]), *(format_cell(row, measure) for measure in measures)] for row in rows]
     return table(title, ("system", *measures), cells, justify="right")
 
 
@@ -157,13 +157,13 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
     value = getattr(recipe.collection.config, spec.shorthand) if spec.shorthand else ""
     lines = [("texts", f"{recipe.collection.use}{f':{value}' if value else ''}  {spec.summary}")]
     lines.append(("encoder", describe_encoder(recipe.encoder)))
-    lines += _sides(recipe.pretrain, registry) if recipe.pretrain else ()
+    lines += _describe_tasks(recipe.pretrain, registry) if recipe.pretrain else ()
     for one in to_do:
         if one.stage.is_training:
             state = "" if one.state is State.TO_DO else f" ({one.state})"
             lines.append((one.stage.name, f"{one.stage.summary}{state}"))
-    lines += [("evaluates", text) for text in _evaluated(plan, recipe.evaluation.split)]
-    lines.append(("stages", _progress(len(to_do), len(found))))
+    lines += [("evaluates", text) for text in _describe_evaluations(plan, recipe.evaluation.split)]
+    lines.append(("stages", _describe_progress(len(to_do), len(found))))
     if cost:
         lines.append(("in all", f"{cost} on this machine"))
     drawn = Table.grid(padding=(0, 2))
@@ -173,8 +173,8 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
     return Group(Text(f"{recipe.name}  ->  {run}", style="bold"), *notes, drawn)
 
 
-def _sides(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
-    """Yield what pre-training gives the encoder and each decoder to do, and their parts."""
+def _describe_tasks(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
+    """Yield the tasks of pre-training, of the encoder and of each decoder, with their parts."""
     tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
     tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
     for label, task in tasks.items():
@@ -182,8 +182,8 @@ def _sides(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
         yield label, ", ".join(one for one in chosen if one != f"context {ITSELF.use}")
 
 
-def _evaluated(plan: Plan, split: str) -> Iterator[str]:
-    """Yield the systems that are evaluated, in words; nothing if none is."""
+def _describe_evaluations(plan: Plan, split: str) -> Iterator[str]:
+    """Yield a line for each evaluation: its systems and measures."""
     from drkit.runs.stages.evaluation import EVALUATION, HYBRID, SEARCH
 
     searches = [stage for stage in plan.stages if stage.spec is SEARCH]
@@ -197,7 +197,7 @@ def _evaluated(plan: Plan, split: str) -> Iterator[str]:
         yield f"{', '.join(system_name(name) for name in names)}; {stage.summary} of the {split} queries"
 
 
-def _progress(to_do: int, stages: int) -> str:
+def _describe_progress(to_do: int, stages: int) -> str:
     if not to_do:
         return f"nothing to do: all {stages} are kept"
     kept = f", {stages - to_do} are kept" if to_do < stages else ""
@@ -228,10 +228,10 @@ def status_table(findings: Iterable[Finding]) -> Table:
         other = [f"{name} {one['then']} (now {one['now'] or 'missing'})" for name, one in stage["versions"].items()]
         summary = Text(stage["summary"], style=STYLES[stage["state"]])
         known = stage["seconds"] is not None
-        effort = (f"{stage['seconds']:7,.1f} s", f"{megabytes(stage['bytes']):>10}") if known else ("", "")
+        effort = (f"{stage['seconds']:7,.1f} s", f"{format_megabytes(stage['bytes']):>10}") if known else ("", "")
         rows.append((stage["stage"], *effort, summary, ", ".join(other)))
     seconds, size = (sum(stage[name] or 0 for stage in states) for name in ("seconds", "bytes"))
-    rows.append(("all", f"{seconds:7,.1f} s", f"{megabytes(size):>10}", "", ""))
+    rows.append(("all", f"{seconds:7,.1f} s", f"{format_megabytes(size):>10}", "", ""))
     return table("", ("stage", "time", "size", "state", "made with"), rows)
 
 
@@ -259,14 +259,14 @@ def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     ]
 
 
-def truncations(run: Path, stages: Iterable[str]) -> list[str]:
+def describe_truncations(run: Path, stages: Iterable[str]) -> list[str]:
     """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them."""
     from drkit.runs.stage import TRUNCATED, read_truncations
 
     return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
 
 
-def results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> None:
+def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> None:
     """Print the table of systems, the verdict, the exported retriever, truncated texts, and what to do next.
 
     space: the bytes of the run, and how many of them `drkit prune` frees.
@@ -281,21 +281,21 @@ def results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> 
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
         screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
-    for line in _findings(run, done):
+    for line in _describe_findings(run, done):
         screen.print(line, soft_wrap=True)
     size, freed = space
-    smaller = f"; drkit prune {quote(str(run))} leaves {megabytes(size - freed)}" if freed else ""
-    rows = [("run", f"{run}, {megabytes(size)}{smaller}")]
+    smaller = f"; drkit prune {quote(str(run))} leaves {format_megabytes(size - freed)}" if freed else ""
+    rows = [("run", f"{run}, {format_megabytes(size)}{smaller}")]
     rows += [("encoder", str(run / "encoder"))] if "encoder" in done else []
-    rows += [("next" if number == 0 else "", command) for number, command in enumerate(_commands(run, done))]
+    rows += [("next" if number == 0 else "", command) for number, command in enumerate(_next_commands(run, done))]
     for label, text in rows:  # on a line each, whatever the width: to be copied
         screen.print(f"{label:<7}  {text}", soft_wrap=True)
 
 
-def megabytes(number: int) -> str:
+def format_megabytes(number: int) -> str:
     """Format a number of bytes.
 
-    >>> megabytes(1_250_000_000)
+    >>> format_megabytes(1_250_000_000)
     '1,250.0 MB'
     """
     return f"{number / 1e6:,.1f} MB"
@@ -306,14 +306,14 @@ def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, 
     return {
         "run": run,
         "evaluation": done["evaluation"].metrics if "evaluation" in done else None,
-        "findings": _findings(run, done),
+        "findings": _describe_findings(run, done),
         "paths": {label: str(run / path) for label, path in _PATHS.items() if Path(path).parts[0] in {*done, RECIPE}},
         "bytes": space[0],
         "prunable_bytes": space[1],
     }
 
 
-def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     from drkit.evaluate.systems import VERDICT_CAPTION, verdict
     from drkit.runs.stages.evaluation import choices_made
 
@@ -321,10 +321,10 @@ def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     verdicts = verdict(metrics) if metrics else []
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     chosen = choices_made(done)
-    return [*verdicts, *chosen, *truncations(run, done)]
+    return [*verdicts, *chosen, *describe_truncations(run, done)]
 
 
-def _commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
+def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
         hybrid = " --hybrid" if HYBRID_NAME in done else ""

@@ -81,7 +81,7 @@ def _execute(
     """Execute a plan, with its notes, progress and results."""
     from drkit.commands.prune import disk_use
     from drkit.runs.execute import execute
-    from drkit_cli.render import results, results_document
+    from drkit_cli.render import print_results, results_document
 
     if processes.rank():
         with name_failing_part(recipe, registry):
@@ -98,7 +98,7 @@ def _execute(
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise
     space = disk_use(run, made.stages, done)
-    print_result(results_document(run, done, space), lambda: results(run, done, space))
+    print_result(results_document(run, done, space), lambda: print_results(run, done, space))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The door to the terminal: everything that commands print has its control characters spelled out.
+"""Printing to the terminal: control characters in everything that commands print are spelled out.
 
 Ids, texts and names come from files of others. Without this, an id could clear the screen, set the title of the window
 or imitate a message. `drkit_cli.render` draws tables and progress with rich, in the same way.

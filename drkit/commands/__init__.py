@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from drkit.commands.search import encode_collection as encode_collection
     from drkit.commands.search import rerank_file as rerank_file
     from drkit.commands.starter_recipe import CollectionFacts as CollectionFacts
+    from drkit.commands.starter_recipe import collect_facts as collect_facts
     from drkit.commands.starter_recipe import describe_facts as describe_facts
-    from drkit.commands.starter_recipe import look_at as look_at
     from drkit.commands.starter_recipe import suggest_recipe as suggest_recipe
     from drkit.commands.starter_recipe import write_starter as write_starter
     from drkit.commands.training_data import Miners as Miners

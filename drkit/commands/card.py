@@ -11,7 +11,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from drkit.commands.records import RunRecord, collection_counts, describe_recipe, open_run, published
+from drkit.commands.records import RunRecord, collection_counts, describe_recipe, hide_local_paths, open_run
 from drkit.core.escaping import markdown_code, markdown_templates
 from drkit.core.files import list_written, write_text
 from drkit.core.registry import Installed
@@ -45,7 +45,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
     if "encoder" not in run.manifests:
         raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     pretrained, collection = run.recipe.encoder.pretrained, _collection_name(run, parts)
-    shown = published(run, parts.registry)
+    shown = hide_local_paths(run, parts.registry)
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
@@ -60,8 +60,8 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
         results=run.results,
         scores=run.scores,
         declared=read_encoder_settings(encoder),
-        stage=_stage(run),
-        exported=_row(run),
+        stage=_exported_stage(run),
+        exported=_exported_row(run),
         collection=collection,
         recipe=describe_recipe(shown, parts.registry),
         counts=collection_counts(run),
@@ -82,24 +82,24 @@ def _is_hub_id(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and not Path(name).exists()
 
 
-def _stage(run: RunRecord) -> str:
+def _exported_stage(run: RunRecord) -> str:
     """Return the stage whose checkpoint the run exported."""
     return str(run.manifests["encoder"].metrics.get("from", INITIAL))
 
 
-def _row(run: RunRecord) -> str:
+def _exported_row(run: RunRecord) -> str:
     """Return the row of the table that evaluates the exported encoder; empty if none does.
 
     A draw has the row of its round, and the encoder that the run started from that of either start.
     """
-    stage, rows = _stage(run), run.results.runs if run.results else {}
+    stage, rows = _exported_stage(run), run.results.runs if run.results else {}
     alike = STARTS if stage in STARTS else (stage,)
     return next((name for name, draws in rows.items() if name in alike or stage in draws), "")
 
 
 def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
     """Yield a result of the exported encoder for each measure: data set, split, revision, metric and value."""
-    row = _row(run)
+    row = _exported_row(run)
     if run.results is None or not row or len(run.results.runs[row]) > 1:  # the mean of draws is not one encoder's
         return
     scores, collection = run.scores[row], run.manifests["collection"]

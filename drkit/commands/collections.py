@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import Collection
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
@@ -19,9 +20,6 @@ from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
-
-if TYPE_CHECKING:
-    from drkit.core.protocols import Collection
 
 
 @frozen(slots=False)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -17,6 +17,7 @@ from drkit.commands.evaluation import note_own_hits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder
 from drkit.core.progress import Progress, Silent
+from drkit.core.protocols import Collection
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
 from drkit.errors import DrkitError
@@ -26,10 +27,6 @@ from drkit.recipe.start import RECIPE
 from drkit.search import FlatIndex, Retriever, build_index, encode_corpus, read_run
 from drkit.search.blocks import rank_to_run
 from drkit.search.rankings import Rankings
-
-if TYPE_CHECKING:
-    from drkit.core.protocols import Collection
-
 
 DEPTH = 1000
 SPLITS = ("test", "dev")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -20,9 +20,7 @@ from drkit.evaluate.names import HYBRID_NAME
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run, write_run
-
-if TYPE_CHECKING:
-    from drkit.search.rankings import Rankings
+from drkit.search.rankings import Rankings
 
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
 
@@ -87,12 +85,12 @@ def evaluate_files(
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
-    names = measures or next((_results(s.run)["measures"] for s in systems if s.run), MEASURES)
+    names = measures or next((_read_results(s.run)["measures"] for s in systems if s.run), MEASURES)
     judged_ids = {judgement.query_id for judgement in judged.judgements}
     with_relevant = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
     results = []
     for system in systems:
-        excludes_self = exclude_self or bool(system.run and _results(system.run)["exclude_self"])
+        excludes_self = exclude_self or bool(system.run and _read_results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
             rankings = _read_judged(path, judged_ids)
@@ -116,11 +114,11 @@ def find_systems(given: Sequence[str]) -> list[System]:
     Raises DrkitError if a file or finished run does not exist, or a system is given twice.
     """
     several = len(given) > 1
-    found = [system for text in given for system in _systems_of(text, several)]
-    return [evolve(one, name=_own_name(one, [other for other in found if other.name == one.name])) for one in found]
+    found = [system for text in given for system in _parse_systems(text, several)]
+    return [evolve(one, name=_unique_name(one, [other for other in found if other.name == one.name])) for one in found]
 
 
-def _own_name(system: System, same: Sequence[System]) -> str:
+def _unique_name(system: System, same: Sequence[System]) -> str:
     """Return the name of one of the systems of the `same` name, behind as many folders as tell them all apart."""
     folders = {one: (one.run or one.files[0]).absolute().parts[-2::-1] for one in same}
     for depth in range(max(map(len, folders.values())) + 1):
@@ -158,13 +156,13 @@ def find_judgements(
     """
     named = NamedCollection(collection, tuple(settings)) if collection is not None else None
     if qrels is not None:
-        return JudgedQueries(tuple(read_qrels(qrels)), _texts(named, split or "test") if named else {})
+        return JudgedQueries(tuple(read_qrels(qrels)), _query_texts(named, split or "test") if named else {})
     if named is not None:
-        return _judged(named, split or "test")
+        return _read_split(named, split or "test")
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
     if not runs:
         raise DrkitError(f"no judgements for {systems[0].files[0]}; give --qrels FILE or --collection NAME")
-    first, *others = [_judged(NamedCollection(str(r)), split or str(_results(r)["split"])) for r in runs]
+    first, *others = [_read_split(NamedCollection(str(r)), split or str(_read_results(r)["split"])) for r in runs]
     for run, other in zip(runs[1:], others, strict=True):
         if set(other.judgements) != set(first.judgements):
             raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
@@ -208,14 +206,14 @@ def judge_by_answers(
     return JudgedQueries(tuple(judged))
 
 
-def _systems_of(text: str, several: bool) -> list[System]:
+def _parse_systems(text: str, several: bool) -> list[System]:
     path = local_path(text)
     if path.is_dir():
-        systems = [_system(path, name) for name in _results(path)["runs"]]
+        systems = [_system_of_run(path, name) for name in _read_results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems
     run, colon, name = text.rpartition(":")
     if not path.exists() and colon and Path(run).is_dir():
-        system = _system(Path(run), name)
+        system = _system_of_run(Path(run), name)
         return [System(f"{Path(run).name}:{name}", system.files, Path(run))]
     path = input_path(text)
     if not path.exists():
@@ -226,8 +224,8 @@ def _systems_of(text: str, several: bool) -> list[System]:
     return [System(name, (path,))]
 
 
-def _system(run: Path, name: str) -> System:
-    runs = _results(run)["runs"]
+def _system_of_run(run: Path, name: str) -> System:
+    runs = _read_results(run)["runs"]
     if name not in runs:
         raise UnknownNameError("system", name, runs, where=run)
     folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
@@ -235,7 +233,7 @@ def _system(run: Path, name: str) -> System:
     return System(name, files, run)
 
 
-def _results(run: Path) -> Mapping[str, Any]:
+def _read_results(run: Path) -> Mapping[str, Any]:
     """Return the results of a run's evaluation, and how it was measured. Raises DrkitError if it has none."""
     manifest = read_manifest(run / EVALUATION)
     if manifest is None and not (run / RECIPE).is_file():
@@ -258,9 +256,9 @@ def _read_judged(path: Path, judged: set[str]) -> Rankings:
     return rankings
 
 
-def _judged(collection: NamedCollection, split: str) -> JudgedQueries:
-    return JudgedQueries(tuple(collection.judgements(split)), _texts(collection, split))
+def _read_split(collection: NamedCollection, split: str) -> JudgedQueries:
+    return JudgedQueries(tuple(collection.judgements(split)), _query_texts(collection, split))
 
 
-def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
+def _query_texts(collection: NamedCollection, split: str) -> dict[str, str]:
     return {query.query_id: query.text for query in collection.queries(split)}

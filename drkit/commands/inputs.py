@@ -112,15 +112,15 @@ def open_encoder(
     prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     if backend != TORCH:
         find_backend(backend)
-        return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
+        return _open_backend(_find_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
     target = str(choose_device(device))
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
-    folder = _local_folder(path_or_id)
+    folder = _find_folder(path_or_id)
     try:
-        encoder = _open(folder, pooling, target)
+        encoder = _open_folder(folder, pooling, target)
     except UnsupportedEncoderError as reason:
-        return _sentence_transformer(folder, pooling, target, reason).evolve(precision=precision, **prompts)
+        return _open_with_sentence_transformers(folder, pooling, target, reason).evolve(precision=precision, **prompts)
     if not prompts:
         _warn_of_prompts(encoder, folder, str(path_or_id))
     return encoder.evolve(precision=precision, **prompts)
@@ -151,7 +151,7 @@ def _warn_of_prompts(encoder: AnyEncoder, folder: Path, name: str) -> None:
             )
 
 
-def _sentence_transformer(
+def _open_with_sentence_transformers(
     folder: Path, pooling: str | None, device: str, reason: DrkitError
 ) -> SentenceTransformerEncoder:
     """Open a folder with modules that only sentence-transformers computes; reason: why drkit does not read it itself.
@@ -175,7 +175,7 @@ def _open_backend(folder: Path, pooling: str | None, device: str, precision: str
             f"{folder} has no files of the backend {backend}; write an encoder folder that has them, and give that: "
             f"drkit export {folder} --backend {backend} -o ENCODER"
         )
-    return _with_pooling(read_encoder(folder, device, backend=backend), folder, pooling)
+    return _check_pooling(read_encoder(folder, device, backend=backend), folder, pooling)
 
 
 def open_reranker(
@@ -217,7 +217,7 @@ def export_checkpoint(
     Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
     `dimension`, or as `drkit.search.backends.add_backend` does.
     """
-    source = _local_folder(path_or_id)
+    source = _find_folder(path_or_id)
     if (source / RECIPE).is_file():
         source = last_checkpoint(source)
     if backends and calibrate is None and (source.parent / RECIPE).is_file():
@@ -227,7 +227,7 @@ def export_checkpoint(
     texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if backends and calibrate else []
     for backend in backends:
         check_conversion(backend, texts)
-    encoder = _open(source, pooling, "cpu")
+    encoder = _open_folder(source, pooling, "cpu")
     if backends:
         _check_convertible(encoder, source)
     if dimension is not None:
@@ -235,7 +235,7 @@ def export_checkpoint(
         encoder = encoder.evolve(truncate_dim=dimension)
     with replacing_folder(Path(folder)) as made:
         write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
-        for one, folder_of_one in _towers(encoder, made):
+        for one, folder_of_one in _encoders_in(encoder, made):
             sample = [one.passage_prompt + text for text in texts]
             for backend in backends:
                 add_backend(folder_of_one, backend, texts=sample, length=one.passage_length)
@@ -248,18 +248,18 @@ def _check_convertible(encoder: AnyEncoder, source: Path) -> None:
     """Raise DrkitError for an encoder whose computation a backend does not convert."""
     if encoder.is_sparse:
         raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
-    if any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, source)):
+    if any(isinstance(one.model, StaticModel) for one, _ in _encoders_in(encoder, source)):
         raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
 
 
-def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:
+def _encoders_in(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:
     """Return an encoder and its folder, or those of queries and of passages if they are separate."""
     if isinstance(encoder, DualEncoder):
         return [(encoder.queries, folder / QUERIES), (encoder.passages, folder / PASSAGES)]
     return [(encoder, folder)]
 
 
-def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
+def _open_folder(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
     if (folder / RECIPE).is_file():
         if read_manifest(folder / "encoder") is None:
             raise DrkitError(
@@ -274,7 +274,7 @@ def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
             f"remove {folder} and train it again: drkit run {folder.parent}"
         )
     if (folder / MODULES).is_file():
-        return _with_pooling(read_encoder(folder, device), folder, pooling)
+        return _check_pooling(read_encoder(folder, device), folder, pooling)
     if is_cross_encoder(folder):
         raise DrkitError(
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
@@ -286,13 +286,13 @@ def _open(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
 
 
-def _with_pooling(encoder: AnyEncoder, folder: Path, pooling: str | None) -> AnyEncoder:
+def _check_pooling(encoder: AnyEncoder, folder: Path, pooling: str | None) -> AnyEncoder:
     if pooling and pooling != encoder.pooling:
         raise DrkitError(f"{folder} declares {encoder.pooling} pooling, not {pooling}; omit --pooling")
     return encoder
 
 
-def _local_folder(path_or_id: str | Path) -> Path:
+def _find_folder(path_or_id: str | Path) -> Path:
     """Return the given folder, or the one the hub's files were downloaded to."""
     path = local_path(path_or_id)
     name = str(path_or_id)

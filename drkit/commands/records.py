@@ -33,7 +33,7 @@ from drkit.runs.work import describe_encoder
 class Results:
     """How the systems of a run were evaluated; see `drkit.runs.stages.evaluation`.
 
-    runs: the rankings behind each system, one per draw. compared: the system that the run's verdicts are about.
+    runs: the rankings behind each system, one per draw. compared: the system of the run's verdict.
     """
 
     split: str
@@ -64,7 +64,7 @@ class RunRecord:
 
     @property
     def compared(self) -> str:
-        """The system that stands for the run among several: `system`, or the one that the run's verdicts are about."""
+        """The system that is compared with those of other runs: `system`, or the system of the run's verdict."""
         return self.system or (self.results.compared if self.results else "")
 
     @cached_property
@@ -152,10 +152,12 @@ def open_run(folder: Path, parts: Installed) -> RunRecord:
     if not found:
         raise DrkitError(f"{folder} has no finished stage, so there is nothing to report; run `drkit run {folder}`")
     ordered = dict(sorted(found.items(), key=lambda item: item[1].finished))
-    return RunRecord(folder, recipe, ordered, *_planned(folder, recipe, parts), name=folder.resolve().name)
+    return RunRecord(folder, recipe, ordered, *_read_plan(folder, recipe, parts), name=folder.resolve().name)
 
 
-def _planned(folder: Path, recipe: Recipe, parts: Installed) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
+def _read_plan(
+    folder: Path, recipe: Recipe, parts: Installed
+) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
     """Return a line for each stage that is not finished, the summary of every stage, and the names of trainings.
 
     If the plan cannot be made (files have moved), one line says so, and the stages are unknown.
@@ -193,7 +195,7 @@ def collection_counts(run: RunRecord) -> list[tuple[str, int]]:
     ]
 
 
-def published(run: RunRecord, registry: Registry) -> RunRecord:
+def hide_local_paths(run: RunRecord, registry: Registry) -> RunRecord:
     """Return a record whose recipe and messages have the names of local files and folders instead of their paths.
 
     Reports and cards are published, and the folders of their author are not.

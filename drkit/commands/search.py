@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -13,11 +12,8 @@ from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.files import require_no_pipe
 from drkit.errors import DrkitError
-from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
-
-if TYPE_CHECKING:
-    from drkit.search import Encoder
-    from drkit.search.reranking import Scorer
+from drkit.search import Encoder, Storage, Vectors, encode_corpus, read_run, rerank, write_run
+from drkit.search.reranking import Scorer
 
 
 def encode_collection(
@@ -76,7 +72,7 @@ def rerank_file(
             f"{run}: none of its queries is among the {split} queries of {collection.name}; give the collection of "
             f"the run (--collection), or another split (--split)"
         )
-    texts = texts_of(collection, doc_ids)
+    texts = {doc_id: text for doc_id, text in collection.contents() if doc_id in doc_ids}
     if not texts:
         raise DrkitError(f"{run}: none of its passages is in {collection.name}; give the collection of the run")
     counts = Counter[str]()
@@ -90,8 +86,3 @@ def rerank_file(
 
     write_run(output, rows(), tag="reranker")
     return counts
-
-
-def texts_of(collection: NamedCollection, doc_ids: set[str]) -> dict[str, str]:
-    """Return the texts of these passages by id, as far as the collection has them, in one pass."""
-    return {doc_id: text for doc_id, text in collection.contents() if doc_id in doc_ids}

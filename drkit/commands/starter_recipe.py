@@ -74,12 +74,12 @@ class CollectionFacts:
         return self.splits["train"].answered if "train" in self.splits else 0
 
 
-def look_at(name: str) -> CollectionFacts:
+def collect_facts(name: str) -> CollectionFacts:
     """Read a whole collection once, and return what it contains. Raises DrkitError as its reader does."""
     collection = NamedCollection(name)
     source = collection.source
     own_texts: dict[str, bytes] = {}
-    splits = {split: _split(source, split, own_texts) for split in source.splits()}
+    splits = {split: _collect_split(source, split, own_texts) for split in source.splits()}
     judged = {j.doc_id for split in splits for j in source.judgements(split)}
     lengths, seen, letters = array("L"), set[bytes](), Counter[str]()
     empty = duplicates = copies = 0
@@ -89,11 +89,11 @@ def look_at(name: str) -> CollectionFacts:
         text = passage.content
         if len(lengths) < _SAMPLE:
             letters.update(map(script_of, filter(str.isalpha, text[:2000])))
-        digest = _digest(text)
+        digest = _hash(text)
         empty += not text.strip()
         duplicates += digest in seen and bool(text.strip())
         seen.add(digest)
-        copies += own_texts.get(passage.doc_id) in (digest, _digest(passage.text))
+        copies += own_texts.get(passage.doc_id) in (digest, _hash(passage.text))
         lengths.append(estimate_tokens(text))
     total = letters.total()
     return CollectionFacts(
@@ -110,11 +110,11 @@ def look_at(name: str) -> CollectionFacts:
     )
 
 
-def _split(source: Any, split: str, own_texts: dict[str, bytes]) -> SplitFacts:
+def _collect_split(source: Any, split: str, own_texts: dict[str, bytes]) -> SplitFacts:
     """Describe the queries of a split, and remember hashes of their texts by id."""
     lengths = array("L")
     for query in source.queries(split):
-        own_texts[query.query_id] = _digest(query.text)
+        own_texts[query.query_id] = _hash(query.text)
         lengths.append(estimate_tokens(query.text))
     answered, judgements, relevant = set(), 0, 0
     for judgement in source.judgements(split):
@@ -125,7 +125,7 @@ def _split(source: Any, split: str, own_texts: dict[str, bytes]) -> SplitFacts:
     return SplitFacts(len(lengths), len(answered), judgements, relevant, Lengths.of(lengths))
 
 
-def _digest(text: str) -> bytes:
+def _hash(text: str) -> bytes:
     return hashlib.blake2b(" ".join(text.split()).encode(errors="replace"), digest_size=8).digest()
 
 
@@ -228,7 +228,7 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
     lines = (wrapped for pieces in broken for wrapped in pieces or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     # Both forms of a control character mean the same in TOML; only one of them reaches a terminal through `cat`.
-    return escape_controls(f"{comments}\n\n" + "\n".join(_body(suggestion, registry)) + "\n")
+    return escape_controls(f"{comments}\n\n" + "\n".join(_recipe_lines(suggestion, registry)) + "\n")
 
 
 def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -> tuple[str, str]:
@@ -271,7 +271,7 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
         yield "More than a million passages take hours to encode on a CPU: try a sample first."
 
 
-def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
+def _recipe_lines(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
     """Yield the lines of a recipe without settings that have their defaults; short tables are on one line."""
     meanings = {one.path.removesuffix(".use"): one.meaning for one in setting_paths(suggestion.recipe, registry)}
     reasons = suggestion.reasons
@@ -279,7 +279,7 @@ def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
     def lines(table: Mapping[str, Any], path: str, header: str) -> Iterator[str]:
         """Yield a table's settings, then the tables in it; path: of the table, with the indices of lists."""
         written = {key: f"{key} = {toml_value(value)}" for key, value in table.items()}
-        is_inner = {key: bool(_rows(table[key])) and (not path or len(written[key]) > _INLINE) for key in table}
+        is_inner = {key: bool(_inner_tables(table[key])) and (not path or len(written[key]) > _INLINE) for key in table}
         if path and not all(is_inner.values()):
             yield from ("", header)
         for key in [key for key in table if not is_inner[key]]:
@@ -288,7 +288,7 @@ def _body(suggestion: Suggestion, registry: Registry) -> Iterator[str]:
             yield f"{written[key]:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else written[key]
         for key in [key for key in table if is_inner[key]]:
             name = f"{header.strip('[]')}.{key}".strip(".")
-            for index, row in _rows(table[key]).items():
+            for index, row in _inner_tables(table[key]).items():
                 yield from lines(row, f"{path}{key}.{index}", f"[[{name}]]" if index else f"[{name}]")
 
     yield from lines(_without_defaults(suggestion.recipe, registry), "", "")
@@ -321,7 +321,7 @@ def _without_defaults(recipe: Recipe, registry: Registry) -> dict[str, Any]:
     return whole
 
 
-def _rows(value: Any) -> dict[str, dict[str, Any]]:
+def _inner_tables(value: Any) -> dict[str, dict[str, Any]]:
     """Return the tables of a list by the beginnings of their paths, a table by an empty one; none for a setting."""
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return {f"{index}.": row for index, row in enumerate(value)}

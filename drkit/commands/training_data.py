@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import define, field
 
 from drkit.commands.collections import NamedCollection
-from drkit.commands.inputs import find_index, open_encoder, open_reranker
+from drkit.commands.inputs import OpenedEncoder, find_index, open_encoder, open_reranker
 from drkit.core.engine import Engine, Loaded
 from drkit.core.files import SCRATCH, replacing
 from drkit.core.processes import Shard
+from drkit.core.progress import Progress
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
@@ -35,10 +36,6 @@ from drkit.miners.hard_negatives import as_triplets, as_tuples, text_rows
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index
-
-if TYPE_CHECKING:
-    from drkit.commands.inputs import OpenedEncoder
-    from drkit.core.progress import Progress
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64

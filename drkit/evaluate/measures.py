@@ -80,33 +80,49 @@ def evaluate(
     >>> evaluate([("q1", [("d1", 2.0), ("d2", 1.0)])], [Judgement("q1", "d2", 1)], ["RR@10", "R@1"]).means()
     {'RR@10': 0.5, 'R@1': 0.0}
     """
-    import ir_measures
-
     from drkit.search.rankings import Rankings
 
     parsed, judged = {name: _parse_measure(name) for name in measures}, _grades_by_query(qrels)
     # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
     known = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in judged.items()}
-    values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     rankings = Rankings.of(run)
     rankings = (rankings.kept(~rankings.is_own) if exclude_self else rankings).ordered()
-    relevant, others = _find_relevant(rankings, judged), []
-    for measure in values:
+    relevant = _find_relevant(rankings, judged)
+    values: dict[Any, Mapping[str, float]] = {}
+    others = []
+    for measure in parsed.values():
         if measure.NAME in _BY_RANK and not {*measure.params} - {"cutoff"}:
             found = _BY_RANK[measure.NAME](relevant, float(measure.params.get("cutoff", sys.maxsize)))
             values[measure] = dict(zip(judged, found.tolist(), strict=True))
         else:
             others.append(measure)
-    for (depth, counts_all), group in groupby(sorted(others, key=_hits_used), _hits_used):
+    values |= _values_of_engines(others, rankings, judged, known)
+    return Scores({name: _cap_recall(name, values[measure], known) for name, measure in parsed.items()})
+
+
+def _values_of_engines(
+    measures: Sequence[Any],
+    rankings: Rankings,
+    judged: Mapping[str, Mapping[str, int]],
+    known: Mapping[str, Mapping[str, int]],
+) -> dict[Any, dict[str, float]]:
+    """Return the values of measures that the engines of ir_measures compute; 0 for a query without hits.
+
+    known: the judgements without negative ones, which only some measures read.
+    """
+    import ir_measures
+
+    values = {measure: dict.fromkeys(judged, 0.0) for measure in measures}
+    for (depth, counts_all), group in groupby(sorted(measures, key=_hits_used), _hits_used):
         chosen, grades = list(group), judged if counts_all else known
-        read = np.diff(rankings.starts)
-        read = np.minimum(read, depth) if depth else read
-        rows = [row for row, query in enumerate(rankings.query_ids) if grades.get(query) and read[row]]
+        counts = np.diff(rankings.starts)
+        counts = np.minimum(counts, depth) if depth else counts
+        rows = [row for row, query in enumerate(rankings.query_ids) if grades.get(query) and counts[row]]
         for some in batched(rows, QUERIES_AT_ONCE):
-            top = {rankings.query_ids[row]: _without_ties(rankings, row, int(read[row])) for row in some}
+            top = {rankings.query_ids[row]: _without_ties(rankings, row, int(counts[row])) for row in some}
             for result in ir_measures.iter_calc(chosen, {query: grades[query] for query in top}, top):
                 values[result.measure][result.query_id] = float(result.value)
-    return Scores({name: _cap_recall(name, values[measure], known) for name, measure in parsed.items()})
+    return values
 
 
 @frozen(eq=False, slots=False)
@@ -136,16 +152,16 @@ class Relevant:
 
     def reciprocal_rank(self, cutoff: float) -> NDArray[np.float64]:
         """Return 1 / rank of the first relevant hit."""
-        return self._sum(1 / self.ranks, (self._places == 1) & (self.ranks <= cutoff))
+        return self._sum(1 / self.ranks, (self._numbers == 1) & (self.ranks <= cutoff))
 
     def average_precision(self, cutoff: float) -> NDArray[np.float64]:
         """Return the mean of the precision at each relevant passage, 0 at those that are not among the first hits."""
-        return self._sum(self._places / self.ranks, self.ranks <= cutoff) / self._totals
+        return self._sum(self._numbers / self.ranks, self.ranks <= cutoff) / self._totals
 
     def ndcg(self, cutoff: float) -> NDArray[np.float64]:
         """Return the discounted sum of the grades, as a share of that of the best possible ranking."""
         best = np.lexsort((-self.grades, self.rows))
-        ideal = Relevant(self.rows, self.grades[best], self._places, self.n_queries)
+        ideal = Relevant(self.rows, self.grades[best], self._numbers, self.n_queries)
         return self._discounted(cutoff) / np.maximum(ideal._discounted(cutoff), 1)
 
     def _found(self, cutoff: float) -> NDArray[np.float64]:
@@ -160,7 +176,7 @@ class Relevant:
         return np.bincount(self.rows[chosen], values[chosen], self.n_queries).astype(np.float64, copy=False)
 
     @cached_property
-    def _places(self) -> NDArray[np.float64]:
+    def _numbers(self) -> NDArray[np.float64]:
         """From 1, the number of each passage among those of its query."""
         return np.arange(1.0, len(self.rows) + 1) - np.searchsorted(self.rows, self.rows)
 
@@ -183,7 +199,7 @@ _BY_RANK = {
 def _find_relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> Relevant:
     """Return the relevant passages of the judged queries."""
     found = [(row, *pair) for row, grades in enumerate(judged.values()) for pair in grades.items() if pair[1] > 0]
-    rows, grades = (np.array([one[place] for one in found], np.int64) for place in (0, 2))
+    rows, grades = (np.array([one[column] for one in found], np.int64) for column in (0, 2))
     rows_of_run = {query_id: row for row, query_id in enumerate(rankings.query_ids)}
     queries = np.array([rows_of_run.get(query_id, -1) for query_id in judged], np.int64)
     ranks = rankings.ranks(queries[rows], [doc_id for _, doc_id, _ in found])

@@ -80,50 +80,53 @@ def to_markdown(rows: Sequence[Row]) -> str:
     | retriever-1 | 0.833 (p = 0.184) |
     """
     measures = list(rows[0].values) if rows else []
-    cells = ([system_name(row["system"]), *(cell(row, m) for m in measures)] for row in map(asdict, rows))
+    cells = ([system_name(row["system"]), *(format_cell(row, m) for m in measures)] for row in map(asdict, rows))
     lines = [["system", *measures], *cells]
     text = [f"| {' | '.join(map(escape_markdown, line))} |" for line in lines]
     return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
 
 
-def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str:
-    """Format a value, the p of its test if there is one, and a star if it is significant after correction.
+def format_value(value: float, p: float | None, corrected: float = math.nan, *, deviation: float = math.nan) -> str:
+    """Format a value, its standard deviation and the p of its test, if there are any; with a star if significant.
 
-    >>> cell_text(0.5, None), cell_text(0.5, 0.02, 0.04), cell_text(0.5, 0.02, 0.06)
-    ('0.500', '0.500 (p = 0.020*)', '0.500 (p = 0.020)')
+    corrected: the p that decides about the star.
+
+    >>> format_value(0.5, None), format_value(0.5, 0.02, 0.04), format_value(0.5, 0.02, 0.06, deviation=0.01)
+    ('0.500', '0.500 (p = 0.020*)', '0.500 \u00b1 0.010 (p = 0.020)')
     """
+    spread = "" if math.isnan(deviation) else f" \u00b1 {deviation:.3f}"
     star = "*" if corrected < LEVEL else ""
-    return f"{value:.3f}" if p is None else f"{value:.3f} ({p_text(p)}{star})"
+    return f"{value:.3f}{spread}" if p is None else f"{value:.3f}{spread} ({format_p(p)}{star})"
 
 
-def cell(row: Mapping[str, Any], measure: str) -> str:
+def format_cell(row: Mapping[str, Any], measure: str) -> str:
     """Format one value, with the p of its test if there is one; row: a `Row` as plain data, where a NaN may be null.
 
-    >>> cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
+    >>> format_cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
     '0.500 (not tested)'
     """
     test, corrected = row["tests"].get(measure), row.get("corrected", {}).get(measure)
     p = None if test is None else _number(test["p"])
-    return cell_text(row["values"][measure], p, _number(corrected))
+    return format_value(row["values"][measure], p, _number(corrected))
 
 
-def verdict_text(system: str, other: str, measure: str, values: tuple[float, float], p: float | None) -> str:
+def describe_difference(system: str, other: str, measure: str, values: tuple[float, float], p: float | None) -> str:
     """Say which of two systems is better by a test, or that no difference is shown, with both values.
 
     p: of one paired t-test, without correction; None or NaN if the two were not tested.
 
-    >>> verdict_text("retriever-1", "BM25", "RR@10", (0.39, 0.408), 0.004)
+    >>> describe_difference("retriever-1", "BM25", "RR@10", (0.39, 0.408), 0.004)
     'BM25 beats retriever-1: RR@10 0.408 against 0.390 (p = 0.004)'
-    >>> verdict_text("retriever-2", "BM25", "RR@10", (0.329, 0.37), 0.2)
+    >>> describe_difference("retriever-2", "BM25", "RR@10", (0.329, 0.37), 0.2)
     'no difference shown between retriever-2 and BM25: RR@10 0.329 against 0.370 (p = 0.200)'
     """
     (first, second), (value, against) = (system, other), values
     if p is not None and p < LEVEL:
         if value < against:
             (first, second), (value, against) = (other, system), (against, value)
-        return f"{first} beats {second}: {measure} {value:.3f} against {against:.3f} ({p_text(p)})"
+        return f"{first} beats {second}: {measure} {value:.3f} against {against:.3f} ({format_p(p)})"
     shown = f"{measure} {value:.3f} against {against:.3f}"
-    tested = "not tested" if p is None else p_text(p)
+    tested = "not tested" if p is None else format_p(p)
     return f"no difference shown between {first} and {second}: {shown} ({tested})"
 
 
@@ -161,7 +164,7 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
         if other in values and other != compared:
             p = results["against"].get(other, {}).get(measure)
             pair = (values[compared], values[other])
-            lines.append(verdict_text(system_name(compared), system_in_words(other), measure, pair, p))
+            lines.append(describe_difference(system_name(compared), system_in_words(other), measure, pair, p))
     return [*lines, *_reranker_verdict(results, measure), *_hybrid_verdict(results, measure)]
 
 
@@ -170,7 +173,9 @@ def _reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     for above, row in pairwise(results["rows"]):
         if row["system"] == "reranker":
             values, p = (row["values"][measure], above["values"][measure]), _number(row["tests"][measure]["p"])
-            text = verdict_text("reranker", f"{system_name(above['system'])}, whose hits it ranks", measure, values, p)
+            text = describe_difference(
+                "reranker", f"{system_name(above['system'])}, whose hits it ranks", measure, values, p
+            )
             return [text if values[0] > values[1] else f"{text}; --set evaluation.rerank=false leaves it out"]
     return []
 
@@ -185,7 +190,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     tuned = facts["tuned"]
     how = f"tuned on {tuned['queries']:,} dev queries ({tuned['measure']})" if tuned else "the default weight"
     return [
-        verdict_text("hybrid", "BM25", measure, (values[HYBRID_NAME], values[BM25_NAME]), p),
+        describe_difference("hybrid", "BM25", measure, (values[HYBRID_NAME], values[BM25_NAME]), p),
         f"hybrid: {facts['weight']:g} x {system_name(facts['retriever'])} + {1 - facts['weight']:g} x BM25, min-max "
         f"scaled; {how}",
     ]
@@ -211,10 +216,10 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def p_text(p: float) -> str:
+def format_p(p: float) -> str:
     """Format a p-value.
 
-    >>> p_text(0.0004), p_text(0.25), p_text(float("nan"))
+    >>> format_p(0.0004), format_p(0.25), format_p(float("nan"))
     ('p < 0.001', 'p = 0.250', 'not tested')
     """
     if math.isnan(p):
@@ -335,14 +340,14 @@ def _cells(one: Versus) -> list[str]:
         f"{system_name(one.system)} ({one.value:.3f})",
         f"{system_name(one.baseline)} ({one.against:.3f})",
         f"{one.test.difference:+.3f}",
-        interval(one.test),
-        p_text(one.test.p),
-        f"{p_text(one.corrected)}{star}",
+        format_interval(one.test),
+        format_p(one.test.p),
+        f"{format_p(one.corrected)}{star}",
         *map(str, (one.wins, one.ties, one.losses)),
     ]
 
 
-def interval(test: TTest) -> str:
+def format_interval(test: TTest) -> str:
     """Format the confidence interval of the mean difference; empty if it was not tested."""
     return "" if test.low != test.low else f"{test.low:+.3f} .. {test.high:+.3f}"
 

@@ -14,12 +14,12 @@ from attrs import frozen
 
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
 from drkit.core.file_chunks import FileChunk, FileChunks, items_of
-from drkit.core.files import path_state
+from drkit.core.files import digest, path_state
 from drkit.core.types import Query
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.encode import check_identity, identity_text
+from drkit.search.encode import check_identity
 from drkit.search.fusion import Searcher, find_rankings
 from drkit.search.rankings import Rankings
 from drkit.search.reranking import WINDOW, Scorer, rerank
@@ -32,11 +32,11 @@ QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
 
 @frozen
 class RankedBlock:
-    """Queries whose rankings `rank(*arguments)` returns; content: plain data that the rankings depend on."""
+    """Queries whose rankings `rank(*arguments)` yields; content: plain data that the rankings depend on."""
 
     queries: Sequence[str]
     content: Any
-    rank: Callable[..., Rankings]
+    rank: Callable[..., Iterable[Rankings]]
     arguments: tuple[Any, ...]
 
 
@@ -64,7 +64,7 @@ def rank_to_file(
             ends.append(ends[-1] + len(block.queries))
             name = f"queries {ends[-2] + 1} to {ends[-1]} for {path.name}"
             content = [list(block.queries), block.content]
-            yield FileChunk(name, 1, content, rank_block, (block.rank, block.arguments), uses)
+            yield FileChunk(name, 1, content, block.rank, block.arguments, uses)
         if not ends[-1]:
             raise DrkitError("no queries to search for: the file is empty; give a file with one query per line")
 
@@ -74,11 +74,6 @@ def rank_to_file(
     if kept:
         kept.remove()
     return count
-
-
-def rank_block(rank: Callable[..., Rankings], arguments: tuple[Any, ...]) -> Iterator[Rankings]:
-    """Yield the rankings of a block."""
-    yield rank(*arguments)
 
 
 def write_block(blocks: Iterable[Rankings], path: Path) -> None:
@@ -117,7 +112,7 @@ def rank_to_run(
 
 def same_retriever(retriever: Loaded[Retriever]) -> Loaded[Retriever]:
     """Return a retriever that other processes refuse to work with if their encoder is another than this one's."""
-    return retriever.checked(check_retriever, identity_text(retriever.value.encoder.identity()))
+    return retriever.checked(check_retriever, digest(dict(retriever.value.encoder.identity())))
 
 
 def check_retriever(retriever: Retriever, identity: str) -> Retriever:
@@ -152,14 +147,14 @@ def rank_texts(
     texts: Sequence[str],
     depth: int,
     exclude_self: bool,
-) -> Rankings:
-    """Search for some queries together, and return their rankings. Raises DrkitError if a query is empty."""
+) -> Iterator[Rankings]:
+    """Search for some queries together, and yield their rankings. Raises DrkitError if a query is empty."""
     for query_id, text in zip(query_ids, texts, strict=True):
         if not text.strip():
             raise DrkitError(f"query {query_id!r} is empty; it must contain at least one word, or be removed")
     # One more hit, because the passage with the query's own id is dropped afterwards.
     found = find_rankings(loaded_value(retriever), query_ids, texts, depth + exclude_self)
-    return found.kept(~found.is_own).top(depth) if exclude_self else found
+    yield found.kept(~found.is_own).top(depth) if exclude_self else found
 
 
 def reranked_blocks(
@@ -187,6 +182,6 @@ def rerank_block(
     queries: Mapping[str, str],
     corpus: StoredCorpus | Loaded[StoredCorpus],
     depth: int,
-) -> Rankings:
-    """Re-rank some rows of a run."""
-    return Rankings.of(rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))
+) -> Iterator[Rankings]:
+    """Re-rank some queries of a run, and yield their rankings."""
+    yield Rankings.of(rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))

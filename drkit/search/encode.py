@@ -10,7 +10,6 @@ scores the text by the best of them (MaxP, Dai and Callan 2019).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
-from drkit.core.files import make_folder, remove_temporaries, write_json
+from drkit.core.files import digest, make_folder, remove_temporaries, write_json
 from drkit.core.processes import Shard
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
@@ -186,7 +185,7 @@ def _whole_texts(texts: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]
 
 
 def stored_texts(corpus: StoredCorpus, store: TokenStore | None) -> Iterator[tuple[str, Text]]:
-    """Yield each text of a corpus with its id, as `encode_corpus` takes them: its tokens in the store, or its words."""
+    """Yield (id, text) of each passage of a corpus for `encode_corpus`; its tokens, if they are in a store."""
     if store is None:
         return ((passage.doc_id, passage.content) for passage in corpus)
     return ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
@@ -217,17 +216,12 @@ def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32
 
 def same_everywhere(encoder: Loaded[Encoder], identity: Mapping[str, Any]) -> Loaded[Encoder]:
     """Return an encoder that other processes refuse to work with if theirs has another identity than this one's."""
-    return encoder.checked(check_identity, identity_text(identity))
-
-
-def identity_text(identity: Mapping[str, Any]) -> str:
-    """Return the identity of an encoder as `check_identity` expects it."""
-    return json.dumps(dict(identity), sort_keys=True)
+    return encoder.checked(check_identity, digest(dict(identity)))
 
 
 def check_identity(encoder: Encoder, expected: str) -> Encoder:
-    """Return the encoder that a worker has loaded. Raises DrkitError if it has another identity."""
-    if identity_text(encoder.identity()) != expected:
+    """Return the encoder that a worker has loaded. Raises DrkitError if the hash of its identity is another one."""
+    if digest(dict(encoder.identity())) != expected:
         raise DrkitError(
             "a worker loaded another encoder than the one in the first process; install the same versions and mount "
             "the same file system on all machines"

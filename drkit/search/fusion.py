@@ -16,7 +16,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, Rankings, RunRow, shared
+from drkit.search.rankings import Hits, Rankings, RunRow, share_doc_ids
 from drkit.search.run_files import read_run, write_run
 
 DEFAULT_WEIGHT = 0.5
@@ -89,7 +89,7 @@ def align(first: Iterable[RunRow], second: Iterable[RunRow], scale: Scale = min_
 
     Raises DrkitError for a duplicate query in a run, or a duplicate document of a query.
     """
-    one, two = shared(Rankings.of(first).ordered(), Rankings.of(second).ordered())
+    one, two = share_doc_ids(Rankings.of(first).ordered(), Rankings.of(second).ordered())
     rows = {query_id: row for row, query_id in enumerate(two.query_ids)}
     for row, query_id in enumerate(one.query_ids):
         yield _align(query_id, one.row(row), two.row(rows.pop(query_id, None)), scale, one.doc_ids)

@@ -222,9 +222,9 @@ class FaissIndex:
         check_vectors(vectors, ids)
         count, dimension = vectors.shape
         factory, default = faiss_kind(kind, count, dimension, half=vectors.dtype == np.float16)
-        settings = _filled_in(settings or FaissSettings(), default)
+        settings = _with_defaults(settings or FaissSettings(), default)
         index = _new_index(factory, settings, dimension, count)
-        with _explained(factory, settings):
+        with _explain_faiss_errors(factory, settings):
             _train(index, vectors)
             for _, block in float32_blocks(vectors):
                 index.add(block)
@@ -307,7 +307,7 @@ class FaissIndex:
         return np.asarray(self._index.reconstruct_batch(positions))
 
 
-def _filled_in(given: FaissSettings, default: FaissSettings) -> FaissSettings:
+def _with_defaults(given: FaissSettings, default: FaissSettings) -> FaissSettings:
     """Return the given settings, with those of the kind where they are empty."""
     rescore = given.rescore or default.rescore
     candidates = given.candidates or (4 if rescore == WITH_VECTORS else default.candidates)
@@ -317,7 +317,7 @@ def _filled_in(given: FaissSettings, default: FaissSettings) -> FaissSettings:
 def _new_index(factory: str, settings: FaissSettings, dimension: int, count: int | None) -> Any:
     """Return an empty index of faiss. Raises DrkitError for settings that do not suit the vectors [count,dimension]."""
     faiss = faiss_library()
-    with _explained(factory, settings):
+    with _explain_faiss_errors(factory, settings):
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
         faiss.ParameterSpace().set_index_parameters(index, settings.parameters)
     lists = _lists(index)
@@ -347,7 +347,7 @@ def _lists(index: Any) -> Any:
 
 
 @contextmanager
-def _explained(factory: str, settings: FaissSettings) -> Iterator[None]:
+def _explain_faiss_errors(factory: str, settings: FaissSettings) -> Iterator[None]:
     """Turn what faiss raises for settings that it does not know, or that do not suit the vectors, into a DrkitError."""
     try:
         yield

@@ -116,7 +116,7 @@ class Rankings:
             return rows
         lists = [(query_id, list(hits)) for query_id, hits in rows]
         names = [doc_id for _, hits in lists for doc_id, _ in hits]
-        found = _encoded(names)
+        found = _dictionary_encoded(names)
         starts = np.cumsum([0, *(len(hits) for _, hits in lists)])
         scores = as_float32([score for _, hits in lists for _, score in hits])
         made = cls([query_id for query_id, _ in lists], starts, codes(found), scores, found.dictionary)
@@ -139,7 +139,7 @@ class Rankings:
         """Return one `Rankings` of all queries, in order."""
         if not rankings:
             return cls.of(())
-        alike = rankings if len({id(one.doc_ids) for one in rankings}) == 1 else _alike(rankings)
+        alike = rankings if len({id(one.doc_ids) for one in rankings}) == 1 else _with_common_ids(rankings)
         ends = np.cumsum([0, *(one.starts[-1] for one in rankings)])
         starts = [one.starts[:-1] + end for one, end in zip(rankings, ends[:-1], strict=True)]
         return cls(
@@ -179,7 +179,7 @@ class Rankings:
         return np.asarray(pc.index_in(pa.array(doc_ids, ID), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
 
     def ranks(self, rows: NDArray[np.int64], doc_ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return the rank f64[n], from 1, of a document among the hits of a query; infinite if it is none of them.
+        """Return the rank f64[n], from 1, of a document among the hits of a query; infinite if it is not a hit.
 
         rows: i64[n], of the queries, -1 for one without hits. doc_ids: n, of the documents.
         """
@@ -244,7 +244,7 @@ class Rankings:
         return self._ties_in_order()
 
     def _ties_in_order(self) -> Rankings:
-        """Return the hits, whose scores already descend, with those of equal scores by their ids."""
+        """Return the hits, whose scores already descend, with equal scores in the order of their ids."""
         tied = np.zeros(len(self.scores), np.bool_)  # with the hit above
         tied[1:] = (self.queries[1:] == self.queries[:-1]) & (self.scores[1:] == self.scores[:-1])
         hits = np.flatnonzero(tied | np.append(tied[1:], False))
@@ -275,7 +275,7 @@ class Rankings:
         return self.query_ids[int(self.queries[hit])], self.doc_ids[int(self.documents[hit])].as_py()
 
     def duplicate(self) -> int | None:
-        """Return the first hit whose document its query has already, if there is one."""
+        """Return the first hit whose document is also an earlier hit of its query; None without duplicates."""
         keys = self.queries * len(self.doc_ids) + self.documents
         ordered = np.sort(keys)
         if not (ordered[1:] == ordered[:-1]).any():
@@ -284,9 +284,9 @@ class Rankings:
         return int(order[1:][keys[order[1:]] == keys[order[:-1]]].min())
 
 
-def shared(first: Rankings, second: Rankings) -> tuple[Rankings, Rankings]:
+def share_doc_ids(first: Rankings, second: Rankings) -> tuple[Rankings, Rankings]:
     """Return two rankings with the same `doc_ids`, in descending order of the ids as a run file has them."""
-    one, two = _alike([first, second])
+    one, two = _with_common_ids([first, second])
     ranks = descending(one.doc_ids)
     doc_ids = one.doc_ids.take(pa.array(np.argsort(ranks)))
     return tuple(evolve(a, documents=ranks[a.documents].astype(np.int32), doc_ids=doc_ids) for a in (one, two))  # type: ignore[return-value]
@@ -313,7 +313,7 @@ def used_documents(documents: NDArray[np.int32], count: int) -> tuple[NDArray[np
     return used, rows[documents]
 
 
-def _alike(rankings: Sequence[Rankings]) -> list[Rankings]:
+def _with_common_ids(rankings: Sequence[Rankings]) -> list[Rankings]:
     """Return the same rankings with one array of document ids."""
     arrays = [pa.DictionaryArray.from_arrays(one.documents, one.doc_ids) for one in rankings]
     chunks = pa.chunked_array(arrays).unify_dictionaries().chunks
@@ -323,7 +323,7 @@ def _alike(rankings: Sequence[Rankings]) -> list[Rankings]:
     ]
 
 
-def _encoded(names: Sequence[str]) -> Any:
+def _dictionary_encoded(names: Sequence[str]) -> Any:
     """Return the names as a dictionary array. Raises DrkitError for one that is not valid Unicode."""
     try:
         return pa.array(names, ID).dictionary_encode()

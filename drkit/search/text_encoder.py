@@ -147,7 +147,7 @@ class TextEncoder:
         found = read_token_weights(Path(folder)) if is_weighted(pooling) else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
         encoder = cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
-        return encoder._tried(Path(folder))
+        return encoder._check_by_encoding(Path(folder))
 
     @classmethod
     def _loaded(
@@ -168,7 +168,7 @@ class TextEncoder:
         learned = read_learned_pooling(learned_pooling) if learned_pooling else None
         pooling = learned.to(device).eval() if learned else None
         encoder = cls(model.to(device), tokenizer, token_weights=found, learned_pooling=pooling, **settings)
-        return encoder._tried(transformer)
+        return encoder._check_by_encoding(transformer)
 
     @classmethod
     def _lexical(
@@ -179,9 +179,9 @@ class TextEncoder:
             raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
         model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_tokenizer(folder)
         pooling = LearnedPooling(settings["pooling"], how, backbone_info(model.config, tokenizer))
-        return cls(model, tokenizer, learned_pooling=pooling, **settings)._tried(folder)
+        return cls(model, tokenizer, learned_pooling=pooling, **settings)._check_by_encoding(folder)
 
-    def _tried(self, folder: Path) -> TextEncoder:
+    def _check_by_encoding(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
         with explain_load_errors(str(folder), "encode with"):
             self.encode_passages(["a word"])
@@ -336,7 +336,7 @@ class DualEncoder:
     passages: TextEncoder
 
     def __attrs_post_init__(self) -> None:
-        one, two = (_vector_space(side) for side in (self.queries, self.passages))
+        one, two = (_describe_vector_space(side) for side in (self.queries, self.passages))
         if one != two:
             raise DrkitError(
                 f"queries are encoded with {one}, passages with {two}; both encoders must share a vector space"
@@ -410,7 +410,7 @@ class DualEncoder:
         return DualEncoder(self.queries.evolve(**settings), self.passages.evolve(**settings))
 
 
-def _vector_space(encoder: TextEncoder) -> str:
+def _describe_vector_space(encoder: TextEncoder) -> str:
     length = "of length 1" if encoder.has_unit_length else "of any length"
     return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
 

@@ -164,7 +164,7 @@ class ShardFile:
 
     @classmethod
     def read(cls, path: Path) -> ShardFile:
-        """Read the header of a .npy file. Raises DrkitError if it is none, truncated, or of another dtype."""
+        """Read the header of a .npy file. Raises DrkitError if it is not one, is truncated, or has another dtype."""
         try:
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
             rows, dimension = mapped.shape

@@ -50,42 +50,39 @@ def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Compa
 
     shown: the same runs as they are `published`.
     """
-    tables, texts = [_settings(run) for run in runs], {run.name: _settings(run) for run in shown}
-    names = _differing(tables)
+    tables, texts = [_settings_by_path(run) for run in runs], {run.name: _settings_by_path(run) for run in shown}
+    names = _differing_settings(tables)
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for run, table in zip(runs, tables, strict=True):
-        groups.setdefault(tuple(_text(table, name) for name in names), []).append(run)
-    measures = _measures(runs)
+        groups.setdefault(tuple(_format_setting(table, name) for name in names), []).append(run)
+    measures = _common_measures(runs)
     columns = names[:_SHOWN]
     made = [
         RecipeGroup(
             runs=tuple(run.name for run in members),
             seeds=tuple(run.recipe.seed for run in members),
-            differences=tuple(_text(texts[members[0].name], name) for name in columns),
-            values=tuple(
-                _mean_text([found for run in members if (found := _value(run, m)) is not None]) for m in measures
-            ),
+            differences=tuple(_format_setting(texts[members[0].name], name) for name in columns),
+            values=tuple(_format_means(members, measure) for measure in measures),
         )
         for members in groups.values()
     ]
-    more = tuple(
-        (name, tuple(_text(texts[members[0].name], name) for members in groups.values())) for name in names[_SHOWN:]
-    )
-    settings = tuple(map(_shortened, columns))
+    shown_tables = [texts[members[0].name] for members in groups.values()]
+    more = tuple((name, tuple(_format_setting(table, name) for table in shown_tables)) for name in names[_SHOWN:])
+    settings = tuple(map(_heading_of, columns))
     return Comparison(measures, settings, tuple(made), more)
 
 
-def _shortened(name: str) -> str:
+def _heading_of(name: str) -> str:
     """Return a setting as a heading: the slot of a part, or the path without the table that most settings are in.
 
-    >>> _shortened("pretrain.decoders.main.masker.use"), _shortened("finetune.learning_rate")
+    >>> _heading_of("pretrain.decoders.main.masker.use"), _heading_of("finetune.learning_rate")
     ('masker', 'finetune.learning_rate')
     """
     slot = name.removesuffix(".use")
     return name if slot == name else slot.removeprefix(f"pretrain.decoders.{MAIN}.").removeprefix("pretrain.")
 
 
-def _settings(run: RunRecord) -> dict[str, Any]:
+def _settings_by_path(run: RunRecord) -> dict[str, Any]:
     """Return the settings that affect a run's results, by path; those of rounds by the round's name."""
     left_out = ("name", _SEED, _ROUNDS)
     found = {name: value for name, value in lasting_settings(run.recipe).items() if name not in left_out}
@@ -96,36 +93,34 @@ def _settings(run: RunRecord) -> dict[str, Any]:
     return found
 
 
-def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differing_settings(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings that differ, parts first; the settings of a part that is replaced are not listed."""
     names = dict.fromkeys(name for table in tables for name in table)
-    differing = [name for name in names if len({_text(table, name) for table in tables}) > 1]
+    differing = [name for name in names if len({_format_setting(table, name) for table in tables}) > 1]
     replaced = [name.removesuffix("use") for name in differing if name.endswith(".use")]
     kept = [n for n in differing if n.endswith(".use") or not any(n.startswith(prefix) for prefix in replaced)]
     return sorted(kept, key=lambda name: not name.endswith(".use"))
 
 
-def _text(table: Mapping[str, Any], name: str) -> str:
+def _format_setting(table: Mapping[str, Any], name: str) -> str:
     value = table.get(name)
     if value is None:
         return "\u2013"
     return value if isinstance(value, str) else json_text(value).strip()
 
 
-def _measures(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+def _common_measures(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the measures that all evaluated runs have."""
     evaluated = [run.results.measures for run in runs if run.results is not None]
     return tuple(m for m in evaluated[0] if all(m in others for others in evaluated)) if evaluated else ()
 
 
-def _value(run: RunRecord, measure: str) -> float | None:
-    return None if run.results is None else run.scores[run.compared].mean(measure)
-
-
-def _mean_text(values: Sequence[float]) -> str:
-    if not values:
+def _format_means(runs: Sequence[RunRecord], measure: str) -> str:
+    """Format the mean over runs of their compared systems, and its standard deviation, if there are several."""
+    means = [run.scores[run.compared].mean(measure) for run in runs if run.results is not None]
+    if not means:
         return "not evaluated"
-    return f"{values[0]:.3f}" if len(values) == 1 else f"{mean(values):.3f} \u00b1 {stdev(values):.3f}"
+    return f"{means[0]:.3f}" if len(means) == 1 else f"{mean(means):.3f} \u00b1 {stdev(means):.3f}"
 
 
 def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:

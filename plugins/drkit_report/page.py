@@ -16,7 +16,14 @@ from attrs import frozen
 
 from drkit import __version__
 from drkit.charts import Line, Panel
-from drkit.commands.records import RunRecord, collection_counts, describe_recipe, is_comparable, open_run, published
+from drkit.commands.records import (
+    RunRecord,
+    collection_counts,
+    describe_recipe,
+    hide_local_paths,
+    is_comparable,
+    open_run,
+)
 from drkit.core.escaping import page_asset, page_templates
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
@@ -113,7 +120,7 @@ def report_page(folders: Sequence[Path], parts: Installed, options: ReportOption
     return templates.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
-        policy=_policy(own),
+        policy=_content_policy(own),
         shown_passages=PASSAGES,
     )
 
@@ -130,11 +137,11 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
     several = len(runs) > 1
     return ReportPage(
         title=runs[0].recipe.name if not several else f"{len(runs)} runs: {', '.join(run.name for run in runs)}",
-        runs=[_section(run, parts, with_table=several) for run in runs],
+        runs=[_collect_section(run, parts, with_table=several) for run in runs],
         table=table,
         intervals=Chart(interval_chart(table), is_wide=True) if table else None,
-        queries=_queries(systems, chosen, options.queries),
-        comparison=compare_runs(runs, [published(run, parts.registry) for run in runs]) if several else None,
+        queries=_choose_queries(systems, chosen, options.queries),
+        comparison=compare_runs(runs, [hide_local_paths(run, parts.registry) for run in runs]) if several else None,
         notes=[*(compared_notes(runs) if together else ()), *_notes(runs, systems)],
     )
 
@@ -154,7 +161,7 @@ def _notes(runs: Sequence[RunRecord], systems: Sequence[ReportedSystem]) -> Iter
         yield "The runs were evaluated on different queries or by different measures, so they are not tested together."
 
 
-def _queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> QueryDetails | None:
+def _choose_queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> QueryDetails | None:
     if not systems or not count:
         return None
     run = systems[0].run
@@ -163,25 +170,25 @@ def _queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> Quer
     return query_details(systems, run.collection, run.results.split, spread_over_gains(systems, chosen, count))
 
 
-def _section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSection:
+def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSection:
     table = None
     if with_table and run.results is not None:
         systems = systems_of([run])
         table = system_table(systems, baseline_index(systems, None))
-    shown = published(run, parts.registry)
+    shown = hide_local_paths(run, parts.registry)
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     peaks = [manifest.memory for manifest in run.manifests.values()]
     return RunSection(
         name=run.name,
         verdict=run.verdict,
-        rows=[*_rows(shown)],
+        rows=[*_describe_systems(shown)],
         recipe=describe_recipe(shown, parts.registry),
         counts=collection_counts(run),
-        chosen=_chosen(run),
+        chosen=_describe_choices(run),
         truncated=list(dict.fromkeys(truncated)),
         missing=shown.missing,
         table=table,
-        curves=[*curve_of_rounds(run), *_curves(run)],
+        curves=[*curve_of_rounds(run), *_training_charts(run)],
         masking=masking_or_note(run, parts),
         manifests=run.manifests,
         memory={
@@ -194,22 +201,22 @@ def _section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSectio
     )
 
 
-def _rows(run: RunRecord) -> Iterator[tuple[str, str]]:
+def _describe_systems(run: RunRecord) -> Iterator[tuple[str, str]]:
     """Yield each system with what the stage that makes it does."""
     for name, stages in run.results.runs.items() if run.results else ():
         if stages[0] in run.summaries:
             yield system_name(name), run.summaries[stages[0]]
 
 
-def _chosen(run: RunRecord) -> list[str]:
-    """Return in words what stands behind the table: the exported retriever, BM25's k1 and b, and the labels."""
+def _describe_choices(run: RunRecord) -> list[str]:
+    """Describe the exported retriever, BM25's k1 and b, and the labels of training."""
     lines = choices_made(run.manifests)
     if "choice" not in run.manifests and "report" in run.manifests:
         lines = [run.manifests["report"].settings.get("exported", ""), *lines]
     return [line[:1].upper() + line[1:] for line in lines if line]
 
 
-def _curves(run: RunRecord) -> list[Chart]:
+def _training_charts(run: RunRecord) -> list[Chart]:
     """Return the charts of losses, probes and validations."""
     logs = {stage: log for stage in run.manifests if (log := run.log(stage, LOG))}
     probes = [record for stage in run.manifests for record in run.log(stage, PROBES)]
@@ -231,8 +238,8 @@ def _all_losses(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[P
         yield Panel(ALL_LOSSES, "nats", lines, x="% of each training's steps")
 
 
-def _policy(script: str) -> str:
-    """Return a content security policy that lets this script run, and nothing be requested."""
+def _content_policy(script: str) -> str:
+    """Return a content security policy that allows this script, and no request."""
     allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import field, frozen
 from filelock import FileLock
@@ -21,10 +21,8 @@ from drkit.data.rows import read_lines
 from drkit.data.words import find_words, word_pattern
 from drkit.errors import DrkitError
 from drkit.search import Bm25Retriever, HybridRetriever, Retriever
+from drkit.search.fusion import Searcher
 from drkit_report.inspect.masks import stop_words
-
-if TYPE_CHECKING:
-    from drkit.search.fusion import Searcher
 
 SHOWN = 10
 _LONGEST = 800  # characters of a passage

@@ -16,7 +16,7 @@ from drkit.errors import UnknownNameError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
-from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
+from drkit.evaluate.systems import LEVEL, Versus, compare, format_p
 from drkit.recipe.schema import BASELINES
 from drkit.search import read_run
 
@@ -105,7 +105,7 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
 
 
 def choose_compared(runs: Sequence[RunRecord], name: str | None) -> list[RunRecord]:
-    """Return the runs with the system that stands for each of them among the others.
+    """Return the runs, each with the system that is compared with those of the others.
 
     name: of the system in every run; None: the last retriever that all runs have and that differs between them, or, if
     no system does, the system of each run's verdict.
@@ -115,13 +115,13 @@ def choose_compared(runs: Sequence[RunRecord], name: str | None) -> list[RunReco
     shared = [one for one in runs[0].scores if all(one in run.scores for run in runs)]
     if name is not None and name not in shared:
         raise UnknownNameError("system", name, shared, advice="name one that every run has")
-    differing = [one for one in shared if one not in _SHARED and len({_content(run, one) for run in runs}) > 1]
+    differing = [one for one in shared if one not in _SHARED and len({_content_hashes(run, one) for run in runs}) > 1]
     chosen = name or next(reversed(differing), "")
     return [evolve(run, system=chosen) for run in runs]
 
 
 def compared_notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield which system stands for each of several runs, and those that are the same, byte for byte."""
+    """Yield which system of each run is compared, and which of these are the same, byte for byte."""
     evaluated = [run for run in runs if run.results is not None]
     systems = {run.name: system_name(run.compared) for run in evaluated}
     if len(set(systems.values())) == 1:
@@ -129,14 +129,14 @@ def compared_notes(runs: Sequence[RunRecord]) -> Iterator[str]:
     elif systems:
         yield f"The runs are represented by: {', '.join(f'{name}: {system}' for name, system in systems.items())}."
     for one, other in combinations(evaluated, 2):
-        if _content(one, one.compared) == _content(other, other.compared):
+        if _content_hashes(one, one.compared) == _content_hashes(other, other.compared):
             yield (
                 f"{systems[one.name]} of {one.name} and {systems[other.name]} of {other.name} are the same encoder, "
                 f"byte for byte: the comparison says nothing about the recipes. Choose another system (--system)."
             )
 
 
-def _content(run: RunRecord, name: str) -> tuple[str, ...]:
+def _content_hashes(run: RunRecord, name: str) -> tuple[str, ...]:
     """Return hashes of what a system of a run is made of: its encoders, or its values for one without a stage."""
     draws = run.results.runs[name] if run.results else ()
     if all(draw in run.manifests for draw in draws):
@@ -166,13 +166,13 @@ def system_table(systems: Sequence[ReportedSystem], chosen: int) -> SystemTable:
         queries=systems[0].scores.queries,
         names=tuple(one.name for one in systems),
         chosen=chosen,
-        bodies=tuple(_body(systems, index, intervals) for index in range(len(systems))),
+        bodies=tuple(_table_body(systems, index, intervals) for index in range(len(systems))),
         intervals=intervals,
         means={m: [one.scores.mean(m) for one in systems] for m in measures},
     )
 
 
-def _body(
+def _table_body(
     systems: Sequence[ReportedSystem], baseline: int, intervals: Mapping[str, Sequence[tuple[float, float]]]
 ) -> tuple[Row, ...]:
     """Return a row per system, tested against one of them."""
@@ -199,7 +199,7 @@ def _cell(mean: float, interval: tuple[float, float], versus: Versus | None) -> 
         mean=f"{mean:.3f}",
         interval=bounds,
         difference=f"{versus.test.difference:+.3f}",
-        test=p_text(versus.corrected),
+        test=format_p(versus.corrected),
         verdict=("better" if versus.test.difference > 0 else "worse") if is_significant else "",
     )
 
@@ -277,15 +277,15 @@ def spread_over_gains(systems: Sequence[ReportedSystem], baseline: int, count: i
     for other in others:
         (found,) = compare([against, other], [measure], shown=against[1].queries)
         changed = [change.query_id for change in (*found.gained, *reversed(found.lost))]
-        lists.append(_evenly(changed, -(-count // len(others))))
+        lists.append(_spread(changed, -(-count // len(others))))
     in_turns = (query_id for row in zip_longest(*lists) for query_id in row if query_id is not None)
     chosen = list(dict.fromkeys(in_turns))[:count]
     values = against[1].per_query[measure]
     rest = sorted(values.keys() - set(chosen), key=lambda query_id: (values[query_id], query_id))
-    return [*chosen, *_evenly(rest, count - len(chosen))]
+    return [*chosen, *_spread(rest, count - len(chosen))]
 
 
-def _evenly(items: Sequence[str], count: int) -> list[str]:
+def _spread(items: Sequence[str], count: int) -> list[str]:
     """Return `count` of the items, evenly spaced from the first to the last; all if there are fewer."""
     if len(items) <= count:
         return list(items)
@@ -301,7 +301,7 @@ def query_details(
     for judgement in collection.judgements(split):
         if judgement.query_id in chosen:
             judged[judgement.query_id][judgement.doc_id] = judgement.relevance
-    per_system = [_hits_of(system, judged) for system in systems]
+    per_system = [_read_hits(system, judged) for system in systems]
     hits = {query_id: [found.get(query_id, QueryHits()) for found in per_system] for query_id in ids}
     shown = dict.fromkeys(
         doc_id for query_id in ids for doc_id in chain(_ranked(hits[query_id]), _relevant(judged[query_id]))
@@ -319,11 +319,11 @@ def query_details(
         hits=hits,
         judged=judged,
         everything=[[values[q] for q in order] for values in first],
-        passages=_passages(collection, list(shown)),
+        passages=_read_passages(collection, list(shown)),
     )
 
 
-def _hits_of(system: ReportedSystem, judged: Mapping[str, Mapping[str, int]]) -> dict[str, QueryHits]:
+def _read_hits(system: ReportedSystem, judged: Mapping[str, Mapping[str, int]]) -> dict[str, QueryHits]:
     """Return the hits of the judged queries, of the first draw if the system averages several."""
     file = system.run.systems[system.system].files[0]
     excludes_self = system.run.results is not None and system.run.results.exclude_self
@@ -347,7 +347,7 @@ def _relevant(grades: Mapping[str, int]) -> list[str]:
     return sorted(relevant, key=lambda doc_id: -grades[doc_id])[:_JUDGED]
 
 
-def _passages(collection: StoredCollection, doc_ids: Sequence[str]) -> dict[str, str]:
+def _read_passages(collection: StoredCollection, doc_ids: Sequence[str]) -> dict[str, str]:
     """Return the texts of passages, cut to a maximum length; an id that is not a passage has no text."""
     rows = collection.corpus.find(doc_ids)
     known = [doc_id for doc_id, row in zip(doc_ids, rows.tolist(), strict=True) if row >= 0]

@@ -10,7 +10,6 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
 
 from attrs import field, frozen
@@ -18,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -25,9 +25,6 @@ from drkit.core.escaping import page_templates
 from drkit.core.files import storage_failure
 from drkit.errors import DrkitError
 from drkit_report.search import Ranking, SearchedRuns
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 _HOSTS = ["127.0.0.1", "localhost"]
 _ROW = re.compile(r"[0-9]{1,12}")

@@ -6,7 +6,7 @@ import re
 import pytest
 from attrs import evolve
 
-from drkit.commands import look_at, suggest_recipe, write_starter
+from drkit.commands import collect_facts, suggest_recipe, write_starter
 from drkit.commands.collections import NamedCollection
 from drkit.core.registry import installed
 from drkit.core.types import Judgement
@@ -51,7 +51,7 @@ def beir(tmp_path):
 
 
 def test_facts_are_counted(beir):
-    facts = look_at(f"beir:{beir}")
+    facts = collect_facts(f"beir:{beir}")
     assert (facts.passages, facts.duplicates, facts.empty) == (403, 1, 1)
     assert facts.lengths.longest == round(1.5 * 402)
     assert facts.lengths.median == pytest.approx(1.5 * 200, rel=0.02)
@@ -66,7 +66,7 @@ def test_facts_are_counted(beir):
 
 def test_chinese_is_counted_by_letters(tmp_path):
     (tmp_path / "t.jsonl").write_text(json.dumps({"id": "1", "text": "\u5b57" * 40}), encoding="utf-8")
-    facts = look_at(f"jsonl:{tmp_path / 't.jsonl'}")
+    facts = collect_facts(f"jsonl:{tmp_path / 't.jsonl'}")
     assert facts.lengths.longest >= 40
     assert facts.scripts == {"CJK": 1.0}
 
@@ -158,14 +158,14 @@ def test_what_is_no_collection_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("encoder", "has_gpu", "scale"), [(None, False, "small"), (None, True, "small")])
 def test_the_scale_follows_the_machine(beir, encoder, has_gpu, scale):
-    found = suggest_recipe(look_at(f"beir:{beir}"), PARTS, encoder=encoder, has_gpu=has_gpu)
+    found = suggest_recipe(collect_facts(f"beir:{beir}"), PARTS, encoder=encoder, has_gpu=has_gpu)
     assert found.scale == scale
     assert ("--encoder" in found.why) is has_gpu
 
 
 def test_few_passages_get_a_smoke_run(tmp_path):
     folder = write_beir(tmp_path / "few", {"a": "one", "b": "two"}, {"q": "which"}, {"test": [("q", "a", 1)]})
-    facts = look_at(f"beir:{folder}")
+    facts = collect_facts(f"beir:{folder}")
     found = suggest_recipe(facts, PARTS, has_gpu=False)
     assert found.scale == "quick"
     assert "Without training queries" in " ".join(found.advice)
@@ -175,7 +175,7 @@ def test_few_passages_get_a_smoke_run(tmp_path):
 
 
 def test_lengths_follow_the_texts(beir):
-    found = suggest_recipe(look_at(f"beir:{beir}"), PARTS, has_gpu=False)
+    found = suggest_recipe(collect_facts(f"beir:{beir}"), PARTS, has_gpu=False)
     encoder = found.recipe.encoder
     assert encoder.passage_length == 512
     assert encoder.query_length % 16 == 0
@@ -184,7 +184,7 @@ def test_lengths_follow_the_texts(beir):
 
 
 def test_a_collection_with_many_labels_is_trained_on_all_of_them(beir):
-    facts = look_at(f"beir:{beir}")
+    facts = collect_facts(f"beir:{beir}")
     train = facts.splits["train"]
     few, many = (evolve(facts, splits={**facts.splits, "train": evolve(train, answered=n)}) for n in (2000, 2001))
     made = [suggest_recipe(one, PARTS, has_gpu=False).recipe.finetune for one in (few, many)]
@@ -193,7 +193,7 @@ def test_a_collection_with_many_labels_is_trained_on_all_of_them(beir):
 
 
 def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
-    facts = look_at(f"beir:{beir}")
+    facts = collect_facts(f"beir:{beir}")
     found = suggest_recipe(facts, PARTS, has_gpu=False)
     path = tmp_path / "r.toml"
     write_starter(found, facts, path, PARTS.registry)
@@ -214,7 +214,7 @@ def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
 @pytest.mark.parametrize("scale", ["paper", "small", "quick"])
 @pytest.mark.parametrize("encoder", [None, "owner/name"])
 def test_what_is_left_out_changes_no_recipe(beir, tmp_path, scale, encoder):
-    facts = look_at(f"beir:{beir}")
+    facts = collect_facts(f"beir:{beir}")
     found = suggest_recipe(facts, PARTS, encoder=encoder, scale=scale, has_gpu=False)
     write_starter(found, facts, tmp_path / "r.toml", PARTS.registry)
     assert read_recipe(tmp_path / "r.toml", PARTS.registry) == found.recipe

@@ -13,7 +13,7 @@ from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.evaluate import Change, Scores, average, compare, comparison, cutoff, evaluate, holm, versus_markdown
 from drkit.evaluate.measures import write_per_query
-from drkit.evaluate.systems import cell_text
+from drkit.evaluate.systems import format_value
 from drkit.recipe.toml import json_text
 
 
@@ -122,7 +122,7 @@ def test_a_table_marks_what_holds_after_correction():
     rows = comparison([(name, Scores({"AP": v})) for name, v in (("a", base), ("b", noise), ("c", better))])
     assert rows[0].corrected == {}
     assert [rows[i].corrected["AP"] for i in (1, 2)] == holm([rows[i].tests["AP"].p for i in (1, 2)])
-    assert cell_text(rows[2].values["AP"], rows[2].tests["AP"].p, rows[2].corrected["AP"]).endswith("(p < 0.001*)")
+    assert format_value(rows[2].values["AP"], rows[2].tests["AP"].p, rows[2].corrected["AP"]).endswith("(p < 0.001*)")
 
 
 def test_the_average_of_draws_is_taken_query_by_query():

@@ -15,7 +15,7 @@ from drkit.runs.plan import plan
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
 from drkit.runs.steps.evaluation import evaluate_systems
 from drkit.search import write_run
-from drkit_cli.render import results
+from drkit_cli.render import print_results
 from tests.refusals import says
 from tests.rerank.toys import stage_run
 
@@ -91,7 +91,7 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
         ({"bm25": {"RR@10": 1e-9}}, "BM25 beats low: RR@10 0.500 against 0.375 (p < 0.001)"),
     ):
         done = SimpleNamespace(stage="evaluation", settings={}, metrics={**metrics, "against": against})
-        results(tmp_path, {"evaluation": done}, SPACE)
+        print_results(tmp_path, {"evaluation": done}, SPACE)
         printed = " ".join(capsys.readouterr().out.split())
         assert says(printed, VERDICT_CAPTION, said)
 
@@ -114,7 +114,7 @@ def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated
     write_run(stage.inputs["runs"] / "reranker.arrow", [("q1", hits)], tag="reranker")
     settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
-    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
+    print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert says(capsys.readouterr().out, *said)
 
 
@@ -126,7 +126,7 @@ def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evalua
     inputs = {**stage.inputs, "choice": tmp_path / "chosen.txt"}
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", inputs, settings, Notes()))
     assert (metrics["compared"], {*metrics["against"]}) == ("low", {"bm25", "worse"})
-    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
+    print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     printed = " ".join(capsys.readouterr().out.split())
     assert "low and BM25: RR@10 0.375 against 0.500" in printed
     assert "worse and" not in printed
@@ -145,7 +145,7 @@ def test_numbers_that_mean_little_say_so_beside_the_table_and_in_the_results(
     metrics = evaluate_systems(again)
     assert f"Warning: {said}" in metrics["warning"]
     assert (again.folder / "table.md").read_text().count(metrics["warning"]) == 1
-    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
+    print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert " ".join(capsys.readouterr().out.split()).count(metrics["warning"]) == 1
     assert results_warning(50, is_smoke=False) == ""
 
@@ -157,7 +157,7 @@ def test_a_quick_recipe_is_a_smoke_run_and_the_default_is_not(chosen, is_smoke):
 
 def test_the_end_of_a_run_says_how_large_it_is_and_what_pruning_leaves(evaluated, tmp_path, capsys):
     _, metrics = evaluated
-    results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
+    print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert f"run      {tmp_path}, 3.0 MB; drkit prune {tmp_path} leaves 2.0 MB" in capsys.readouterr().out
 
 
@@ -165,7 +165,7 @@ def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evalu
     stage, metrics = evaluated
     assert "low (2)." in (stage.folder / "table.md").read_text()
     done = SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)
-    results(tmp_path, {"evaluation": done}, SPACE)
+    print_results(tmp_path, {"evaluation": done}, SPACE)
     assert "low (2)." in " ".join(capsys.readouterr().out.split())
 
 

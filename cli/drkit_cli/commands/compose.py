@@ -17,10 +17,10 @@ from drkit_cli.output import output_options, print_note
 
 
 class NamesWithOptions(click.Command):
-    """The command, which says of a name without its option which option takes it."""
+    """A command that says which option is missing before a name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; refuses what is left over."""
+        """Parse the arguments. Raises UsageError for names without an option."""
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, args)
         if left and not ctx.resilient_parsing:

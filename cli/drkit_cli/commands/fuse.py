@@ -78,10 +78,12 @@ def fuse(
 
     def draw() -> None:
         if tuned:
-            echo(_describe(tuned))
+            means = ", ".join(f"{name} {mean:.3f}" for name, mean in _means_of(tuned).items())
+            echo(f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {means}")
         echo(f"run      {output}: {queries:,} queries")
 
-    found = {"method": method, "weight": weight, "tuned": _ends(tuned) if tuned else None}
+    facts = {"queries": tuned.queries, "measure": tuned.measure, "means": _means_of(tuned)} if tuned else None
+    found = {"method": method, "weight": weight, "tuned": facts}
     print_result({"file": output, "queries": queries, "shared": shared, **found}, draw)
     if tuned:
         print_note(f"the weight was tuned on these queries; use --weight {tuned.weight:g} for others")
@@ -99,13 +101,6 @@ def _tuned(first: Path, second: Path, qrels: Path, measure: str) -> TunedWeight:
     return tune_weight(read_run(first), read_run(second), judgements, measure)
 
 
-def _ends(tuned: TunedWeight) -> dict[str, Any]:
-    """Return the queries, the measure, and its mean for A alone, B alone, and both with the tuned weight."""
-    means = {name: tuned.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", tuned.weight))}
-    return {"queries": tuned.queries, "measure": tuned.measure, "means": means}
-
-
-def _describe(tuned: TunedWeight) -> str:
-    ends = _ends(tuned)
-    means = ", ".join(f"{name} {mean:.3f}" for name, mean in ends["means"].items())
-    return f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {means}"
+def _means_of(tuned: TunedWeight) -> dict[str, float]:
+    """Return the mean of the measure for A alone, B alone, and both with the tuned weight."""
+    return {name: tuned.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", tuned.weight))}

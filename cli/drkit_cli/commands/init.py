@@ -39,14 +39,14 @@ def init(collection: str, encoder: str | None, scale: str | None, output: Path) 
     drkit init FOLDER
     drkit init jsonl:texts.jsonl -o texts.toml
     """
-    from drkit.commands import describe_facts, look_at, suggest_recipe, write_starter
+    from drkit.commands import collect_facts, describe_facts, suggest_recipe, write_starter
     from drkit.core.processes import local_device
     from drkit.recipe import find_collection
 
     if output.exists():
         raise DrkitError(f"{output} exists and is not overwritten; remove it, or choose another file with -o")
     parts = installed()
-    facts = look_at(find_collection(collection, parts))
+    facts = collect_facts(find_collection(collection, parts))
     found = suggest_recipe(facts, parts, encoder=encoder, scale=scale, has_gpu=local_device() != "cpu")
     write_starter(found, facts, output, parts.registry)
     lines = [*describe_facts(facts), f"scale: {found.scale}, {found.why}", *(f"note: {one}" for one in found.advice)]

@@ -65,7 +65,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
 
 
 def _own_poolings() -> Iterator[dict[str, str]]:
-    """Yield the poolings that are no parts."""
+    """Yield the poolings of drkit's own, which have no settings."""
     for name, pooling in POOLINGS.items():
         yield {"name": name, "summary": pooling.summary, "paper": "", "from": f"drkit {__version__}", "use": ""}
 

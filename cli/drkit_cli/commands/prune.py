@@ -28,16 +28,16 @@ def prune(run: Path, dry_run: bool) -> None:
     drkit prune runs/R
     """
     from drkit.commands import prune_run
-    from drkit_cli.render import console, megabytes, table
+    from drkit_cli.render import console, format_megabytes, table
 
     removed = prune_run(run, installed().registry, dry_run=dry_run)
     freed = sum(one.bytes for one in removed)
 
     def draw() -> None:
-        rows = [(one.stage, f"{one.files:,}", megabytes(one.bytes)) for one in removed]
+        rows = [(one.stage, f"{one.files:,}", format_megabytes(one.bytes)) for one in removed]
         if rows:
             console().print(table("", ("stage", "files", "freed"), rows))
-        echo(f"{'would free' if dry_run else 'freed'} {megabytes(freed)} of {run}")
+        echo(f"{'would free' if dry_run else 'freed'} {format_megabytes(freed)} of {run}")
 
     stages = [attrs.asdict(one) for one in removed]
     print_result({"run": run, "dry_run": dry_run, "bytes": freed, "stages": stages}, draw)

@@ -58,7 +58,7 @@ def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
     drkit show pipeline three-stage
     """
     parts = installed()
-    kind, name = _found(kind, name)
+    kind, name = _resolve_name(kind, name)
     if other is not None:
         _show_differences(kind, name, other, scale, parts)
     elif kind in PARTS:
@@ -69,8 +69,8 @@ def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
         _show_file(kind, name, scale, parts)
 
 
-def _found(kind: str, name: str | None) -> tuple[str, str]:
-    """Return what a KIND and a NAME, or a NAME alone, mean. Raises DrkitError if that is unclear."""
+def _resolve_name(kind: str, name: str | None) -> tuple[str, str]:
+    """Return the kind and name of a KIND and a NAME, or of a NAME alone. Raises DrkitError if it is unclear."""
     if name is None and kind in KINDS:
         raise DrkitError(f"which {kind}? known: {', '.join(names_of(kind)) or 'none'}")
     if name is None:
@@ -113,12 +113,12 @@ def _show_differences(kind: str, name: str, other: str, scale: str, parts: Insta
 
     if kind not in ("recipe", "pipeline"):
         raise click.UsageError("--diff compares recipes or pipelines; show the settings of each part on its own")
-    found = recipe_differences(_complete(kind, name, scale, parts), _complete(kind, other, scale, parts))
+    found = recipe_differences(_recipe_of(kind, name, scale, parts), _recipe_of(kind, other, scale, parts))
     document = {"left": name, "right": other, "differences": [attrs.asdict(one) for one in found]}
     print_result(document, lambda: _print_differences(name, other, found))
 
 
-def _complete(kind: str, name: str, scale: str, parts: Installed) -> Recipe:
+def _recipe_of(kind: str, name: str, scale: str, parts: Installed) -> Recipe:
     """Return the recipe or pipeline of a name at a scale, or the recipe of a file or run."""
     if kind == "recipe" and name not in parts.recipes and Path(name).exists():
         path = Path(name)

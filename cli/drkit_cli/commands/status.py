@@ -19,7 +19,7 @@ from drkit_cli.output import output_options, print_result
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
 @output_options
 def status(run: Path, verify: bool) -> int:
-    r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.
+    r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and why.
 
     Nothing is changed. With --verify, the exit code is 1 if a finished stage has to be made again.
 
@@ -29,14 +29,14 @@ def status(run: Path, verify: bool) -> int:
     """
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
-    from drkit_cli.render import console, stage_states, status_table, truncations
+    from drkit_cli.render import console, describe_truncations, stage_states, status_table
 
     if not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of one, as `drkit compose` makes it")
     registry = installed().registry
     made = plan(read_recipe(run / RECIPE, registry), registry)
     found = list(survey(made.stages, run, verify=verify))
-    truncated = truncations(run, [finding.stage.name for finding in found if finding.manifest])
+    truncated = describe_truncations(run, [finding.stage.name for finding in found if finding.manifest])
 
     def draw() -> None:
         console().print(status_table(found))

@@ -74,17 +74,16 @@ def sweep(
 
 
 def _print(rows: list[dict[str, Any]], axes: list[str]) -> None:
-    from drkit.evaluate.systems import cell_text
+    from drkit.evaluate.systems import format_value
     from drkit_cli.render import console, table
 
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     lines = []
     for start in range(0, len(rows), len(measures)):
         first, *_ = cells = rows[start : start + len(measures)]
-        values = []
-        for row in cells:
-            text = cell_text(row["mean"], row.get("p"), row.get("corrected", math.nan))
-            spread = "" if math.isnan(row["deviation"]) else f" \u00b1 {row['deviation']:.3f}"
-            values.append(f"{text[:5]}{spread}{text[5:]}")
+        values = (
+            format_value(row["mean"], row.get("p"), row.get("corrected", math.nan), deviation=row["deviation"])
+            for row in cells
+        )
         lines.append([*(str(first[axis]) for axis in axes), first["system"], *values])
     console().print(table("", (*axes, "system", *measures), lines))

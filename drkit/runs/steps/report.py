@@ -11,7 +11,7 @@ from drkit.charts import Line, Panel, draw
 from drkit.core.files import read_log, write_text
 from drkit.errors import MissingExtraError
 from drkit.evaluate.names import system_name
-from drkit.evaluate.systems import VERDICT_CAPTION, cell, table_caption, verdict
+from drkit.evaluate.systems import VERDICT_CAPTION, format_cell, table_caption, verdict
 from drkit.report import Block, Figure, Heading, Table, Text, loss_panels, markdown, probe_panels, validation_panel
 from drkit.runs.stage import StageRun, read_truncations
 from drkit.runs.stages.report import ReportSettings
@@ -50,7 +50,7 @@ def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     if results["warning"]:
         yield Text(results["warning"])
-    cells = [[system_name(row["system"]), *(cell(row, m) for m in measures)] for row in rows]
+    cells = [[system_name(row["system"]), *(format_cell(row, m) for m in measures)] for row in rows]
     yield Table(["system", *measures], cells)
     lines = verdict(results)
     for line in [VERDICT_CAPTION.rstrip(":"), *lines] if lines else []:

@@ -26,6 +26,7 @@ from drkit.core.types import MaskedView, TokenBatch
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
+from drkit.train.checkpoints import GENERATOR, load_generator
 from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource, full_path
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
@@ -102,10 +103,10 @@ def inspect_mask(
     required = _required_importance(chosen.values(), registry)
     needs_counts = required is not None or not from_queries or context is not None
     _check_counts(source, chosen.get("decoder", chosen["encoder"]), required if needs_counts else {})
-    tokens, pieces = _read(text, source, required)
+    tokens, pieces = _tokenise(text, source, required)
     decoded, other = tokens, pieces
     if kind != ITSELF:
-        decoded, other = _read(_context(context, text, source, from_queries), source, required)
+        decoded, other = _tokenise(_context_text(context, text, source, from_queries), source, required)
     maskers = {side: registry.build(Kind.MASKER, one.use, one.config, source.context()) for side, one in chosen.items()}
     replacers = {side: _replacer(source, masker) for side, masker in maskers.items()}
     draws = Draws(seed, epoch, [0])
@@ -114,11 +115,11 @@ def inspect_mask(
         drawn["decoder"] = maskers["decoder"](decoded, draws, 0, drawn["encoder"] if task.nested else None)
     read = {"encoder": tokens, "decoder": decoded}
     views = [_view(side, view, read[side], source, replacers[side]) for side, view in drawn.items()]
-    texts: tuple[InspectedText, ...] = (_inspected("text", tokens, pieces, views, source),)
+    texts: tuple[InspectedText, ...] = (_make_text("text", tokens, pieces, views, source),)
     if kind != ITSELF:
         texts = (
-            _inspected("the encoder's text", tokens, pieces, views[:1], source),
-            _inspected("its context", decoded, other, views[1:], source),
+            _make_text("the encoder's text", tokens, pieces, views[:1], source),
+            _make_text("its context", decoded, other, views[1:], source),
         )
     is_filled = any(view.noise is None or replacers[side] for side, view in drawn.items())
     return InspectedMask(
@@ -145,21 +146,23 @@ def _required_importance(maskers: Iterable[Choice], registry: Registry) -> Mappi
     return found
 
 
-def _inspected(
+def _make_text(
     title: str, tokens: TokenBatch, pieces: tuple[Piece, ...], views: list[View], source: TextSource
 ) -> InspectedText:
-    common = _inside(common_tokens(tokens, source.tokenizer)[0])
-    return InspectedText(title, pieces, _inside(tokens.maskable[0]), common, tuple(views))
+    common = _without_special_tokens(common_tokens(tokens, source.tokenizer)[0])
+    return InspectedText(title, pieces, _without_special_tokens(tokens.maskable[0]), common, tuple(views))
 
 
-def _read(text: str, source: TextSource, required: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
+def _tokenise(
+    text: str, source: TextSource, required: Mapping[str, Any] | None
+) -> tuple[TokenBatch, tuple[Piece, ...]]:
     """Tokenise a text; required: the settings that the masker requires of the signal `importance`, if it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
     return source.read(text, pmi=(required or {}).get("pmi", "fragment"))
 
 
-def _context(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
+def _context_text(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
     """Return the decoder's text: the given one, or an extracted query."""
     if given is not None:
         return given
@@ -192,8 +195,6 @@ def _check_counts(source: TextSource, chosen: Choice, required: Mapping[str, Any
 
 def _replacer(source: TextSource, masker: Any) -> Any:
     """Return the masker's replacer with the run's generator, or None if the masker or the run has none."""
-    from drkit.train.checkpoints import GENERATOR, load_generator
-
     trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
     folder = trained if trained.is_dir() else source.folder / GENERATOR
     if not isinstance(masker, ReplacingMasker) or not folder.is_dir():
@@ -203,11 +204,11 @@ def _replacer(source: TextSource, masker: Any) -> Any:
 
 
 def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, replacer: Any) -> View:
-    hidden = _inside(hidden_tokens(view)[0])
+    hidden = _without_special_tokens(hidden_tokens(view)[0])
     if replacer is not None and view.noise is not None:
         with torch.no_grad():
             view, _ = replacer(view, tokens, learn=False)
-    ids, clean = _inside(view.ids[0]), _inside(tokens.ids[0])
+    ids, clean = _without_special_tokens(view.ids[0]), _without_special_tokens(tokens.ids[0])
     return View(name, tuple(_cell(*each, source) for each in zip(hidden, ids, clean, strict=True)))
 
 
@@ -219,7 +220,7 @@ def _cell(hidden: bool, token: int, clean: int, source: TextSource) -> Cell:
     return Cell(KEPT) if token == clean else Cell(REPLACED, source.tokenizer.decode([token]).strip())
 
 
-def _inside(row: Tensor) -> tuple[Any, ...]:
+def _without_special_tokens(row: Tensor) -> tuple[Any, ...]:
     """Return the values of a row i64[L] or bool[L] without [CLS] and [SEP]."""
     return tuple(row[1:-1].tolist())
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from drkit_report.inspect.masks import Cell, InspectedMask, InspectedText
-    from drkit_report.inspect.source import Piece
-    from drkit_report.inspect.words import InspectedWords
+from drkit_cli.render import table
+from drkit_report.inspect.masks import Cell, InspectedMask, InspectedText
+from drkit_report.inspect.source import Piece
+from drkit_report.inspect.words import InspectedWords
 
 LEGEND = "[_] masked   [word] replaced by that word   [=word] a target that stays readable"
 # From unimportant to important: readable on dark and on light.
@@ -38,8 +36,6 @@ def print_masks(found: InspectedMask, screen: Console) -> None:
 
 def print_words(found: InspectedWords, screen: Console) -> None:
     """Print the most probable words of the vocabulary, then the text with each word's probability below it."""
-    from drkit_cli.render import table
-
     screen.print(Text(f"{len(found.top)} most probable words of {found.vocabulary:,}", style="bold"))
     most = max((word.probability for word in found.top), default=1.0)
     rows = [
