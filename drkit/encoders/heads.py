@@ -21,10 +21,11 @@ from drkit.core.types import LmHeads, TokenStates
 from drkit.encoders.architectures import GELU, TIED, Architecture, architecture, first_position, has_module
 from drkit.errors import DrkitError
 
-# Logits held at once by the fused cross-entropy: 64 MB in float32. torch's own heuristic aims at the size of the
-# hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU. From about 500 rows on,
-# chunking costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522).
-LOGITS_AT_ONCE = 2**24
+# Logits held at once by the fused cross-entropy: 64 MB in float32, and at most 512 rows. torch's own heuristic aims at
+# the size of the hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU. From about
+# 500 rows on, chunking costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522); more rows
+# than that leave the processor's cache (2097 rows of 8000 logits: a fifth slower).
+LOGITS_AT_ONCE, ROWS_AT_ONCE = 2**24, 512
 _FUSED = hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyOptions")
 
 
@@ -197,7 +198,7 @@ def _chunks(states: Tensor, labels: Tensor, vocab: int) -> Iterator[tuple[Tensor
 
 
 def _rows(vocab: int) -> int:
-    return max(1, LOGITS_AT_ONCE // vocab)
+    return max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // vocab))
 
 
 def pool_logits(
