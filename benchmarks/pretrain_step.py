@@ -202,7 +202,7 @@ def measured_apart(name: str, repeats: int, *options: str) -> dict:
 def names(every_masker: bool = False) -> list[str]:
     """The plain masked LM, and the pairs to measure."""
     from drkit.core.registry import installed
-    from drkit.recipe.check import matrix
+    from drkit.recipe.matrix import matrix
 
     made, found = matrix(installed()), [PLAIN]
     for decoder in made.decoders:

@@ -14,7 +14,7 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.recipe.check import LossPlacement, Matrix, Pair
+    from drkit.recipe.matrix import LossPlacement, Matrix, Pair
 
 WIDTH = 78  # of the table of pairs, so that rows fit an 80-column terminal
 FITS = "yes"

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import tomli_w
-from cattrs import BaseValidationError, Converter, IterableValidationError, transform_error
-from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
+from cattrs import BaseValidationError, Converter, transform_error
+from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
 from drkit.core.files import write_text
@@ -118,12 +118,12 @@ def recipe_converter(registry: Registry) -> Converter:
     for scalar in (bool, int, float, str):
         converter.register_structure_hook(scalar, _strict(scalar))
     converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
-    converter.register_structure_hook_func(_is_union, _union(converter))
+    converter.register_structure_hook_func(_is_made_of(Union, types.UnionType), _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
     converter.register_structure_hook(Column, _column(converter, registry))
-    converter.register_structure_hook_func(_is_tuple, _tuple(converter))
+    converter.register_structure_hook_func(_is_made_of(tuple), _tuple(converter))
     return converter
 
 
@@ -196,8 +196,8 @@ def shortened(value: Any) -> str:
     return short.repr(value)
 
 
-def _is_union(target: Any) -> bool:
-    return get_origin(target) in (Union, types.UnionType)
+def _is_made_of(*origins: Any) -> Callable[[Any], bool]:
+    return lambda target: get_origin(target) in origins
 
 
 def _union(converter: Converter) -> Callable[[Any, Any], Any]:
@@ -206,10 +206,6 @@ def _union(converter: Converter) -> Callable[[Any, Any], Any]:
         return None if value is None else converter.structure(value, inner)
 
     return structure
-
-
-def _is_tuple(target: Any) -> bool:
-    return get_origin(target) is tuple
 
 
 def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
@@ -222,19 +218,7 @@ def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
             raise TypeError(f"expected a list, got {shortened(value)}")
         if items[-1] is not Ellipsis and len(value) != len(items):
             raise TypeError(f"expected {len(items)} values, got {len(value)}")
-        done, errors = [], []
-        for index, item in enumerate(value):
-            try:
-                done.append(converter.structure(item, items[0]))
-            except Exception as error:
-                error.__notes__ = [
-                    *getattr(error, "__notes__", []),
-                    IterableValidationNote(f"item {index}", index, items[0]),
-                ]
-                errors.append(error)
-        if errors:
-            raise IterableValidationError("list", errors, target)
-        return tuple(done)
+        return tuple(converter.structure(value, list[items[0]]))  # type: ignore[valid-type]
 
     return structure
 

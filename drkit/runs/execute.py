@@ -327,7 +327,7 @@ def _manifest(
         settings=identity["settings"],
         inputs=identity["inputs"],
         sources=identity["sources"],
-        origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
+        origins={name: str(output) for name, output in stage.inputs.items() if not output.observed},
         files=describe_files(folder),
         metrics=metrics,
         seconds=round(seconds, 3),
@@ -344,5 +344,5 @@ def _carry_out(
 ) -> Mapping[str, Any]:
     """Import the stage's function and let it write into `folder`; returns the metrics."""
     function: Callable[[StageRun[Any]], Mapping[str, Any]] = resolve(stage.spec.run)
-    inputs = {name: run / part.stage / part.path for name, part in stage.inputs.items()}
+    inputs = {name: run / output.stage / output.path for name, output in stage.inputs.items()}
     return function(StageRun(stage.name, stage.settings, inputs, folder, registry, progress, engine))

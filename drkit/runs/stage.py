@@ -86,9 +86,9 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @frozen
 class StageOutput:
-    """StageOutput of an earlier stage: its folder, or one file or folder in it.
+    """The output of an earlier stage that a stage reads: its folder, or one file or folder in it.
 
-    observed: the part is read only for records, so changed content does not repeat any stage.
+    observed: it is read only for records, so changed content does not repeat any stage.
 
     >>> str(StageOutput("collection", "train/queries.arrow"))
     'collection/train/queries.arrow'
@@ -159,7 +159,7 @@ class Stage(Generic[S]):
     @property
     def needs(self) -> tuple[str, ...]:
         """The stages that this stage reads, in the order of its inputs."""
-        return tuple(dict.fromkeys(part.stage for part in self.inputs.values()))
+        return tuple(dict.fromkeys(output.stage for output in self.inputs.values()))
 
     @property
     def is_training(self) -> bool:
@@ -173,7 +173,7 @@ class Stage(Generic[S]):
             "stage": self.spec.name,
             "version": self.spec.version,
             "settings": lasting_settings(self.settings),
-            "inputs": {name: contents[name] for name, part in self.inputs.items() if not part.observed},
+            "inputs": {name: contents[name] for name, output in self.inputs.items() if not output.observed},
             "sources": dict(self.sources),
         }
 

@@ -80,8 +80,8 @@ def survey(stages: Sequence[Stage[Any]], run: Path, *, verify: bool = False) -> 
 
 def pruned_inputs(stage: Stage[Any], done: Mapping[str, Manifest]) -> list[str]:
     """Return the stages that a stage reads removed files of; done: manifests of finished stages, by name."""
-    parts = (part for part in stage.inputs.values() if part.stage in done and done[part.stage].has_pruned(part.path))
-    return list(dict.fromkeys(part.stage for part in parts))
+    read = [output for output in stage.inputs.values() if output.stage in done]
+    return list(dict.fromkeys(one.stage for one in read if done[one.stage].has_pruned(one.path)))
 
 
 def _inspect_all(stages: Sequence[Stage[Any]], run: Path, *, verify: bool) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _inspect_all(stages: Sequence[Stage[Any]], run: Path, *, verify: bool) -> It
 
 def input_hashes(stage: Stage[Any], done: Mapping[str, Manifest]) -> dict[str, str]:
     """Return the content hash of each input of a stage, by name; done: the manifests of the stages that it needs."""
-    return {name: done[part.stage].content(part.path) for name, part in stage.inputs.items() if not part.observed}
+    return {name: done[one.stage].content(one.path) for name, one in stage.inputs.items() if not one.observed}
 
 
 def inspect_stage(stage: Stage[Any], run: Path, hashes: Mapping[str, str], *, verify: bool = False) -> Finding:
@@ -143,7 +143,7 @@ def _differences(stage: Stage[Any], old: Manifest, hashes: Mapping[str, str] | N
         yield f"stage: {old.stage} version {old.stage_version} -> {new['stage']} version {new['version']}"
     yield from changes(old.settings, json.loads(json.dumps(new["settings"])))
     yield from (f"{name}: files changed" for name, state in new["sources"].items() if old.sources.get(name) != state)
-    origins = {name: str(part) for name, part in stage.inputs.items() if not part.observed}
+    origins = {name: str(output) for name, output in stage.inputs.items() if not output.observed}
     yield from changes(old.origins, origins)
     if hashes is not None:
         same = [name for name in origins if old.origins.get(name) == origins[name]]

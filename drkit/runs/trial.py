@@ -35,14 +35,13 @@ from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.recipe.parts import PartInUse, all_parts, column_parts, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
 from drkit.recipe.schema import (
     ENCODER,
     Choice,
     EncoderSettings,
     Pretrain,
     Recipe,
-    is_model,
 )
 from drkit.runs.attribution import (
     build_part,
@@ -93,23 +92,6 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
             _try_column(part)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
-
-
-def describe_trial(recipe: Recipe, registry: Registry) -> str:
-    """Return in words what `try_parts` has tried, and what was looked up of the models that the recipe names."""
-    named = [recipe.encoder.pretrained, recipe.reranker.pretrained if recipe.reranker else None]
-    named += [one for one in recipe.finetune.column_sources() if is_model(one)] if recipe.finetune else []
-    parts = list(all_parts(recipe, registry))
-    sources = [*(recipe.pseudo_queries.sources if recipe.pseudo_queries else ())]
-    sources += [str(getattr(part.config, "queries", "")) for part in parts]
-    named += [source.partition(":")[2] for source in sources if source.startswith("model:")]
-    named += [getattr(part.config, "model", None) for part in parts]
-    models = dict.fromkeys(str(model) for model in named if model)
-    folders, ids = ([model for model in models if local_path(model).is_dir() == local] for local in (True, False))
-    said = ["trial: every part of the recipe passes on a toy batch"]
-    said += [f"of {', '.join(folders)}, the configuration was read, not the weights"] if folders else []
-    said += [f"not looked up, since no such folder exists: {', '.join(ids)} (a hub id?)"] if ids else []
-    return "; ".join(said)
 
 
 @contextmanager

@@ -128,9 +128,9 @@ class Sizes:
         """The tokens of all passages, as long as they are."""
         return self.passages * self.collection.passage_tokens()
 
-    def count(self, part: str) -> float:
-        """Return the number of queries of a split, named by a part of it: `collection/train/queries.arrow`."""
-        stage, split, *_ = part.split("/")
+    def count(self, output: str) -> float:
+        """Return the number of queries of a split, or of a file in it: `collection/train/queries.arrow`."""
+        stage, split, *_ = output.split("/")
         return self.queries.get(stage, {}).get(split, 0.0)
 
     def passage_tokens(self, length: int) -> float:

@@ -77,7 +77,7 @@ class Schedule:
             epoch += 1
 
     def share(self, rank: int, processes: int) -> Share:
-        """Return the part of every batch that one of several processes reads.
+        """Return the share of every batch that one of several processes reads.
 
         Raises DrkitError if there are fewer examples than processes.
         """
@@ -120,7 +120,7 @@ def drawn(rates: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 @frozen(eq=False)
 class Share:
-    """One process' part of every batch: every n-th example, so that lengths are similar in all processes."""
+    """One process' share of every batch: every n-th example, so that lengths are similar in all processes."""
 
     schedule: Schedule
     rank: int

@@ -159,8 +159,8 @@ def write_values(
     first = next(values, None)
     if first is None:
         raise DrkitError(f"{info.source} has no values; expected some of queries, passages or pairs, each with its ids")
-    parts = [_resolve(some, first, queries, corpus) for some in batched(chain([first], values), _ROWS)]
-    keys, numbers, lines = (np.concatenate(some, axis=-1) for some in zip(*parts, strict=True))
+    resolved = [_resolve(some, first, queries, corpus) for some in batched(chain([first], values), _ROWS)]
+    keys, numbers, lines = (np.concatenate(some, axis=-1) for some in zip(*resolved, strict=True))
     order = np.lexsort((keys[1], keys[0]))
     keys, lines = keys[:, order], lines[order]
     again = np.flatnonzero((keys[:, 1:] == keys[:, :-1]).all(0))

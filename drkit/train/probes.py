@@ -43,7 +43,7 @@ Outputs = Mapping[str, Any]
 
 @frozen(eq=False)
 class Probes:
-    """Everything that a probe measures; a `Measurement` of `drkit.train.validation`.
+    """Everything that a probe measures, by the callback of `drkit.train.validation`.
 
     held_out: i64[n], indices of the held-out texts in the store of `collate`, which masks them as in training. encoder:
     encodes whole texts with the module's weights. passages: the tokens of the corpus that `retrieval` searches.
@@ -196,15 +196,15 @@ def top_direction(vectors: NDArray[np.float32]) -> float:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Run a block without dropout or graph; the module's mode and torch's random state are restored afterwards."""
-    modes = {part: part.training for part in module.modules()}
+    modes = {inner: inner.training for inner in module.modules()}
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     module.eval()
     try:
         with torch.random.fork_rng(devices), torch.no_grad():
             yield
     finally:
-        for part, mode in modes.items():
-            part.training = mode
+        for inner, mode in modes.items():
+            inner.training = mode
 
 
 def held_out(
@@ -212,8 +212,8 @@ def held_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split `count` texts at random; returns the indices to train on and those held out, both in ascending order.
 
-    texts: how many to hold out, a tenth of all at most. documents: i64[count], the document that each text is a part
-    of. Documents are held out whole, because their parts are contexts of each other. None: every text is a document.
+    texts: how many to hold out, a tenth of all at most. documents: i64[count], the document of each
+    text. Documents are held out whole, because their texts are contexts of each other. None: every text is a document.
 
     >>> trained, kept = held_out(30, 2, seed=1)
     >>> len(trained), len(kept), len(np.union1d(trained, kept))

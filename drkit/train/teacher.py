@@ -108,13 +108,13 @@ class ScoreBlocks:
         indices = np.unique(np.concatenate([request.passages for request in block]))
         texts = dict(zip(indices.tolist(), (p.content for p in self.corpus.at(indices)), strict=True))
         pairs = [(request.query.text, texts[index]) for request in block for index in request.passages.tolist()]
-        parts = []
+        scored = []
         for start in range(0, len(pairs), REPORTED_PAIRS):
             some = pairs[start : start + REPORTED_PAIRS]
-            parts.append(np.asarray(loaded_value(self.scorer).score(some), dtype=np.float32))
-            _check(parts[-1], some)
+            scored.append(np.asarray(loaded_value(self.scorer).score(some), dtype=np.float32))
+            _check(scored[-1], some)
             yield len(some)
-        scores = np.concatenate(parts)
+        scores = np.concatenate(scored)
         ends = np.cumsum([len(request.passages) for request in block])
         columns = (
             [request.index for request in block],

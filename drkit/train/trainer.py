@@ -252,8 +252,8 @@ def compile_layers(module: nn.Module, options: Mapping[str, Any]) -> int:
 
 def transformer_layers(module: nn.Module) -> list[nn.Module]:
     """Return the layers of all encoders of a supported architecture in a module, and those of drkit's decoders."""
-    found: list[nn.Module] = [part for part in module.modules() if isinstance(part, PostLnLayer)]
-    models = [part for part in module.modules() if isinstance(part, PreTrainedModel) and part.base_model is part]
+    found: list[nn.Module] = [one for one in module.modules() if isinstance(one, PostLnLayer)]
+    models = [one for one in module.modules() if isinstance(one, PreTrainedModel) and one.base_model is one]
     for model in models:  # without their heads
         if where := find_architecture(model.config.model_type):
             found += model.get_submodule(where.layers).children()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from attrs import frozen
 from safetensors.torch import load_model, save_model
@@ -27,7 +27,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Validation
 from drkit.search import AnyEncoder
-from drkit.train.probes import ProbeLog, evaluating
+from drkit.train.probes import ProbeLog, Probes, evaluating
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
@@ -35,38 +35,9 @@ FILE = "validation.jsonl"
 Record = Mapping[str, float]
 
 
-class Measurement(Protocol):
-    """Measures the current weights of a module in training; must change neither them nor torch's random state."""
-
-    @property
-    def setting(self) -> str:
-        """The recipe's table of its settings."""
-
-    @property
-    def file(self) -> str:
-        """The name of its log."""
-
-    @property
-    def decides(self) -> str:
-        """The metric that chooses the best weights; higher is better."""
-
-    @property
-    def measures_start(self) -> bool:
-        """Whether the weights before the first step are measured too."""
-
-    def measure(self) -> Mapping[str, float]:
-        """Return the metrics by name."""
-
-    def describe(self) -> str:
-        """Return in one line what is measured, and on what."""
-
-    def line(self, record: Record) -> str:
-        """Format a measurement in one line."""
-
-
 @frozen(eq=False)
 class DevQueries:
-    """A `Measurement` on dev queries.
+    """What validation measures, on dev queries.
 
     module: the bi-encoder in training; encoder: encodes queries and passages with its weights. task: the queries and
     passages to search (`validation_task`); passages: the tokens of the corpus; decides: the measure, by its ir_measures
@@ -102,6 +73,10 @@ class DevQueries:
     def line(self, record: Record) -> str:
         """Format a validation in one line."""
         return f"validation @ {record['step']:,}: {self.decides} {record[self.decides]:.3f}"
+
+
+# What measures the current weights of a module in training, and changes neither them nor torch's random state.
+Measurement = DevQueries | Probes
 
 
 class ValidationCallback(TrainerCallback):  # type: ignore[misc]

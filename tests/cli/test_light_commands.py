@@ -97,7 +97,7 @@ def test_the_matrix_fits_eighty_columns():
     from rich.console import Console
 
     from drkit.core.registry import installed
-    from drkit.recipe.check import Matrix, Pair, matrix
+    from drkit.recipe.matrix import Matrix, Pair, matrix
     from drkit_cli.matrix import print_matrix
 
     many = tuple(f"a-masker-with-a-long-name-{number}" for number in range(7))

@@ -6,8 +6,9 @@ import pytest
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.errors import DrkitError
-from drkit.recipe.check import check, matrix
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.matrix import matrix
 from tests.refusals import says
 
 

@@ -16,8 +16,9 @@ from drkit.core.registry import GROUP, discover
 from drkit.core.spec import CAPABILITIES
 from drkit.errors import ProblemsError
 from drkit.plugin import Kind
-from drkit.recipe.check import check, matrix
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.matrix import matrix
 from tests.core.public_api import PACKAGES, exports
 from tests.refusals import unknown
 

@@ -12,8 +12,9 @@ from drkit.core.registry import installed
 from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.errors import ProblemsError
-from drkit.recipe.check import check, matrix
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals

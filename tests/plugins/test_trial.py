@@ -11,10 +11,8 @@ from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.trial import describe_trial, try_parts
-from tests.refusals import says
+from drkit.runs.trial import try_parts
 from tests.runs.test_matrix import some_pairs
-from tests.search.toys import masked_lm
 
 PARTS = installed()
 
@@ -70,15 +68,3 @@ def test_an_index_that_faiss_cannot_build_is_refused_before_the_first_stage(inde
     recipe = compose(ComposeRequest(settings=(f"evaluation.index={index}",)), PARTS)
     with pytest.raises(DrkitError, match=f"faiss .*kind '{index}'"):
         try_parts(recipe, PARTS.registry)
-
-
-def test_it_is_said_which_models_were_looked_up(tmp_path):
-    folder = tmp_path / "here"
-    masked_lm().save_pretrained(folder)
-    chain = ("bm25", "cross-encoder-filter:nobody/filters")
-    recipe = compose(ComposeRequest(encoder=str(folder), pipeline="three-stage", miners=chain), PARTS)
-    said = describe_trial(recipe, PARTS.registry)
-    assert said.startswith("trial: every part of the recipe passes on a toy batch; ")
-    assert says(said, str(folder), "configuration", "weights")
-    assert said.endswith("not looked up, since no such folder exists: nobody/filters (a hub id?)")
-    assert describe_trial(compose(ComposeRequest(), PARTS), PARTS.registry).endswith("on a toy batch")

@@ -11,8 +11,9 @@ import pytest
 from drkit.builtin import drkit_recipes
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.recipe.check import check, matrix
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder

@@ -71,7 +71,7 @@ def _own_poolings() -> Iterator[dict[str, str]]:
 
 
 def _print_matrix(parts: Installed) -> None:
-    from drkit.recipe.check import matrix
+    from drkit.recipe.matrix import matrix
     from drkit_cli.matrix import print_matrix
     from drkit_cli.render import console
 

@@ -32,7 +32,7 @@ from drkit.runs.stages.pretrain import plan_kept, plan_masked_lm
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
 from drkit.runs.stages.retriever import PlannedSystem, reading_of
-from drkit.runs.stages.texts import PASSAGES, PSEUDO_QUERY_TOKENS, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
+from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 
 
@@ -211,11 +211,8 @@ def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
     """Return the tokens of the queries that a round learns from."""
     train = training_split(pairs)
     inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
-    if pairs == PSEUDO:
-        return StageOutput(
-            builder.add("pseudo-query-tokens", PSEUDO_QUERY_TOKENS, "tokenise every pseudo-query once", inputs)
-        )
-    return StageOutput(builder.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs))
+    name, what = ("pseudo-query-tokens", "pseudo-query") if pairs == PSEUDO else ("query-tokens", "training query")
+    return StageOutput(builder.add(name, QUERY_TOKENS, f"tokenise every {what} once", inputs))
 
 
 def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:

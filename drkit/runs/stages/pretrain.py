@@ -165,8 +165,8 @@ def _probe_inputs(builder: PlanBuilder) -> dict[str, StageOutput]:
     """
     splits = [*(["dev"] if "dev" in builder.splits else []), *(["train"] if builder.learns_from_judgements else [])]
     split = next((split for split in splits if split != builder.recipe.evaluation.split), None)
-    parts = {"tokens": TOKENS, "passages": PASSAGES, **({split: split_of(split)} if split else {})}
-    return {f"probe/{name}": StageOutput(part.stage, part.path, observed=True) for name, part in parts.items()}
+    read = {"tokens": TOKENS, "passages": PASSAGES, **({split: split_of(split)} if split else {})}
+    return {f"probe/{name}": StageOutput(one.stage, one.path, observed=True) for name, one in read.items()}
 
 
 def plan_kept(builder: PlanBuilder, training: str, step: int) -> str:

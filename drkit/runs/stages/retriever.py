@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from drkit.core.spec import NoSettings
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
@@ -101,11 +102,6 @@ class Bm25Settings:
     language: str = from_recipe("evaluation.bm25_language")
 
 
-@frozen
-class ChosenIndexSettings:
-    """No settings: the index is copied unchanged."""
-
-
 # Bytes of an id, and of the vectors that are read into memory at most.
 _ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
 # Seconds and bytes for each token that BM25 indexes.
@@ -180,7 +176,7 @@ BM25 = StageSpec(
 CHOSEN_INDEX = StageSpec(
     name="chosen-index",
     version=1,
-    settings=ChosenIndexSettings,
+    settings=NoSettings,
     run="drkit.runs.steps.retriever:copy_index",
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
     folders=("index",),

@@ -2,8 +2,8 @@
 
 `collection` is checked and stored as Arrow; `mixture` has further collections of pre-training, too; the vocabulary is
 taken from the encoder (`existing-vocabulary`) or trained (`wordpiece-vocabulary`); `passage-tokens` and `query-tokens`
-are memory-mapped; `spans` are parts of documents, for pre-training on pairs of them; a `signal` is a number per token,
-text or vocabulary entry, and `query-signal` the same for candidate queries.
+are memory-mapped; `spans` are sections of documents, for pre-training on pairs of them; a `signal` is a number per
+token, text or vocabulary entry, and `query-signal` the same for candidate queries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
@@ -146,18 +146,10 @@ QUERY_TOKENS = StageSpec(
     version=2,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
-    inputs={"queries": "training queries to tokenise", **_VOCABULARY},
+    inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
-    folders=("query-tokens",),
+    folders=("query-tokens", "pseudo-query-tokens"),
     work=_query_work,
-)
-PSEUDO_QUERY_TOKENS = evolve(
-    QUERY_TOKENS,
-    name="pseudo-query-tokens",
-    version=1,
-    run="drkit.runs.steps.texts:tokenise_pseudo_queries",
-    inputs={"queries": "pseudo-queries to tokenise", **_VOCABULARY},
-    folders=("pseudo-query-tokens",),
 )
 
 
@@ -188,7 +180,7 @@ FITTED, VALUES = "fitted", "values"
 
 @frozen
 class SignalSettings:
-    """A signal with its settings; prompt: the prefix of every passage, which is not part of the text."""
+    """A signal with its settings; prompt: the prefix of every passage, which does not belong to the text."""
 
     signal: Choice
     prompt: str = from_recipe("encoder.passage_prompt")

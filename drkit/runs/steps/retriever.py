@@ -16,6 +16,7 @@ from drkit.core import processes
 from drkit.core.engine import Loaded
 from drkit.core.files import CHECKPOINTS, MANIFEST, filling_folder, link_or_copy, write_text
 from drkit.core.processes import Shard, local_device
+from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
@@ -32,7 +33,6 @@ from drkit.runs.stages.retriever import (
     CHOSEN,
     Bm25Settings,
     ChoiceSettings,
-    ChosenIndexSettings,
     ExportSettings,
     IndexSettings,
     describe_choice,
@@ -160,7 +160,7 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     return {"passages": len(retriever), **facts}
 
 
-def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+def copy_index(stage: StageRun[NoSettings]) -> Mapping[str, Any]:
     """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
     source = chosen_input(stage.inputs, "index")
     shutil.copytree(
@@ -222,13 +222,13 @@ def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, An
     for name in ("model", "tokenizer", "token_weights", "learned_pooling", "token_budget", "precision"):
         del declared[name]
     declared["query_length"] = sides[0].query_length
-    parts = [(side.model, side.tokenizer) for side in sides]
+    models = [(side.model, side.tokenizer) for side in sides]
     weights, learned = [side.token_weights for side in sides], [side.learned_pooling for side in sides]
     if isinstance(encoder, DualEncoder):
         declared |= {"token_weights": tuple(weights), "learned_poolings": tuple(learned)}
-        export_dual(parts[0], parts[1], folder, provenance=provenance, **declared)
+        export_dual(models[0], models[1], folder, provenance=provenance, **declared)
     else:
         declared |= {"token_weights": weights[0], "learned_pooling": learned[0]}
-        export_encoder(*parts[0], folder, provenance=provenance, **declared)
-    modules = [module for module in (*(model for model, _ in parts), *weights, *learned) if module is not None]
+        export_encoder(*models[0], folder, provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in models), *weights, *learned) if module is not None]
     return sum(p.numel() for module in modules for p in module.parameters())

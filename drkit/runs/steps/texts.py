@@ -113,19 +113,11 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
 
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
-    return _tokenise_queries(stage, "training queries")
-
-
-def tokenise_pseudo_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of the pseudo-queries; returns counts, including truncated texts."""
-    return _tokenise_queries(stage, "pseudo-queries")
-
-
-def _tokenise_queries(stage: StageRun[QuerySettings], what: str) -> Mapping[str, Any]:
+    """Write a memory-mapped store of training queries; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     texts = ((query.query_id, query.text) for query in read_queries(stage.inputs["queries"]))
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    what = "training queries" if stage.name == "query-tokens" else "pseudo-queries"
     _record_truncated(stage, counts, what, "encoder.query_length")
     return counts
 
