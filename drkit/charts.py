@@ -1,4 +1,4 @@
-"""Charts by matplotlib: curves, bars and intervals as plain data, drawn as PNG for `report.md` and as SVG for pages.
+"""Charts by matplotlib: curves, bars and intervals as plain data, drawn as SVG for pages; heat maps as PNG.
 
 matplotlib is imported only when something is drawn, and needs no display.
 """
@@ -27,8 +27,7 @@ _MARKS = ("o", "s", "^", "D", "X", "v")
 _VARIABLES = {_INK: "var(--ink)", _GRID: "var(--grid)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(_COLOURS, 1)
 }
-_PANEL = (3.3, 2.2)  # width and height in inches
-_PAGE_PANEL, _WIDE_PANEL = (3.6, 2.3), (11.0, 2.6)
+_PANEL, _WIDE_PANEL = (3.6, 2.3), (11.0, 2.6)  # width and height in inches
 _MAX_MARKED = 30  # up to this many points get a marker each
 _LABEL_GAP = 0.12  # between two labels, as a share of the panel's height
 _ROW = 0.22  # inches of a row of bars or intervals
@@ -115,22 +114,6 @@ class HeatMap:
     y: str
 
 
-def draw(panels: Sequence[Panel], path: Path) -> Path:
-    """Draw panels into one PNG file, two or three per row; panels without points are left out."""
-    shown = [panel for panel in panels if any(line.points for line in panel.lines)]
-    columns = 3 if len(shown) % 3 == 0 else min(2, len(shown))
-    rows = -(-len(shown) // columns)
-    width = _PANEL[0] * max(columns, 1.5)  # a single panel has room for longer labels
-    with _figure(width, _PANEL[1] * rows, (rows, columns)) as (figure, cells):
-        for cell, panel in zip(cells, shown, strict=False):
-            cell.set_title(escape_controls(panel.title))
-            _draw_lines(cell, panel)
-        for cell in cells[len(shown) :]:
-            cell.set_axis_off()
-        figure.savefig(path, metadata={"Software": None})  # equal curves give equal files
-    return path
-
-
 def draw_heat_map(heat_map: HeatMap, path: Path) -> Path:
     """Draw a heat map into one PNG file."""
     width = 1.6 + 0.8 * max(len(heat_map.columns), 2)
@@ -156,7 +139,7 @@ def draw_heat_map(heat_map: HeatMap, path: Path) -> Path:
 
 def draw_svg(chart: Panel | Bars | Intervals, *, is_wide: bool = False) -> str:
     """Return a chart without its title as an SVG element for a page, in the colours of the page's style sheet."""
-    width, height = _WIDE_PANEL if is_wide else _PAGE_PANEL
+    width, height = _WIDE_PANEL if is_wide else _PANEL
     if isinstance(chart, Intervals):
         columns = min(4, len(chart.measures))
         rows = -(-len(chart.measures) // columns)

@@ -7,7 +7,7 @@ import sys
 import hypothesis
 import pytest
 
-from tests.warm import draw_nothing, measure_nothing
+from tests.warm import measure_nothing
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that a test starts take it over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,12 +60,6 @@ LONGEST = (
     *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/runs/test_run.py"),
     *("tests/cli/test_examples.py", "tests/parts/test_benchmarks.py"),
 )
-
-
-def pytest_collection_finish():
-    """Runs have no pictures; tests/runs/test_report.py draws them."""
-    if "torch" in sys.modules:
-        draw_nothing()
 
 
 def pytest_collection_modifyitems(items):

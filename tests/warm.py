@@ -34,7 +34,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALL
 WARM = """torch accelerate transformers.trainer transformers.models.bert.modeling_bert safetensors.torch tokenizers
 pyarrow.ipc faiss bm25s ir_measures scipy.stats matplotlib.pyplot datasets drkit_cli.main drkit.train.trainer
 drkit.train.biencoder drkit.train.pretrain drkit.train.refresh drkit.search drkit.evaluate drkit.runs.plan
-drkit.runs.costs drkit.runs.steps.report"""
+drkit.runs.costs drkit.runs.steps.evaluation"""
 
 
 class WarmProcess:
@@ -97,16 +97,6 @@ def measure_nothing(replace=setattr):
     size = types.CollectionSize(5000, {"train": 3500, "dev": 250, "test": 250}, (40, 80), (10, 20))
     replace(costs, "measure_rates", lambda: costs.Rates(1e10, 1.0, 1))
     replace(pydocs.PydocsCollection, "size", lambda self: size)
-
-
-def draw_nothing(replace=setattr):
-    """Leave the pictures of reports empty, whose drawing is a sixth of a tiny run; replace: as `setattr`."""
-
-    def leave_empty(_panels, path):
-        path.touch()
-        return path
-
-    replace(importlib.import_module("drkit.runs.steps.report"), "draw", leave_empty)
 
 
 def main():
@@ -184,7 +174,6 @@ def start(job, scratch, rank, variables):
             faults.faults_arm(job["root"].encode(), ctypes.c_long(at), job.get("error", 0))
         else:
             os.fsync = int  # nobody cuts the power
-            draw_nothing()
         code = run_job(job)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -42,7 +42,6 @@ _PATHS = {
     "index": "index",
     "rankings": "runs",
     "table": "evaluation",
-    "report": "report/report.md",
     "recipe": RECIPE,
 }
 # Columns where COLUMNS is 0, or less than a name needs.
@@ -330,7 +329,7 @@ def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
         hybrid = " --hybrid" if HYBRID_NAME in done else ""
         yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"
         yield f"drkit serve {quote(str(run))}"
-    if "report" in done:
+    if "encoder" in done:
         yield f"drkit report {quote(str(run))}"
 
 

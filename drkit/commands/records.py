@@ -24,7 +24,6 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import plain, read_recipe, recipe_from_table, recipe_table, toml_value
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.stages.report import REPORT
 from drkit.runs.survey import survey
 from drkit.runs.work import describe_encoder
 
@@ -166,7 +165,7 @@ def _read_plan(
         stages = plan(recipe, parts.registry).stages
     except DrkitError as error:
         return (f"unknown, because the collection cannot be read again: {error}",), {}, ()
-    found = survey([stage for stage in stages if stage.spec is not REPORT], folder)  # the page replaces that stage
+    found = survey(stages, folder)
     missing = tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
     trainings = tuple(stage.name for stage in stages if stage.is_training)
     return missing, {stage.name: stage.summary for stage in stages}, trainings

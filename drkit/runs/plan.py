@@ -3,7 +3,7 @@
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> [pseudo-queries] -> initial -> pretrained
                -> negatives, labels-only, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
-               -> [choice-runs -> choice] -> encoder, index, bm25, runs, dev-runs -> hybrid -> evaluation -> report
+               -> [choice-runs -> choice] -> encoder, index, bm25, runs, dev-runs -> hybrid -> evaluation
 
 A file of `drkit/runs/stages` declares the stages of a step and adds them to the plan; here is their order, and what is
 exported. Imports no torch, so that `--dry-run` is quick.
@@ -38,7 +38,6 @@ from drkit.runs.stages.evaluation import (
 from drkit.runs.stages.finetune import plan_rounds
 from drkit.runs.stages.pretrain import plan_kept, plan_pretraining
 from drkit.runs.stages.queries import plan_contexts, plan_pseudo_queries
-from drkit.runs.stages.report import plan_report
 from drkit.runs.stages.retriever import CHOSEN, CHOSEN_INDEX, EXPORT, PlannedSystem, add_index, plan_start, reading_of
 from drkit.runs.stages.start import plan_initial
 from drkit.runs.stages.texts import plan_texts
@@ -83,7 +82,6 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         plan_evaluation(builder, systems, retrievers, exported)
     elif builder.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
         plan_untuned_hybrid(builder, exported)
-    plan_report(builder, exported.outcome)
     return Plan(tuple(builder.stages.values()), tuple(builder.notes))
 
 
@@ -163,7 +161,7 @@ def _no_training_queries(builder: PlanBuilder) -> str:
 
 def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:
     """Add the encoder folder and its index, of the best retriever on dev or of the last one."""
-    evaluation, splits, outcome = builder.recipe.evaluation, builder.splits, ""
+    evaluation, splits = builder.recipe.evaluation, builder.splits
     by_dev = evaluation.export == "best" and "dev" in splits and len(candidates) > 1
     if not by_dev and evaluation.export == "best" and _is_unproven(builder):
         if AS_IT_IS not in builder.stages:
@@ -172,18 +170,18 @@ def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:
             name for name, is_on in (("pretrain", builder.recipe.pretrain), ("finetune", builder.rounds)) if is_on
         ]
         method = "pseudo-queries" if builder.rounds else "pre-training"
-        outcome = (
+        builder.notes.append(
             f"exported: {system_in_words(AS_IT_IS)}; no dev queries show that {method} "
             f"improved, and did not harm, an encoder that is trained already. --set evaluation.export=last exports "
             f"{candidates[-1]}; {' '.join(f'--set {name}=none' for name in trained)} leaves the training out"
         )
-        builder.notes.append(outcome)
         candidates = [AS_IT_IS]
     elif not by_dev:
-        outcome = f"exported: {candidates[-1]}" + (", the last retriever" if len(candidates) > 1 else "")
         if evaluation.export == "best" and len(candidates) > 1:
-            outcome += "; the collection has no dev queries to choose the best one by"
-            builder.notes.append(outcome)
+            builder.notes.append(
+                f"exported: {candidates[-1]}, the last retriever; the collection has no dev queries to choose the best "
+                f"one by"
+            )
         candidates = candidates[-1:]
     choice = {"choice": StageOutput(plan_choice(builder, candidates), CHOSEN)} if by_dev else {}
     origin = "the best retriever on dev" if by_dev else candidates[0]
@@ -193,7 +191,7 @@ def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:
     if splits or builder.rounds:
         indexes = {f"index/{name}": StageOutput(add_index(builder, name, "searched")) for name in candidates}
         builder.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
-    return Exported(tuple(candidates), choice, outcome)
+    return Exported(tuple(candidates), choice)
 
 
 def _is_unproven(builder: PlanBuilder) -> bool:

@@ -1,4 +1,4 @@
-"""Several runs side by side: how their recipes differ, and means over seeds; the learning curve of one run."""
+"""Several runs side by side: how their recipes differ, and means over seeds; curves of the systems of one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from attrs import frozen
 
 from drkit.charts import Line, Panel
 from drkit.commands.records import RunRecord
-from drkit.recipe.schema import MAIN
+from drkit.evaluate.names import AS_IT_IS, INITIAL
+from drkit.recipe.schema import LABELS_ONLY, MAIN, PRETRAINED, PSEUDO, Recipe
 from drkit.recipe.toml import json_text, plain
 from drkit.runs.stage import lasting_settings
 from drkit_report.charts import Chart
@@ -19,6 +20,9 @@ _SEED = "seed"
 _TRAINED = "training_queries"  # in the manifest of a fine-tuning
 _ROUNDS = "finetune.rounds"
 _SHOWN = 8  # settings that get a column
+# Lines of curves.
+_WITH, _WITH_PSEUDO, _WITHOUT = "pre-trained", "with pseudo-queries", "without pre-training"
+_FINETUNED = "fine-tuned"
 
 
 @frozen
@@ -123,21 +127,56 @@ def _format_means(runs: Sequence[RunRecord], measure: str) -> str:
     return f"{means[0]:.3f}" if len(means) == 1 else f"{mean(means):.3f} \u00b1 {stdev(means):.3f}"
 
 
-def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:
-    """Yield the learning curve of a single run whose rounds differ in their labelled queries."""
-    report = run.manifests.get("report")
-    if report is None or run.results is None:
+def learning_curve(recipe: Recipe) -> dict[str, str]:
+    """Return the line of each system in a learning curve, by system; empty unless rounds differ in labelled queries."""
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    judged = [one for one in rounds if one.pairs != PSEUDO]
+    if len({one.queries for one in judged}) < 2:
+        return {}
+    unlabelled = [one.name for one in rounds if one.pairs == PSEUDO]
+    name = _WITH_PSEUDO if unlabelled else _WITH
+    lines = {INITIAL: _WITHOUT, AS_IT_IS: _WITHOUT, **dict.fromkeys(unlabelled or [PRETRAINED], name)}
+    return lines | {one.name: _WITHOUT if one.start == INITIAL else name for one in judged}
+
+
+def steps_before(recipe: Recipe) -> dict[str, dict[str, int | None]]:
+    """Return the steps of pre-training before each system (None: all), by line of a chart; empty if none are kept."""
+    kept = recipe.pretrain.kept if recipe.pretrain else {}
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    if not kept:
+        return {}
+    starts = {INITIAL: 0, **kept, PRETRAINED: None}
+    tuned = {one.name: starts[one.start] for one in rounds if one.start in starts}
+    return {_FINETUNED: {LABELS_ONLY: 0, **tuned}, _WITH: {INITIAL: 0, AS_IT_IS: 0, **kept, PRETRAINED: None}}
+
+
+def curves_of_systems(run: RunRecord) -> Iterator[Chart]:
+    """Yield the first measure of a run's systems over their labelled queries, and over their steps of pre-training."""
+    if run.results is None:
         return
-    prefix = "curve."
-    curve = {name[len(prefix) :]: line for name, line in report.settings.items() if name.startswith(prefix)}
-    unlabelled, points = report.settings.get("unlabelled", ()), dict[str, list[tuple[float, float]]]()
-    measure = run.results.measures[0]
-    for system, line in curve.items():
+    measure, points = run.results.measures[0], dict[str, list[tuple[float, float]]]()
+    judged = {one.name for one in run.recipe.finetune.rounds if one.pairs != PSEUDO} if run.recipe.finetune else set()
+    for system, line in learning_curve(run.recipe).items():
         if system in run.scores:
             stage = run.manifests.get(run.results.runs[system][0])
-            queries = 0 if system in unlabelled or stage is None else int(stage.metrics.get(_TRAINED, 0))
+            queries = int(stage.metrics.get(_TRAINED, 0)) if stage is not None and system in judged else 0
             points.setdefault(line, []).append((queries, run.scores[system].mean(measure)))
-    lines = [Line(name, sorted(found)) for name, found in points.items()]
-    if lines:
+    if points:
+        lines = [Line(name, sorted(found)) for name, found in points.items()]
         panel = Panel(f"{measure} over labelled queries", measure, lines, floor=True, x="labelled queries", log=True)
         yield Chart(panel, "Means over draws; 0: before fine-tuning.", is_wide=True)
+    if lines := _lines_of_steps(run, measure):
+        x = "steps of pre-training"
+        panel = Panel(f"{measure} over {x}", measure, lines, floor=True, x=x)
+        yield Chart(panel, "Retrievers from kept checkpoints; 0: without pre-training.", is_wide=True)
+
+
+def _lines_of_steps(run: RunRecord, measure: str) -> list[Line]:
+    """Return the measure of systems over the steps of pre-training before them, of lines with several points."""
+    trained = run.manifests.get(PRETRAINED)
+    last = int(trained.metrics["steps"]) if trained is not None else 0
+    lines = []
+    for name, steps in steps_before(run.recipe).items():
+        reached = {system: last if step is None else step for system, step in steps.items() if system in run.scores}
+        lines.append(Line(name, sorted((step, run.scores[system].mean(measure)) for system, step in reached.items())))
+    return [line for line in lines if len(line.points) > 1]

@@ -28,15 +28,15 @@ from drkit.core.escaping import page_asset, page_templates
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
-from drkit.evaluate.names import system_name
+from drkit.evaluate.names import system_in_words, system_name
 from drkit.recipe.toml import recipe_toml
-from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.evaluation import choices_made
-from drkit.runs.stages.report import PROBES, VALIDATION
-from drkit_report.charts import Chart
-from drkit_report.comparison import Comparison, compare_runs, curve_of_rounds
+from drkit.runs.stages.finetune import VALIDATION
+from drkit.runs.stages.pretrain import PROBES
+from drkit_report.charts import Chart, loss_panels, probe_panels, validation_panel
+from drkit_report.comparison import Comparison, compare_runs, curves_of_systems
 from drkit_report.masking import Masking, masking_or_note
 from drkit_report.systems import (
     PASSAGES,
@@ -188,7 +188,7 @@ def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> R
         truncated=list(dict.fromkeys(truncated)),
         missing=shown.missing,
         table=table,
-        curves=[*curve_of_rounds(run), *_training_charts(run)],
+        curves=[*curves_of_systems(run), *_training_charts(run)],
         masking=masking_or_note(run, parts),
         manifests=run.manifests,
         memory={
@@ -211,8 +211,8 @@ def _describe_systems(run: RunRecord) -> Iterator[tuple[str, str]]:
 def _describe_choices(run: RunRecord) -> list[str]:
     """Describe the exported retriever, BM25's k1 and b, and the labels of training."""
     lines = choices_made(run.manifests)
-    if "choice" not in run.manifests and "report" in run.manifests:
-        lines = [run.manifests["report"].settings.get("exported", ""), *lines]
+    if "choice" not in run.manifests and "encoder" in run.manifests:
+        lines = [f"exported: {system_in_words(run.manifests['encoder'].metrics['from'])}", *lines]
     return [line[:1].upper() + line[1:] for line in lines if line]
 
 

@@ -26,7 +26,6 @@ LAYERS = (
     ("builtin", "testing"),
     ("train",),
     ("charts",),
-    ("report",),
     ("runs",),
     ("commands",),
     ("experiments",),

@@ -16,6 +16,7 @@ from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_tab
 from drkit.runs.plan import plan
 from drkit.runs.stage import StageOutput
 from drkit.runs.stages.texts import PASSAGES, split_of
+from drkit_report.comparison import learning_curve
 from tests.refusals import refused, says
 
 PARTS = installed()
@@ -222,7 +223,7 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
 
 def test_the_low_resource_pipeline_is_a_learning_curve():
     made = stages(compose(ComposeRequest(pipeline="low-resource", paper="retromae"), PARTS))
-    curve = made["report"].settings.curve
+    curve = learning_curve(compose(ComposeRequest(pipeline="low-resource", paper="retromae"), PARTS))
     sizes = SIZES
     assert {name for name, line in curve.items() if line == "pre-trained"} == {
         "pretrained",
@@ -235,8 +236,7 @@ def test_the_low_resource_pipeline_is_a_learning_curve():
         with_and_without = [made[f"{kind}-{size}{draws[0]}"].settings for kind in ("scratch", "retriever")]
         assert with_and_without[0] == with_and_without[1]
     assert {*curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
-    assert made["report"].settings.unlabelled == ("initial", "as-it-is", "pretrained")
-    assert stages(compose(ComposeRequest(), PARTS))["report"].settings.curve == {}
+    assert learning_curve(compose(ComposeRequest(), PARTS)) == {}
 
 
 def test_from_scratch_the_learning_curve_is_that_of_the_word_vectors():
@@ -249,15 +249,14 @@ def test_from_scratch_the_learning_curve_is_that_of_the_word_vectors():
         settings[1], rounds=()
     )
     made = stages(recipe)
-    settings = made["report"].settings
-    assert settings.unlabelled == ("initial", "as-it-is", "unsupervised")
-    with_crops = {name for name, line in settings.curve.items() if line != "without pre-training"}
+    curve = learning_curve(recipe)
+    with_crops = {name for name, line in curve.items() if line != "without pre-training"}
     assert with_crops == {"unsupervised", *(f"retriever-{size}" for size in SIZES)}
     for size in SIZES:
         draws = [""] if size == "all" else [f"-draw-{draw}" for draw in (1, 2, 3)]
         for kind, start in (("scratch", "initial"), ("retriever", "unsupervised")):
             assert {made[f"{kind}-{size}{draw}"].inputs["start"] for draw in draws} == {StageOutput(start)}
-    assert {*settings.curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
+    assert {*curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
 
 
 def test_texts_alone_take_word_vectors_unless_a_paper_brings_its_encoder():
@@ -548,7 +547,6 @@ def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_
         assert by_name["encoder"].inputs == {"checkpoint/retriever-2": StageOutput("retriever-2")}
         assert by_name["index"].inputs == {"index/retriever-2": StageOutput("index-retriever-2")}
         assert "choice" not in by_name
-        assert by_name["report"].settings.exported.startswith("exported: retriever-2, the last retriever")
     assert not by_wish.notes
     assert any("dev queries" in note for note in without_dev.notes)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from drkit.commands import export_checkpoint, open_encoder, prune_run
+from drkit.commands.records import open_run
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError, ProblemsError
@@ -20,6 +21,7 @@ from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.survey import UNFINISHED, survey
 from drkit.train.checkpoints import load_encoder
+from drkit_report.comparison import curves_of_systems
 from tests.runs.test_prune import TINY
 
 PARTS = installed()
@@ -99,9 +101,11 @@ def test_kept_checkpoints_are_probed_evaluated_and_drawn(kept):
     results = json.loads((run / "evaluation" / "results.json").read_text())
     systems = {row["system"] for row in results["rows"]}
     assert {"pretrained@2", "pretrained@3", "pretrained", "from-0", "from-1", "from-2"} <= systems
-    report = (run / "report" / "report.md").read_text()
-    assert "Steps of pre-training" in report
-    assert (run / "report" / "steps.png").is_file()
+    (steps,) = curves_of_systems(open_run(run, PARTS))
+    assert "steps of pre-training" in steps.title
+    lines = {line.label: [step for step, _ in line.points] for line in steps.drawing.lines}
+    assert lines["pre-trained"][-3:] == [2, 3, 4]
+    assert {2, 3, 4} <= {*lines["fine-tuned"]}
 
 
 def test_a_kept_checkpoint_is_exported_and_trained_on(kept, beir, tmp_path):

@@ -251,7 +251,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
 @pytest.mark.parametrize(
     ("name", "stage"),
     [
-        *(("pmi", stage) for stage in STAGES if stage != "report"),
+        *(("pmi", stage) for stage in STAGES),
         ("generator", "generator"),
         ("contexts", "queries"),
         ("contexts", "retriever-2"),
@@ -296,7 +296,7 @@ def finished(beir, tmp_path_factory):
 
 # -- a change, and exactly what it repeats
 
-REPORTED = {"evaluation", "report"}
+REPORTED = {"evaluation"}
 FUSED = {"hybrid", *REPORTED}
 SEARCHED = {"runs", *FUSED}
 CHOSEN = {"choice-runs", "choice"}

@@ -195,14 +195,10 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
 
 @frozen
 class Exported:
-    """The retrievers of which one is exported, what decides (no input: there is only one), and the outcome in words.
-
-    outcome is empty if the dev queries decide.
-    """
+    """The retrievers of which one is exported, and what decides (no input: there is only one)."""
 
     candidates: tuple[str, ...]
     choice: Mapping[str, StageOutput]
-    outcome: str
 
 
 def plan_search(

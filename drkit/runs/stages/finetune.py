@@ -35,6 +35,8 @@ from drkit.runs.stages.retriever import PlannedSystem, reading_of
 from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 
+VALIDATION = "validation.jsonl"
+
 
 @frozen
 class FinetuneSettings:
@@ -90,7 +92,7 @@ FINETUNE = StageSpec(
         "column/*": "a column that the loss receives, such as a teacher's scores",
         "reranker": "a cross-encoder, if negatives are filtered during training",
     },
-    records=(LOG, TRAINING, "validation.jsonl"),
+    records=(LOG, TRAINING, VALIDATION),
     resumable=True,
     joint=True,
     folders=(*BASELINES, "*"),

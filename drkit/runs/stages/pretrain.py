@@ -39,6 +39,7 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
+PROBES = "probes.jsonl"
 # The folder of pre-training without decoders.
 PRETRAINED_ALONE = "pretrained-masked-lm"
 # Share of the encoder's positions that are targets; seconds of masking for each token.
@@ -100,7 +101,7 @@ PRETRAIN = StageSpec(
         "generator": "the masked LM that fills masked positions",
         "probe/*": "for retrieval probes: tokens, passages and a split of the collection",
     },
-    records=(LOG, TRAINING, "probes.jsonl"),
+    records=(LOG, TRAINING, PROBES),
     resumable=True,
     joint=True,
     folders=(PRETRAINED, PRETRAINED_ALONE),
