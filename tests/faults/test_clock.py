@@ -16,7 +16,7 @@ def test_a_run_resumed_two_days_earlier_ends_as_one_without(server, beir, finish
     (whole, operations), run = finished("ance"), tmp_path / "killed"
     at = int(part * operations) + random.Random(SEED).randint(0, 20)
     assert_ends_well(server.drkit(*compose("ance", beir, run), root=run, at=at, error=KILL), KILL, at)
-    assert not (run / "report").exists()
+    assert not (run / "evaluation").exists()
     for path in (run, *run.rglob("*")):
         times = path.stat()
         os.utime(path, (times.st_atime + DAYS, times.st_mtime + DAYS))
