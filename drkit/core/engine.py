@@ -83,11 +83,11 @@ def count_done(tasks: Iterable[Task[Iterator[int]]], engine: Engine | None) -> I
     """
     if is_local(engine):
         return (count for task in tasks for count in task.function(*task.arguments))
-    summed = (Task(task.name, total, (task.function, task.arguments), task.uses) for task in tasks)
+    summed = (Task(task.name, sum_counts, (task.function, task.arguments), task.uses) for task in tasks)
     return (engine or LocalEngine()).run(summed)
 
 
-def total(function: Callable[..., Iterator[int]], arguments: tuple[Any, ...]) -> int:
+def sum_counts(function: Callable[..., Iterator[int]], arguments: tuple[Any, ...]) -> int:
     """Return the sum of all numbers that a function yields."""
     return sum(function(*arguments))
 

@@ -102,7 +102,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
-    _try(temporary.touch, path.parent)
+    _explain_failure(temporary.touch, path.parent)
     allowed = temporary.stat().st_mode
     temporary.unlink()
     try:
@@ -199,11 +199,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    _try(temporary.mkdir, path.parent)
+    _explain_failure(temporary.mkdir, path.parent)
     try:
         yield temporary
         list_written(temporary)
-        share(temporary)
+        share_files(temporary)
         old = _beside(path, "old")
         if path.exists():
             check_replaceable(path)  # somebody may have written there meanwhile
@@ -269,7 +269,7 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def share(folder: Path) -> None:
+def share_files(folder: Path) -> None:
     """Let everyone who may read a folder that drkit has just made read the files in it.
 
     safetensors creates files that only their owner may read, regardless of the umask.
@@ -418,7 +418,7 @@ def make_folder(folder: Path) -> None:
         raise DrkitError(f"cannot create the folder {folder}: {error.strerror}; choose another location") from None
 
 
-def _try(write: Callable[[], None], folder: Path) -> None:
+def _explain_failure(write: Callable[[], None], folder: Path) -> None:
     try:
         write()
     except OSError as error:

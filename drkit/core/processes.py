@@ -126,14 +126,14 @@ def _affinity() -> set[int]:
 
 def _processor_limit(cgroups: Path) -> float | None:
     """Return the limit in cores of a container, by version 2 or 1 of control groups; None without one."""
-    quota, period = _words(cgroups / "cpu.max", 2)
+    quota, period = _first_words(cgroups / "cpu.max", 2)
     if not period:
-        quota, period = (_words(cgroups / "cpu" / f"cpu.cfs_{name}_us", 1)[0] for name in ("quota", "period"))
+        quota, period = (_first_words(cgroups / "cpu" / f"cpu.cfs_{name}_us", 1)[0] for name in ("quota", "period"))
     is_limited = quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0
     return int(quota) / int(period) if is_limited else None
 
 
-def _words(file: Path, count: int) -> list[str]:
+def _first_words(file: Path, count: int) -> list[str]:
     """Return the first words of a file, padded with empty ones."""
     try:
         found = file.read_text(encoding="ascii").split()[:count]

@@ -92,7 +92,6 @@ class ArrayWriter:
                 file.close()
             if kind is None:
                 self._assemble()
-                shutil.rmtree(self._folder)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 

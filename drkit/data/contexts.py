@@ -7,7 +7,7 @@ context rebuild the same text. Its tokens are returned unmasked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class PretrainingTexts:
         others = np.maximum(count - 1, 1)
         drawn = Draws(seed + _SPAN, epoch, indices).integers(_LARGE) % others
         skip = (drawn >= indices - first) & (count > 1)
-        return _of(indices, self.batch(first + drawn + skip))
+        return _with_keys(indices, self.batch(first + drawn + skip))
 
     def queries_of(self, indices: NDArray[np.int64], seed: int, epoch: int) -> TokenBatch:
         """Return one of each text's candidate queries. Raises DrkitError without queries."""
@@ -83,7 +83,7 @@ class PretrainingTexts:
         first = self.queries.offsets[indices]
         count = self.queries.offsets[indices + 1] - first
         drawn = Draws(seed + _QUERY, epoch, indices).integers(_LARGE) % count
-        return _of(indices, self.queries.store.batch(first + drawn, pad_to=BUCKET, signals=self.query_signals))
+        return _with_keys(indices, self.queries.store.batch(first + drawn, pad_to=BUCKET, signals=self.query_signals))
 
 
 class SelfContext:
@@ -145,34 +145,28 @@ def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
 
     Raises DrkitError if the batches carry different signals.
     """
-    padding = {**_PADDING, "ids": pad_id}
-    names = [a.name for a in fields(TokenBatch) if a.name != "signals"]
-    joined = {
-        name: torch.cat(_even((getattr(first, name), getattr(second, name)), (first, second), padding.get(name, 0)))
-        for name in names
-    }
     if first.signals.keys() != second.signals.keys():
         alone = sorted(first.signals.keys() ^ second.signals.keys())
         raise DrkitError(f"cannot stack two batches: only one of them carries the signal {', '.join(alone)}")
-    signals = {
-        name: torch.cat(_even((values, second.signals[name]), (first, second), 0.0))
-        for name, values in first.signals.items()
-    }
+    padding, both = {**_PADDING, "ids": pad_id}, (first, second)
+    names = [a.name for a in fields(TokenBatch) if a.name != "signals"]
+    joined = {name: _joined([getattr(batch, name) for batch in both], both, padding.get(name, 0)) for name in names}
+    signals = {name: _joined([batch.signals[name] for batch in both], both, 0.0) for name in first.signals}
     return TokenBatch(**joined, signals=signals)
 
 
-def _even(values: tuple[Tensor, Tensor], batches: tuple[TokenBatch, TokenBatch], fill: float) -> list[Tensor]:
-    """Pad values per token to the longer batch; return other values unchanged."""
+def _joined(values: Sequence[Tensor], batches: Sequence[TokenBatch], fill: float) -> Tensor:
+    """Concatenate values of two batches; those per token are padded to the longer batch."""
     lengths = [batch.ids.shape[1] for batch in batches]
     # Values per token are as long as their batch; values per text have the same length in both batches.
     if min(value.ndim for value in values) < 2 or [value.shape[1] for value in values] != lengths:
-        return list(values)
+        return torch.cat(list(values))
     width = max(lengths)
     pads = [(0, 0) * (value.ndim - 2) + (0, width - value.shape[1]) for value in values]
-    return [F.pad(value, pad, value=fill) for value, pad in zip(values, pads, strict=True)]
+    return torch.cat([F.pad(value, pad, value=fill) for value, pad in zip(values, pads, strict=True)])
 
 
-def _of(indices: NDArray[np.int64], contexts: TokenBatch) -> TokenBatch:
+def _with_keys(indices: NDArray[np.int64], contexts: TokenBatch) -> TokenBatch:
     return evolve(contexts, keys=torch.from_numpy(np.asarray(indices, dtype=np.int64)))
 
 

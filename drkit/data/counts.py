@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.merging import Run, Spilled, differ, key_ranges, merged, sorted_with_positions, spill, summed
+from drkit.data.merging import Run, Spilled, is_new, key_ranges, merged, sorted_with_positions, spill, summed
 from drkit.data.store import TokenStore
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
@@ -200,7 +200,7 @@ def look_up_chunks(
         found = np.empty((len(keys), len(tables) + 1), dtype)
         for column, (table, beyond) in enumerate(opened):
             own = keys // beyond
-            firsts = np.flatnonzero(differ(own))
+            firsts = np.flatnonzero(is_new(own))
             ranks, counts = table.find(own[firsts])
             copies = np.diff(firsts, append=len(own))
             found[positions, column] = np.repeat(counts, copies)
@@ -233,7 +233,7 @@ class _Chunk:
     def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Chunk:
         """Write the n-grams with these keys i64[tokens], -1 for none; files: the beginning of the files' paths."""
         in_order, positions = sorted_with_positions(keys)
-        firsts = np.flatnonzero(differ(in_order))
+        firsts = np.flatnonzero(is_new(in_order))
         counts = np.diff(firsts, append=len(in_order))
         starts = np.full(len(keys), -1, np.int32)
         starts[positions] = np.repeat(np.arange(len(firsts), dtype=np.int32), counts)

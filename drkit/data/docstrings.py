@@ -21,11 +21,9 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[list[Found] | None]:
+def read_files(paths: list[Path], *, workers: int) -> Iterator[list[Found] | None]:
     """Yield the docstrings of each file, in order; None for a file that cannot be read or parsed."""
-    from drkit.core.processes import available_cores  # not in a worker
-
-    workers = min(workers or available_cores(), 16, 1 + len(paths) // 200)
+    workers = min(workers, 16, 1 + len(paths) // 200)
     if workers == 1:
         yield from map(read_file, paths)
         return

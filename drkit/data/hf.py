@@ -133,8 +133,10 @@ def _open_table(path: str, name: str) -> dict[str, Rows]:
     if not folder.is_dir():
         return _load_hf(path, name)
     inner = folder / name if name and (folder / name).is_dir() else folder
-    if any((inner / saved).is_file() for saved in _SAVED):
-        return _load_saved(inner)
+    if any((inner / file).is_file() for file in _SAVED):
+        with _reading_hf(str(inner)):
+            saved = datasets.load_from_disk(str(inner))
+        return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(inner))
     is_missing = name and inner == folder and not _has_card(folder)
     if is_missing or not any(file_kind(path) in _FORMATS for path in inner.rglob("*")):
         missing = f"no {name!r}" if is_missing else "no data"
@@ -168,12 +170,6 @@ def _check_hub(path: str) -> None:
     require_hub_id(path)
     if not datasets.config.HF_HUB_OFFLINE:  # also HF_DATASETS_OFFLINE
         reaches_hub(path, "dataset")
-
-
-def _load_saved(folder: Path) -> dict[str, Rows]:
-    with _reading_hf(str(folder)):
-        saved = datasets.load_from_disk(str(folder))
-    return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(folder))
 
 
 def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:

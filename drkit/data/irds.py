@@ -48,7 +48,12 @@ class IrdsCollection:
 
     def _judged(self, name: str) -> Any:
         """Load a dataset with queries and judgements of the same documents."""
-        dataset = _load_judged(name)
+        dataset = _load_irds(name)
+        found = {"queries": dataset.has_queries(), "judgements": dataset.has_qrels()}
+        if missing := [table for table, has in found.items() if not has]:
+            raise DrkitError(
+                f"collection irds: {name!r} has no {' and no '.join(missing)}; name a dataset with both as a split"
+            )
         ours, theirs = (_documents_of(d) for d in (self._dataset, dataset))
         if ours != theirs:
             raise DrkitError(
@@ -141,16 +146,6 @@ def _documents_of(dataset: Any) -> str:
         return str(dataset.docs_namespace())
     except TypeError:  # vaswani's is declared without `self`
         return type(dataset.docs_handler()).__name__
-
-
-def _load_judged(name: str) -> Any:
-    dataset = _load_irds(name)
-    missing = [w for w, has in (("queries", dataset.has_queries()), ("judgements", dataset.has_qrels())) if not has]
-    if missing:
-        raise DrkitError(
-            f"collection irds: {name!r} has no {' and no '.join(missing)}; name a dataset with both as a split"
-        )
-    return dataset
 
 
 @contextmanager

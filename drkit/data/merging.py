@@ -112,15 +112,15 @@ def _sum_of(runs: list[Run]) -> Run:
 
 def summed(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Run:
     """Return the distinct keys of sorted ones, and the sums of their counts."""
-    firsts = np.flatnonzero(differ(keys))
+    firsts = np.flatnonzero(is_new(keys))
     return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts
 
 
-def differ(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of the sorted keys are not those before them."""
-    differ = np.ones(len(keys), np.bool_)
-    np.not_equal(keys[1:], keys[:-1], out=differ[1:])
-    return differ
+def is_new(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the sorted keys differ from the key before, bool[n]."""
+    found = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=found[1:])
+    return found
 
 
 def sorted_with_positions(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

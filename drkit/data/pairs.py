@@ -93,9 +93,9 @@ class PairTables:
         if first and first.is_of_table and first.number == 1:
             names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
             yield f"{first.path} has no header with names of columns that are known: in its first line, {names}"
-        if first and (rule := self.columns.rule(first)):
+        if first and (rule := self.columns.describe_score(first)):
             yield f"positives are the pairs with {rule}"
-        if first and (unread := self.columns.unread(first)):
+        if first and (unread := self.columns.unread_columns(first)):
             yield f"columns that are not read: {', '.join(unread)}"
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
@@ -267,7 +267,7 @@ class PairColumns:
                 found.setdefault(text, float(score or 0))
         return found
 
-    def unread(self, row: Row) -> list[str]:
+    def unread_columns(self, row: Row) -> list[str]:
         """Return the columns of a row that are not read."""
         own = (self._column(row, self.names.anchor, ANCHORS, ""), self._column(row, self.names.positive, POSITIVES, ""))
         read = {*own, *self._negative_columns(row), self._score_column(row), *sum(_TEACHER, ())}
@@ -305,6 +305,10 @@ class PairColumns:
         return self.names.score or found
 
     def _relevance(self, row: Row, *, has_negatives: bool) -> int:
+        """Return the relevance of a pair by its score.
+
+        Raises DrkitError if the score is missing, not a number, or may have another meaning.
+        """
         column = self._score_column(row)
         if column == "none":
             return 1
@@ -322,28 +326,27 @@ class PairColumns:
                 f"positive",
                 where=row,
             )
-        return self._score(row, column, value)
+        number, is_set = _number(value), self.names.min_score is not None
+        if number is None or not (is_set or (0 <= number <= 1 and "premise" not in row.values)):
+            expected = "a number" if is_set else "a number from 0 to 1"
+            raise DrkitError(f"{column!r} must be {expected}; got {value!r:.60}. {_MEANINGS}", where=row)
+        return int(number >= self._lowest_score)
 
-    def rule(self, row: Row) -> str:
+    @property
+    def _lowest_score(self) -> float:
+        """The lowest score of a positive."""
+        return DEFAULT_SCORE if self.names.min_score is None else self.names.min_score
+
+    def describe_score(self, row: Row) -> str:
         """Return in words how the score of a row is read; empty without scores."""
         column = self._score_column(row)
         if column == "none":
             return ""
-        least = DEFAULT_SCORE if self.names.min_score is None else self.names.min_score
-        return f"a {column!r} of at least {least:g} (collection.min_score)"
-
-    def _score(self, row: Row, column: str, value: Any) -> int:
-        """Return the relevance of a score. Raises DrkitError if it is not a number, or may have another meaning."""
-        is_said = self.names.min_score is not None
-        number = _number(value)
-        if number is None or not (is_said or (0 <= number <= 1 and "premise" not in row.values)):
-            expected = "a number" if is_said else "a number from 0 to 1"
-            raise DrkitError(f"{column!r} must be {expected}; got {value!r:.60}. {_MEANINGS}", where=row)
-        return int(number >= (DEFAULT_SCORE if self.names.min_score is None else self.names.min_score))
+        return f"a {column!r} of at least {self._lowest_score:g} (collection.min_score)"
 
 
 _MEANINGS = (
-    "Say what others mean: --set collection.min_score=4 of a scale, here 0 to 5 (lower scores are negatives). "
+    "Say what others mean: --set collection.min_score=4 for a scale, here 0 to 5 (lower scores are negatives). "
     "--set collection.score=none ignores the column. Of labels, such as NLI's, keep the pairs of one in the file"
 )
 

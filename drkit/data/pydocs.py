@@ -20,6 +20,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.core.processes import available_cores
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.collection import SPLITS, fraction, split_by_hash
 from drkit.data.docstrings import Found, read_files, summary_and_rest
@@ -75,13 +76,14 @@ class PydocsCollection:
 
     def queries(self, split: str) -> Iterator[Query]:
         """Stream the summaries of the split's modules; a query has the id of its passage."""
-        return (Query(found.doc_id, found.summary) for found in self._of(split))
+        return (Query(found.doc_id, found.summary) for found in self._queried(split))
 
     def judgements(self, split: str) -> Iterator[Judgement]:
         """Stream one judged passage per query."""
-        return (Judgement(found.doc_id, found.doc_id, 1) for found in self._of(split))
+        return (Judgement(found.doc_id, found.doc_id, 1) for found in self._queried(split))
 
-    def _of(self, split: str) -> Iterator[Documented]:
+    def _queried(self, split: str) -> Iterator[Documented]:
+        """Yield the docstrings whose summaries are the queries of a split."""
         if split not in SPLITS:
             raise UnknownNameError("split", split, SPLITS, where="pydocs")
         shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
@@ -110,7 +112,7 @@ class PydocsCollection:
                 "unreadable": sum(found is None for found in self._read.values()),
                 "docstrings": sum(1 for _ in self._docstrings),
                 "passages": len(documented),
-                "queries": {split: sum(1 for _ in self._of(split)) for split in self.splits()},
+                "queries": {split: sum(1 for _ in self._queried(split)) for split in self.splits()},
             },
             "content_sha256": digest.hexdigest(),
         }
@@ -153,7 +155,7 @@ class PydocsCollection:
     @cached_property
     def _read(self) -> dict[str, list[Found] | None]:
         modules = self._modules
-        return dict(zip(modules, read_files(list(modules.values())), strict=True))
+        return dict(zip(modules, read_files(list(modules.values()), workers=available_cores()), strict=True))
 
     @property
     def _docstrings(self) -> Iterator[tuple[str, str, str]]:

@@ -171,8 +171,10 @@ def write_candidates(
     Memory: 16 bytes per given query. Returns counts: texts, queries, extractive (texts without a given query), surplus
     (given queries beyond `count`).
     """
-    order = _by_text(given)
-    sorted_texts = given.texts[order] if given else order
+    given = given or GivenQueries(texts, np.empty(0, np.int64))
+    order = np.argsort(given.texts, kind="stable")
+    order = order[np.diff(given.store.offsets)[order] > 0]  # empty queries are left out
+    sorted_texts = given.texts[order]
     counts = {"texts": len(texts), "queries": 0, "extractive": 0, "surplus": 0}
     folder, room = Path(folder), max_length - tokenizer.num_special_tokens_to_add()
     with (
@@ -202,16 +204,7 @@ def write_candidates(
     return counts
 
 
-def _by_text(given: GivenQueries | None) -> NDArray[np.int64]:
-    """Return the indices of the given queries that are not empty, in the order of their texts, first given first."""
-    if given is None:
-        return np.empty(0, np.int64)
-    order = np.argsort(given.texts, kind="stable")
-    return order[np.diff(given.store.offsets)[order] > 0]
-
-
-def _slices(given: GivenQueries | None, indices: NDArray[np.int64]) -> list[Slice]:
-    assert given is not None
+def _slices(given: GivenQueries, indices: NDArray[np.int64]) -> list[Slice]:
     starts, stops = given.store.offsets[indices], given.store.offsets[indices + 1]
     return [(given.store, int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 

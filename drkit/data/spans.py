@@ -111,10 +111,17 @@ def split_documents(
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
+        no_words = [None] * len(before)
         room = max_length - tokenizer.num_special_tokens_to_add() - len(before)
         for number, text, encoding in encode_texts(documents, tokenizer):
-            cuts = _cuts(encoding, splitter(text), room, counts)
-            _write(number, encoding, cuts, (writer, arrays), before)
+            spans = list(pairwise(_cuts(encoding, splitter(text), room, counts)))
+            ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
+            writer.append([[*before, *ids[a:b]] for a, b in spans], [[*no_words, *words[a:b]] for a, b in spans])
+            arrays.append(
+                documents=np.full(len(spans), number),
+                begins=np.array([offsets[a][0] for a, _ in spans]),
+                ends=np.array([offsets[b - 1][1] for _, b in spans]),
+            )
     return dict(counts)
 
 
@@ -131,21 +138,6 @@ def _cuts(encoding: Any, sentences: Sequence[tuple[int, int]], limit: int, count
     counts["tokens"] += len(encoding.ids)
     counts["cut_sentences"] += sum(stop - start > limit for start, stop in pairwise(boundaries))
     return cuts
-
-
-def _write(
-    number: int, encoding: Any, cuts: list[int], writers: tuple[TokenWriter, ArrayWriter], before: list[int]
-) -> None:
-    writer, arrays = writers
-    spans = list(pairwise(cuts))
-    ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
-    no_words = [None] * len(before)
-    writer.append([[*before, *ids[a:b]] for a, b in spans], [[*no_words, *words[a:b]] for a, b in spans])
-    arrays.append(
-        documents=np.full(len(spans), number),
-        begins=np.array([offsets[a][0] for a, _ in spans]),
-        ends=np.array([offsets[b - 1][1] for _, b in spans]),
-    )
 
 
 def sentence_boundaries(offsets: Sequence[tuple[int, int]], sentences: Sequence[tuple[int, int]]) -> list[int]:

@@ -50,7 +50,7 @@ def tokenise(
         prompt_tokens(prompt, tokenizer, max_length)
         for batch in batched(encode_texts(texts, tokenizer, prompt), _TEXTS_AT_ONCE):
             encodings = [encoding for _, _, encoding in batch]
-            words = (_words(encoding, len(prompt)) for encoding in encodings)
+            words = (_word_numbers(encoding, len(prompt)) for encoding in encodings)
             writer.append([encoding.ids[:room] for encoding in encodings], [own[:room] for own in words])
             lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     counts = writer.counts
@@ -92,7 +92,7 @@ def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     return ids
 
 
-def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
+def _word_numbers(encoding: Any, prompt: int) -> Sequence[int | None]:
     """Return the word of each token of a text; None for tokens of its first `prompt` characters."""
     words: Sequence[int | None] = encoding.word_ids
     if not prompt:

@@ -135,9 +135,9 @@ def write_collection(
     setting.
 
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
-    dropped_judgements (only if they are dropped), and `content_sha256`, a hash of
-    everything written. If the collection has a method `negatives(split)`, which yields (query id, passage id) pairs to
-    train against, these are written and counted too. Memory: the ids of the queries, and 8 bytes per judgement.
+    dropped_judgements (only if they are dropped), and `content_sha256`, a hash of everything written. If the collection
+    has a method `negatives(split)`, which yields (query id, passage id) pairs to train against, these are written and
+    counted too. Memory: the ids of the queries, and 8 bytes per judgement.
 
     Raises DrkitError for a collection without passages, a duplicate id, a judgement of an unknown query or passage, or
     a split without a positive judgement. It names the first few rows, as `file:line` if the collection has `locate`.
@@ -244,12 +244,11 @@ def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, 
 
 
 def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilter, content: Any) -> dict[str, Any]:
-    judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
     pairs: dict[str, array[int]] = {}
 
     def rows(split: str) -> Iterator[tuple[str, str, int]]:
-        judgements[split] = positives[split] = 0
+        positives[split] = 0
         hashes = pairs[split] = array("Q")
         for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
             if not -(2**31) <= item.relevance <= HIGHEST_GRADE:
@@ -258,7 +257,6 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
                     f"{item.query_id!r}, in {split}; the highest supported grade is {HIGHEST_GRADE:,}"
                 )
             hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
-            judgements[split] += 1
             positives[split] += item.relevance > 0
             yield item.query_id, item.doc_id, item.relevance
 
@@ -275,6 +273,7 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
                 f"{collection.name}: no judgement of {split} has a relevance above 0; leave the split out "
                 f"(a share of few queries may be empty: set the share to 0, or higher)"
             )
+    judgements = {split: len(hashes) for split, hashes in pairs.items()}
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
@@ -306,17 +305,10 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
     """Write the collection's own negatives by split; nothing if it has none."""
     if not isinstance(collection, CarriesNegatives):
         return {}
-    given = collection.negatives
     counts: dict[str, int] = {}
-
-    def rows(split: str) -> Iterator[tuple[str, str]]:
-        counts[split] = 0
-        for query_id, doc_id in check(given(split), split, lambda pair: pair):
-            counts[split] += 1
-            yield query_id, doc_id
-
     for split in check.splits:
-        _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
+        rows = check(collection.negatives(split), split, lambda pair: pair)
+        counts[split] = _write(rows, folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
 
@@ -327,9 +319,8 @@ def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[st
         return {}
     if next(collection.teacher_scores("train"), None) is None:
         return {}
-    path = folder / "train" / SCORES
-    _write(collection.teacher_scores("train"), path, _SCORE_SCHEMA, content)
-    return {"teacher_scores": len(MappedTable(path))}
+    scores = collection.teacher_scores("train")
+    return {"teacher_scores": _write(scores, folder / "train" / SCORES, _SCORE_SCHEMA, content)}
 
 
 def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: Path) -> None:
@@ -350,16 +341,20 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
     _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, content)
 
 
-def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, content: Any) -> None:
+def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, content: Any) -> int:
+    """Write rows to an Arrow file, and add them to the hash `content`; returns their number."""
+    count = 0
     with arrow_file(path, schema) as writer:
         for some in batched(rows, _ROWS):
             batch = record_batch(zip(*some, strict=True), schema)
             writer.write_batch(batch)
             content.update(_content(batch))
+            count += len(some)
+    return count
 
 
 def _content(batch: Any) -> Any:
-    """Return the bytes of all rows, which the hash of the content takes."""
+    """Return the bytes of all rows, for the hash of the content."""
     rows = pc.binary_join_element_wise(*(column.cast(_TEXT) for column in batch.columns), pa.scalar("\0", _TEXT))
     lines = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return pc.binary_join(lines, pa.scalar("\n", _TEXT))[0].as_buffer()

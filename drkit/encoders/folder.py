@@ -229,6 +229,11 @@ def read_modules(folder: Path) -> dict[str, str]:
     return {str(m.get("type")).rsplit(".", 1)[-1]: m["path"] for m in found}
 
 
+def find_modules(folder: Path) -> dict[str, str]:
+    """Return the folder of each module; empty for a checkpoint, which has no modules.json."""
+    return read_modules(folder) if (folder / MODULES).is_file() else {}
+
+
 def _is_inside(path: Any) -> bool:
     """Return whether the path of a module leads into its encoder's folder."""
     if not isinstance(path, str):
@@ -239,12 +244,12 @@ def _is_inside(path: Any) -> bool:
 
 def is_dual(folder: Path) -> bool:
     """Return whether an encoder folder has separate encoders for queries and passages."""
-    return (folder / MODULES).is_file() and "Router" in read_modules(folder)
+    return "Router" in find_modules(folder)
 
 
 def is_lexical(folder: Path) -> bool:
     """Return whether an encoder folder is a SparseEncoder, whose LM head scores words."""
-    return (folder / MODULES).is_file() and SPLADE_POOLING in read_modules(folder)
+    return SPLADE_POOLING in find_modules(folder)
 
 
 def read_routes(folder: Path) -> list[dict[str, str]]:

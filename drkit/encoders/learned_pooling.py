@@ -21,7 +21,7 @@ from drkit.core.loading import explain_load_errors
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
 from drkit.core.types import BackboneInfo, BuildContext, LmHeads
-from drkit.encoders.folder import MODULES, PART_POOLING, POOLING_FILE, read_modules
+from drkit.encoders.folder import PART_POOLING, POOLING_FILE, find_modules
 from drkit.encoders.heads import seeded
 from drkit.encoders.pooling import pooling_config
 
@@ -85,8 +85,7 @@ def read_learned_pooling(folder: Path, registry: Registry | None = None) -> Lear
 
     Raises DrkitError if the file is damaged, or the part is not installed.
     """
-    modules = read_modules(folder) if (folder / MODULES).is_file() else {}
-    file = folder / modules.get(PART_POOLING, "") / POOLING_FILE
+    file = folder / find_modules(folder).get(PART_POOLING, "") / POOLING_FILE
     if not file.is_file():
         return None
     with explain_load_errors(str(file), "read the pooling in"):

@@ -409,15 +409,15 @@ def token_batch(
     attention = torch.as_tensor(np.asarray(encoding["attention_mask"])).bool()
     if not bool((attention.cummin(1).values == attention).all()):
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
-    words = torch.from_numpy(np.stack([_words(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
+    words = torch.from_numpy(np.stack([_word_numbers(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
     numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
-    given = {name: _placed(name, values, encoding) for name, values in (signals or {}).items()}
+    given = {name: _aligned_signal(name, values, encoding) for name, values in (signals or {}).items()}
     return TokenBatch(
         ids=ids, attention=attention, maskable=attention & (words >= 0), words=words, keys=numbers, signals=given
     )
 
 
-def _placed(name: str, values: Any, encoding: Any) -> Tensor:
+def _aligned_signal(name: str, values: Any, encoding: Any) -> Tensor:
     """Return a signal as f32[B,L]; of a list, 0 for special tokens and padding."""
     if not isinstance(values, list):
         return torch.as_tensor(values, dtype=torch.float32)
@@ -430,7 +430,7 @@ def _placed(name: str, values: Any, encoding: Any) -> Tensor:
     return placed
 
 
-def _words(encoding: Any, row: int) -> NDArray[np.int64]:
+def _word_numbers(encoding: Any, row: int) -> NDArray[np.int64]:
     given = np.array([-1 if word is None else word for word in encoding.word_ids(row)], dtype=np.int64)
     before, after = word_boundaries(encoding.tokens(row))
     if not before.any():

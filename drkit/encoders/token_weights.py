@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
-from drkit.encoders.folder import MODULES, read_modules, read_word_weights
+from drkit.encoders.folder import find_modules, read_word_weights
 
 FILE = "token_weights.safetensors"
 # Of the largest idf: a token that occurs in every text would get the weight 0, and a very noisy gradient.
@@ -66,5 +66,5 @@ def read_token_weights(folder: Path) -> Tensor | None:
     if (folder / FILE).is_file():
         with explain_load_errors(str(folder / FILE), "read the token weights in"):
             return load_file(str(folder / FILE))["weights"]
-    modules = read_modules(folder) if (folder / MODULES).is_file() else {}
+    modules = find_modules(folder)
     return torch.tensor(read_word_weights(folder / modules["WordWeights"])) if "WordWeights" in modules else None

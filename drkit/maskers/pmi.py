@@ -33,7 +33,9 @@ class PmiMasker:
 
         Raises DrkitError if the batch has no importance, or a value is not finite.
         """
-        importance, words = _importance(tokens), find_words(tokens, self.config.unit)
+        importance, words = tokens.signal("importance").numpy(), find_words(tokens, self.config.unit)
+        if not np.isfinite(importance).all():
+            raise DrkitError("the importance of some token is not finite; compute the statistics of this corpus again")
         chosen = self._chosen(words, importance, rng, max(1, rows), None if nested is None else words.inside(nested))
         if rows:
             return clean_view(tokens, torch.from_numpy(~chosen & tokens.attention.numpy()[:, None]))
@@ -108,15 +110,3 @@ def mean_over_words(words: Words, importance: NDArray[np.float32]) -> NDArray[np
     bins = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
     sums = np.bincount(bins, weights=importance.ravel(), minlength=batch * (most + 1))
     return (sums.reshape(batch, most + 1)[:, :most] / np.maximum(1, words.sizes)).astype(np.float32)
-
-
-def _importance(tokens: TokenBatch) -> NDArray[np.float32]:
-    if "importance" not in tokens.signals:
-        raise DrkitError(
-            "the masker 'pmi' needs the importance of every token, but the batch has none. In a run a stage computes "
-            "it from the corpus; in your own loop, pass TokenBatch.signals['importance'], f32[B,L]"
-        )
-    importance: NDArray[np.float32] = tokens.signals["importance"].numpy()
-    if not np.isfinite(importance).all():
-        raise DrkitError("the importance of some token is not finite; compute the PMI statistics of this corpus again")
-    return importance

@@ -186,12 +186,8 @@ def choose_in_order(sizes: NDArray[np.int64], budget: NDArray[np.int64]) -> NDAr
         taken[rows] |= fits
         left[rows] -= np.where(fits, tokens, 0).sum(1)
         rows = rows[(open_ & ~fits).any(1) & (left[rows] > 0)]
-    _take_shortest(taken, sizes)
+    untaken = np.flatnonzero(~taken.any(1) & (sizes > 0).any(1))
+    if untaken.size:
+        shortest = np.where(sizes[untaken] > 0, sizes[untaken], np.iinfo(sizes.dtype).max).argmin(1)
+        taken[untaken, shortest] = True
     return taken
-
-
-def _take_shortest(taken: NDArray[np.bool_], sizes: NDArray[np.int64]) -> None:
-    rows = np.flatnonzero(~taken.any(1) & (sizes > 0).any(1))
-    if rows.size:
-        longer = np.iinfo(sizes.dtype).max
-        taken[rows, np.where(sizes[rows] > 0, sizes[rows], longer).argmin(1)] = True

@@ -89,12 +89,12 @@ class Chain:
 
     def queries_per_block(self, depth: int) -> int:
         """Return a number of requests, at least 1,024, after which a stream may be cut without changing any result."""
-        read = self._read(depth)
+        read = self._source_depth(depth)
         parts = [part for part in (self.source, *self.filters) if isinstance(part, MinesInBatches)]
         batch = math.lcm(1, *(part.queries_per_batch(read) for part in parts))
         return batch * math.ceil(QUERIES_PER_BLOCK / batch)
 
-    def _read(self, depth: int) -> int:
+    def _source_depth(self, depth: int) -> int:
         """Return how deep the source's ranking is read for up to `depth` negatives."""
         return max(depth, self.depth) if self.filters else depth
 
@@ -105,7 +105,7 @@ class Chain:
         """
         if self._corpus is None:
             raise DrkitError("the chain has no corpus yet; call index(corpus) before mine(requests, depth)")
-        mine = partial(self.source.mine, depth=self._read(depth))
+        mine = partial(self.source.mine, depth=self._source_depth(depth))
         pairs = _pair_answers(requests, mine, lambda request: request, self.source)
         pairs = ((request, _without_positives(request, mined)) for request, mined in pairs)
         for part in self.filters:

@@ -136,11 +136,11 @@ class HasAnswerFilter:
             found_ids = (doc_id for _, found in batch for doc_id in found.doc_ids)
             texts = {doc_id: spaced_tokens(text) for doc_id, text in contents(corpus, found_ids).items()}
             for request, found in batch:
-                answers = self._of(request)
+                answers = self._answer_tokens(request)
                 kept = [not any(answer in texts[doc_id] for answer in answers) for doc_id in found.doc_ids]
                 yield keep_candidates(found, kept, "has-answer")
 
-    def _of(self, request: MiningRequest) -> list[str]:
+    def _answer_tokens(self, request: MiningRequest) -> list[str]:
         """Return the tokens of the answers of a query."""
         answers = request.answers if self._answers is None else self._answers.get(request.query_id)
         if answers is None and self.path:

@@ -27,7 +27,7 @@ from drkit.core.files import (
     link_or_copy,
     remove_folder,
     remove_temporaries,
-    share,
+    share_files,
     storage_failure,
     sync,
     write_text,
@@ -302,7 +302,7 @@ class _Work:
             if stage.spec.joint:
                 processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started
-            share(folder)
+            share_files(folder)
             manifest = _manifest(stage, identity, folder, metrics, seconds, peaks())
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)
