@@ -35,7 +35,9 @@ class PmiMasker:
         """
         importance, words = tokens.signal("importance").numpy(), find_words(tokens, self.config.unit)
         if not np.isfinite(importance).all():
-            raise DrkitError("the importance of some token is not finite; compute the statistics of this corpus again")
+            raise DrkitError(
+                "the importance of some token is not finite; compute the PMI statistics of this corpus again"
+            )
         chosen = self._chosen(words, importance, rng, max(1, rows), None if nested is None else words.inside(nested))
         if rows:
             return clean_view(tokens, torch.from_numpy(~chosen & tokens.attention.numpy()[:, None]))

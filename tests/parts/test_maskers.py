@@ -321,7 +321,7 @@ def test_pmi_with_equal_importance_still_hides_k(real, context, constant):
 # ------------------------------------------------------------------ bad input
 def test_what_cannot_work_says_why(real, context):
     masker = PmiMasker(PmiConfig(ratio=0.5), context)
-    with pytest.raises(DrkitError, match=r"'pmi' .*importance .*TokenBatch\.signals\['importance'\]"):
+    with pytest.raises(DrkitError, match=r"signal 'importance' .*TokenBatch\.signals\['importance'\]"):
         masker(real, draws(real))
     broken = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, float("nan"))})
     with pytest.raises(DrkitError, match=r"importance .*finite"):
