@@ -6,6 +6,9 @@ without a traceback and exits with code 2; any other exception is a bug and keep
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -126,6 +129,45 @@ def is_panic(error: BaseException) -> bool:
     A `PanicException` is not an `Exception`, and can only be recognised by its name.
     """
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What a disk or its permissions cause. A missing file is not among them: it may be a bug.
+_STORAGE = (
+    *_FULL,
+    *(errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINTR, errno.ENAMETOOLONG, errno.ENOTDIR),
+    *(errno.ENXIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
+)
+# numpy and torch do not say why they could not write.
+_SHORT_WRITE = re.compile(
+    r"\d+ requested and \d+ written|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
+)
+
+
+def storage_failure(error: BaseException) -> tuple[str, str] | None:
+    """Return what a full or failing disk, or its permissions, caused, and the remedy; None for any other error.
+
+    Libraries that report it only in the message are understood too (safetensors, tokenizers, torch, numpy, faiss).
+
+    >>> storage_failure(OSError(28, "No space left on device", "a.npy"))
+    ('the disk is full (or a file size limit is reached): a.npy', 'free some space')
+    >>> storage_failure(PermissionError(13, "Permission denied", "a.npy"))
+    ('cannot access a.npy: Permission denied', 'check the disk and its permissions')
+    """
+    code, text = getattr(error, "errno", None), str(error)
+    name = error.filename if isinstance(error, OSError) else None
+    if code is None:
+        code = next((code for code in _STORAGE if os.strerror(code) in text), None)
+    if code is None and _SHORT_WRITE.search(text):
+        return "the disk is full or fails: a file could not be written", "free some space, or check the disk"
+    if code in _FULL:
+        where = f": {name}" if name else ""
+        return f"the disk is full (or a file size limit is reached){where}", "free some space"
+    if code in _STORAGE:
+        what = f"cannot access {name}: {os.strerror(code)}" if name else f"cannot access a file: {text}"
+        return what, "check the disk and its permissions"
+    context = error.__cause__ or error.__context__
+    return storage_failure(context) if context else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

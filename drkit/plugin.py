@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from drkit.core.registry import API_VERSION as API_VERSION
     from drkit.core.registry import hookimpl as hookimpl
     from drkit.core.registry import installed as installed
+    from drkit.core.settings import GeneratorSettings as GeneratorSettings
+    from drkit.core.settings import QuerySettings as QuerySettings
     from drkit.core.settings import at_least as at_least
     from drkit.core.settings import more_than as more_than
+    from drkit.core.settings import query_source as query_source
     from drkit.core.settings import setting as setting
     from drkit.core.settings import shares as shares
     from drkit.core.spec import Citation as Citation
     from drkit.core.spec import ComponentSpec as ComponentSpec
     from drkit.core.spec import Extension as Extension
-    from drkit.core.spec import GeneratorSettings as GeneratorSettings
     from drkit.core.spec import Kind as Kind
     from drkit.core.spec import NoSettings as NoSettings
-    from drkit.core.spec import QuerySettings as QuerySettings
-    from drkit.core.spec import query_source as query_source
     from drkit.core.types import BackboneInfo as BackboneInfo
     from drkit.core.types import BuildContext as BuildContext
     from drkit.core.types import CollectionSize as CollectionSize

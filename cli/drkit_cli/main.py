@@ -13,11 +13,10 @@ from typing import Any
 import click
 
 from drkit import __version__
-from drkit.core.files import storage_failure
 from drkit.core.processes import use_available_cores
 from drkit.core.registry import NameTable, installed
 from drkit.core.spec import Extension
-from drkit.errors import DrkitError, did_you_mean, is_panic
+from drkit.errors import DrkitError, did_you_mean, is_panic, storage_failure
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.encode import encode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -37,17 +36,6 @@ LOG, TRAINING = "log.jsonl", "training.json"
 _LONGEST_JSON = 64 << 20
 # What this module writes first, and safetensors (the names are those of Rust's tempfile).
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)|\.tmp[A-Za-z0-9]{6}")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What a disk or its permissions cause. A missing file is not among them: it may be a bug.
-_STORAGE = (
-    *_FULL,
-    *(errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINTR, errno.ENAMETOOLONG, errno.ENOTDIR),
-    *(errno.ENXIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
-)
-# numpy and torch do not say why they could not write.
-_SHORT_WRITE = re.compile(
-    r"\d+ requested and \d+ written|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
-)
 
 
 def local_path(text: str | Path) -> Path:
@@ -382,32 +370,6 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def storage_failure(error: BaseException) -> tuple[str, str] | None:
-    """Return what a full or failing disk, or its permissions, caused, and the remedy; None for any other error.
-
-    Libraries that report it only in the message are understood too (safetensors, tokenizers, torch, numpy, faiss).
-
-    >>> storage_failure(OSError(28, "No space left on device", "a.npy"))
-    ('the disk is full (or a file size limit is reached): a.npy', 'free some space')
-    >>> storage_failure(PermissionError(13, "Permission denied", "a.npy"))
-    ('cannot access a.npy: Permission denied', 'check the disk and its permissions')
-    """
-    code, text = getattr(error, "errno", None), str(error)
-    name = error.filename if isinstance(error, OSError) else None
-    if code is None:
-        code = next((code for code in _STORAGE if os.strerror(code) in text), None)
-    if code is None and _SHORT_WRITE.search(text):
-        return "the disk is full or fails: a file could not be written", "free some space, or check the disk"
-    if code in _FULL:
-        where = f": {name}" if name else ""
-        return f"the disk is full (or a file size limit is reached){where}", "free some space"
-    if code in _STORAGE:
-        what = f"cannot access {name}: {os.strerror(code)}" if name else f"cannot access a file: {text}"
-        return what, "check the disk and its permissions"
-    context = error.__cause__ or error.__context__
-    return storage_failure(context) if context else None
 
 
 def make_folder(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""Settings of config classes: declare them with default, validator and meaning, check them, and describe them."""
+"""Settings of config classes: declare them with default, validator and meaning, check them, and describe them.
+
+Also the settings of what a part requires of the run: candidate queries and a generator.
+"""
 
 from __future__ import annotations
 
@@ -129,3 +132,47 @@ def allowed_values(validator: Any) -> str:
     if (length := getattr(validator, "min_length", None)) is not None:
         return f"at least {length} long"
     return {shares: "three shares that sum to 1", training_steps: "-1, or >= 1"}.get(validator, "")
+
+
+def query_source(_instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
+    """Validator: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
+    kind, colon, rest = value.partition(":")
+    if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
+        raise ValueError(f"'{attribute.name}' must be extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
+
+
+@attrs.frozen
+class QuerySettings:
+    """Settings of the candidate queries that a part requires for every text (`generated-queries`).
+
+    origin: `extractive`, `file:PATH` or `model:PATH_OR_ID`; count: maximum number of queries per text; prefix: put
+    before each text for the model.
+    """
+
+    origin: str = attrs.field(default="extractive", validator=query_source)
+    count: int = 5
+    prefix: str = ""
+
+
+@attrs.frozen
+class GeneratorSettings:
+    """Settings of the masked LM that a part requires to fill masked positions (`generator`).
+
+    model: path or hub id; empty: the run makes one of these sizes. random: it starts from random weights; otherwise the
+    run trains the one it makes for `steps` steps (0: a third of the steps of pre-training). weight: of its own loss, if
+    it is trained beside the encoder; None: it is frozen.
+    """
+
+    model: str = ""
+    random: bool = False
+    weight: float | None = None
+    layers: int = 1
+    hidden: int = 128
+    heads: int = 4
+    intermediate: int = 256
+    steps: int = 0
+
+    @property
+    def is_trained_first(self) -> bool:
+        """Whether the run trains the generator on its own, before pre-training."""
+        return not self.model and not self.random

@@ -9,8 +9,8 @@ from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt, optional
 
 from drkit.core.citations import QUERY_AS_CONTEXT
-from drkit.core.settings import at_least, setting
-from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings, QuerySettings, query_source
+from drkit.core.settings import QuerySettings, at_least, query_source, setting
+from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings
 
 
 def _train_share() -> Any:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
 from drkit.encoders.architectures import architecture, check_vocabulary, find_architecture, longest_text
+from drkit.encoders.batches import padded
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
-from drkit.encoders.masked_lm import padded, read_config
+from drkit.encoders.masked_lm import read_config
 from drkit.errors import DrkitError
 
 Ids: TypeAlias = "NDArray[np.int32]"

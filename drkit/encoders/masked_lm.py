@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig
 
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
 from drkit.core.loading import load_pretrained
-from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
-from drkit.data.vocabulary import number_words, word_boundaries
+from drkit.core.types import BackboneInfo, BuildContext, Encoded
 from drkit.encoders.architectures import (
     STATIC,
     TIED,
@@ -28,6 +25,7 @@ from drkit.encoders.architectures import (
     first_position,
     longest_text,
 )
+from drkit.encoders.batches import group_by_length
 from drkit.encoders.heads import Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
@@ -288,51 +286,6 @@ def _copy(target: Any, values: Tensor, what: str) -> None:
     target.copy_(values)
 
 
-# Smaller groups would not keep a processor busy.
-_TOKENS_PER_GROUP = 1024
-_SIMILAR_LENGTH = 0.85
-# Texts are padded to a multiple of so many tokens.
-MULTIPLE = 16
-
-
-def group_by_length(attention: Tensor) -> list[tuple[Tensor, int]]:
-    """Cut a batch into groups of texts of similar length, longest first; attention bool[B,L], padded on the right.
-
-    Returns the rows i64[n] of each group and the length that holds all its tokens. A group has at least 1,024 tokens,
-    padding included, except the last.
-
-    >>> attention = torch.arange(400) < torch.tensor([[400], [40], [400], [400], [30]])
-    >>> [(rows.tolist(), length) for rows, length in group_by_length(attention)]
-    [([0, 2, 3], 400), ([1, 4], 40)]
-    """
-    positions = torch.arange(1, attention.shape[1] + 1, device=attention.device)
-    lengths, order = (positions * attention).amax(1).sort(descending=True, stable=True)
-    starts, ends = [0], lengths.tolist()
-    for row, length in enumerate(ends):
-        longest = ends[starts[-1]]
-        if length < longest * _SIMILAR_LENGTH and (row - starts[-1]) * longest >= _TOKENS_PER_GROUP:
-            starts.append(row)
-    return [(rows, max(ends[start], 1)) for rows, start in zip(order.tensor_split(starts[1:]), starts, strict=True)]
-
-
-def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:
-    """Pad rows of token ids on the right to a multiple of 16, at most `longest`: ids i64[B,L], attention i64[B,L].
-
-    >>> ids, attention = padded([[5, 6], [7]], pad_id=0)
-    >>> tuple(ids.shape), attention.sum(1).tolist()
-    ((2, 16), [2, 1])
-    """
-    length = max(map(len, rows), default=1)
-    width = -(-length // MULTIPLE) * MULTIPLE
-    width = max(length, min(width, longest)) if longest else width
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    attention = np.zeros((len(rows), width), dtype=np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        attention[i, : len(row)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(attention)
-
-
 def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
     """Load the masked LM of a folder or hub id, or a model that reads from left to right, in float32 for evaluation.
 
@@ -386,57 +339,6 @@ def context_from(model: Any, tokenizer: Any, *, seed: int = 42) -> BuildContext:
             f"context_from expects a Hugging Face masked LM or a MaskedLmEncoder, got {type(model).__name__}"
         )
     return BuildContext(backbone=backbone_info(config, tokenizer), tokenizer=tokenizer, seed=seed)
-
-
-def token_batch(
-    encoding: Any, keys: Sequence[int] | None = None, signals: Mapping[str, Any] | None = None
-) -> TokenBatch:
-    """Return the batch of a fast tokenizer's `BatchEncoding`, padded on the right.
-
-    keys: permanent numbers of the examples, which their masks depend on; None: 0, 1, .., so that every batch draws the
-    same masks: pass row numbers of your dataset. signals: what parts read of these texts, by name, such as
-    `importance`: a tensor f32[B,L], or a list of f32[tokens] of each text, special tokens left out; values of tokens
-    that were truncated are ignored.
-
-    Raises DrkitError for a slow tokenizer (without word ids), padding on the left, or a signal for fewer tokens than a
-    text has.
-    """
-    if not getattr(encoding, "is_fast", False):
-        raise DrkitError("token_batch needs the output of a fast tokenizer (use_fast=True) for a list of texts")
-    ids = torch.as_tensor(np.asarray(encoding["input_ids"]), dtype=torch.long)
-    if ids.ndim != 2:
-        raise DrkitError("token_batch expects the padded encoding of a list of texts: tokenizer(texts, padding=True)")
-    attention = torch.as_tensor(np.asarray(encoding["attention_mask"])).bool()
-    if not bool((attention.cummin(1).values == attention).all()):
-        raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
-    words = torch.from_numpy(np.stack([_word_numbers(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
-    numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
-    given = {name: _aligned_signal(name, values, encoding) for name, values in (signals or {}).items()}
-    return TokenBatch(
-        ids=ids, attention=attention, maskable=attention & (words >= 0), words=words, keys=numbers, signals=given
-    )
-
-
-def _aligned_signal(name: str, values: Any, encoding: Any) -> Tensor:
-    """Return a signal as f32[B,L]; of a list, 0 for special tokens and padding."""
-    if not isinstance(values, list):
-        return torch.as_tensor(values, dtype=torch.float32)
-    placed = torch.zeros(len(values), len(encoding["input_ids"][0]))
-    for row, own in enumerate(values):
-        at = [column for column, text in enumerate(encoding.sequence_ids(row)) if text is not None]
-        if len(own) < len(at):
-            raise DrkitError(f"the signal {name!r} has {len(own)} values for text {row}, which has {len(at)} tokens")
-        placed[row, at] = torch.as_tensor(np.asarray(own[: len(at)]), dtype=torch.float32)
-    return placed
-
-
-def _word_numbers(encoding: Any, row: int) -> NDArray[np.int64]:
-    given = np.array([-1 if word is None else word for word in encoding.word_ids(row)], dtype=np.int64)
-    before, after = word_boundaries(encoding.tokens(row))
-    if not before.any():
-        return given
-    counted = number_words(given, np.zeros(1, dtype=np.int64), before, after)
-    return np.where(given < 0, -1, counted - counted[given >= 0].min(initial=len(given)))
 
 
 def check_same_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:

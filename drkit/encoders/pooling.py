@@ -96,7 +96,7 @@ POOLING_PARTS = (
     ComponentSpec(
         kind=Kind.POOLING,
         name="lexical",
-        target="drkit.encoders.lexical:LexicalPooling",
+        target="drkit.encoders.learned_pooling:LexicalPooling",
         config=LexicalConfig,
         summary="Scores of the vocabulary's words by the LM head, stored sparse",
         cite=SPLADE,

@@ -28,7 +28,6 @@ from drkit.core.files import (
     remove_folder,
     remove_temporaries,
     share_files,
-    storage_failure,
     sync,
     write_text,
 )
@@ -36,7 +35,7 @@ from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.spec import resolve
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import json_text, read_recipe, write_recipe

@@ -24,6 +24,7 @@ from drkit.core.files import digest
 from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.processes import local_device
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
+from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.folder import (
     BFLOAT16,
     CONFIG,
@@ -40,7 +41,7 @@ from drkit.encoders.folder import (
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
-from drkit.encoders.masked_lm import MULTIPLE, load_masked_lm, padded
+from drkit.encoders.masked_lm import load_masked_lm
 from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights

@@ -19,9 +19,8 @@ from attrs import field, frozen
 from drkit.core import processes
 from drkit.core.engine import Task, Uses
 from drkit.core.escaping import escape_controls
-from drkit.core.files import storage_failure
 from drkit.core.processes import THREADS
-from drkit.errors import DrkitError, import_extra
+from drkit.errors import DrkitError, import_extra, storage_failure
 
 T = TypeVar("T")
 

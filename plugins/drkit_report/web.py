@@ -22,8 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from drkit.core.escaping import page_templates
-from drkit.core.files import storage_failure
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, storage_failure
 from drkit_report.search import Ranking, SearchedRuns
 
 _HOSTS = ["127.0.0.1", "localhost"]

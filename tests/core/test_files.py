@@ -18,10 +18,9 @@ from drkit.core.files import (
     remove_temporaries,
     replacing,
     replacing_folder,
-    storage_failure,
     write_text,
 )
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, storage_failure
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):

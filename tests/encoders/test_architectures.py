@@ -23,9 +23,9 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import STATIC, architecture, find_architecture, longest_text
+from drkit.encoders.batches import group_by_length
 from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
-from drkit.encoders.masked_lm import group_by_length
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

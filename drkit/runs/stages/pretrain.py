@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import TargetShare
-from drkit.core.spec import GeneratorSettings
+from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, Pretrain

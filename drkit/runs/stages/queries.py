@@ -14,7 +14,8 @@ from attrs import frozen
 
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
-from drkit.core.spec import Kind, QuerySettings
+from drkit.core.settings import QuerySettings
+from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries

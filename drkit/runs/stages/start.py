@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
-from drkit.core.spec import GeneratorSettings
+from drkit.core.settings import GeneratorSettings
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
