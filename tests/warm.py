@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 600  # seconds of a child: one that hangs must not keep those after it waiting
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 WARM = """torch accelerate transformers.trainer transformers.models.bert.modeling_bert safetensors.torch tokenizers
-pyarrow.ipc faiss bm25s ir_measures scipy.stats matplotlib.pyplot datasets drkit_cli.main drkit.train.trainer
+pyarrow.ipc faiss bm25s ir_measures scipy.stats datasets drkit_cli.main drkit.train.trainer
 drkit.train.biencoder drkit.train.pretrain drkit.train.refresh drkit.search drkit.evaluate drkit.runs.plan
 drkit.runs.costs drkit.runs.steps.evaluation"""
 
@@ -68,7 +68,8 @@ class WarmProcess:
     def send_signal(self, number):
         """Send a signal to the command that runs."""
         for child in psutil.Process(self._process.pid).children():
-            child.send_signal(number)
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                child.send_signal(number)
 
     def close(self):
         self._process.stdin.close()
@@ -156,6 +157,7 @@ def start(job, scratch, rank, variables):
         return child
     code = 1
     signal.alarm(LONGEST)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "out"), (2, "err")):

@@ -160,16 +160,18 @@ def test_runs_and_judgements_come_compressed_and_through_pipes(foreign):
     run, qrels = foreign / "run.trec", foreign / "qrels.txt"
     for path in (run, qrels):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    code, out, err = drkit("evaluate", f"{run}.gz", "--qrels", f"{qrels}.gz", "-m", "P@1")
+    assert (code, last_value(out)) == (0, "1.000"), err
     for command in (
-        "drkit evaluate run.trec.gz --qrels qrels.txt.gz -m P@1",
-        "zcat run.trec.gz | drkit evaluate - --qrels qrels.txt -m P@1",
-        "drkit evaluate /dev/stdin --qrels qrels.txt -m P@1 < run.trec",
+        "zcat run.trec.gz | drkit evaluate - --qrels <(zcat qrels.txt.gz) -m P@1",
         "cat qrels.txt | drkit evaluate run.trec --qrels - -m P@1",
-        "drkit evaluate run.trec --qrels <(zcat qrels.txt.gz) -m P@1",
-        "cat run.trec | drkit fuse - run.trec -o fused.trec && drkit evaluate fused.trec --qrels qrels.txt -m P@1",
+        "drkit evaluate /dev/stdin --qrels qrels.txt -m P@1 < run.trec",
     ):
         done = shell(command, foreign)
         assert (done.returncode, last_value(done.stdout)) == (0, "1.000"), done.stderr
+    assert shell("cat run.trec | drkit fuse - run.trec -o fused.trec", foreign).returncode == 0
+    code, out, err = drkit("evaluate", foreign / "fused.trec", "--qrels", qrels, "-m", "P@1")
+    assert (code, last_value(out)) == (0, "1.000"), err
     done = shell("cat run.trec | drkit fuse - run.trec --tune qrels.txt --measure P@1 -o x.trec", foreign)
     assert done.returncode == 2
     assert says(done.stderr, "/dev/stdin", "pipe")

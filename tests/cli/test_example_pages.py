@@ -38,6 +38,7 @@ FEWER = {
         "PydocsConfig(limit=600)": "PydocsConfig(limit=60)",
         "pretrain.max_steps=200": "pretrain.max_steps=8",
         "reranker.max_steps=100": "reranker.max_steps=8",
+        " --set finetune.bf16=true": "",  # tried in a process of its own: tests/cli/test_refusals.py
     },
     "own-loop": {"steps=200": "steps=8"},
 }

@@ -6,6 +6,7 @@ listed below with its reason; a new one is a decision, not an accident.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ import pytest
 import drkit
 
 ROOT = Path(drkit.__file__).parent.parent
-TREES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-    for folder in ("drkit", "cli", "plugins")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module, by its path."""
+    paths = (path for folder in ("drkit", "cli", "plugins") for path in sorted((ROOT / folder).rglob("*.py")))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
 
 # Writers of a file or folder by its path. Each of these modules writes below a folder that `drkit.core.files` or the
 # stage of a run puts in place when it is complete, or that a temporary folder of this process holds.
@@ -103,7 +107,7 @@ def importers(*modules: str) -> set[str]:
     """The files that import a module, or something from it."""
     return {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         if any(each == module or each.startswith(f"{module}.") for each in imports(tree) for module in modules)
     }
 
@@ -140,7 +144,7 @@ def is_writing(call: ast.Call, name: str, owner: str) -> bool:
 
 def test_files_are_written_through_one_door():
     found = {}
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         through = replaced(tree)
         for call, called, owner in calls(tree):
             if is_writing(call, called, owner) and id(call) not in through and called not in WRITERS.get(name, ()):
@@ -151,7 +155,7 @@ def test_files_are_written_through_one_door():
 def test_the_command_line_prints_through_one_door():
     found = {
         f"{name}:{call.lineno} {owner}.{called}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for call, called, owner in calls(tree)
         if (called == "print" and not owner)
         or called in ("echo_via_pager", "secho", "pprint")
@@ -161,7 +165,7 @@ def test_the_command_line_prints_through_one_door():
     assert not found, "print with drkit_cli.terminal.echo or drkit_cli.render.console"
     streams = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__")
     }
@@ -176,7 +180,7 @@ def test_text_is_escaped_in_one_place():
     assert importers("html", "xml.sax.saxutils", "markupsafe") == {"drkit/core/escaping.py"}
     tags = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.JoinedStr) and any(tag in ast.unparse(node) for tag in ("</", "<p>", "<td", "<img"))
     }
@@ -187,7 +191,7 @@ def test_text_is_escaped_in_one_place():
 def test_no_code_comes_from_data():
     found = {
         f"{name}:{call.lineno} {ast.unparse(call)[:80]}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for call, called, owner in calls(tree)
         if (called in ("eval", "exec", "compile", "__import__") and not owner)
         or (called in ("load", "jit.load") and owner in ("torch", "torch.jit"))
@@ -213,7 +217,7 @@ def test_processes_are_started_in_one_place():
     }
     starts = {
         f"{name}:{call.lineno}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for call, called, owner in calls(tree)
         if owner == "os" and called.startswith(("exec", "spawn", "fork", "posix_spawn"))
     }
@@ -244,7 +248,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers("ray") == {"plugins/drkit_ray/engine.py"}
     asked = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for _, called, owner in calls(tree)
         if called in ("load_dataset", "urlretrieve", "hf_hub_download", "download")
         or (called == "load" and owner == "ir_datasets")

@@ -32,7 +32,7 @@ class Faulty:
         return {**result, "operations": operations, "output": f"{result['out']}\n{result['err']}"}
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def library(tmp_path_factory):
     """The library that injects faults, to be preloaded."""
     if sys.platform != "linux" or not shutil.which("cc"):
@@ -43,14 +43,14 @@ def library(tmp_path_factory):
     return library
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def server(library):
     made = Faulty(library)
     yield made
     made.process.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def beir(tmp_path_factory):
     """Forty passages on ten topics, with queries of three splits."""
     folder = tmp_path_factory.mktemp("beir")
@@ -65,7 +65,7 @@ def beir(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def finished(server, beir, tmp_path_factory):
     """An uninterrupted run of each recipe: (folder, number of its operations), made when asked for."""
     made = {}

@@ -1,15 +1,26 @@
 """Every file operation of a run or command may fail, or be the last before a kill.
 
 Each time there is one message and exit code 2 (or the signal's), and what is run again ends with the files of an
-uninterrupted one. DRKIT_FAULTS is the number of faults, drawn by DRKIT_FAULTS_SEED (nightly: 500 and more).
+uninterrupted one: a run of one process or of two, on a clock that is set back, a command, a judgement on the page of
+`drkit serve`. DRKIT_FAULTS is the number of faults, drawn by DRKIT_FAULTS_SEED (nightly: 500 and more).
+
+All in one file, so that the warm process and the uninterrupted runs are made once.
 """
 
 import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from http.client import HTTPException
 
 import click
 import pytest
@@ -19,6 +30,7 @@ from drkit.core.files import is_temporary
 from drkit_cli.main import cli
 from tests.data.seq2seq import write_t5
 from tests.search.toys import tokenizer
+from tests.warm import ROOT
 
 FAULTS = int(os.environ.get("DRKIT_FAULTS", "40"))
 SEED = int(os.environ.get("DRKIT_FAULTS_SEED", "0"))
@@ -246,3 +258,171 @@ def test_a_command_that_only_reads_writes_nothing(server, finished):
         result = server.drkit(*arguments, root=run)
         assert result["code"] == 0, (name, result["output"])
         assert result["operations"] == 0, name
+
+
+# A clock that is set back
+
+DAYS = 2 * 24 * 3600
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6])
+def test_a_run_resumed_two_days_earlier_ends_as_one_without(server, beir, finished, tmp_path, part):
+    """What the killed run left is from the future: newer checkpoints are not deleted, nor older ones preferred."""
+    (whole, operations), run = finished("ance"), tmp_path / "killed"
+    at = int(part * operations) + random.Random(SEED).randint(0, 20)
+    assert_ends_well(server.drkit(*compose("ance", beir, run), root=run, at=at, error=KILL), KILL, at)
+    assert not (run / "evaluation").exists()
+    for path in (run, *run.rglob("*")):
+        times = path.stat()
+        os.utime(path, (times.st_atime + DAYS, times.st_mtime + DAYS))
+    result = server.drkit(*compose("ance", beir, run), root=run)
+    assert result["code"] == 0, result["output"]
+    expected, found = contents(whole), contents(run)
+    assert sorted(found) == sorted(expected)
+    assert [path for path in found if found[path] != expected[path]] == []
+
+
+# Two processes
+
+
+def two_processes(server, *arguments, root, **faults):
+    """The end of drkit in two processes; faults: the operation `at` below `root` of the process `rank` fails."""
+    return server.process.drkit(*arguments, folder=ROOT, processes=2, root=str(root), **faults)
+
+
+@pytest.fixture(scope="module")
+def two_whole(server, beir, tmp_path_factory):
+    """The contents of an uninterrupted run, and the number of file operations of each process."""
+    run = tmp_path_factory.mktemp("whole") / "ance"
+    done = two_processes(server, *compose("ance", beir, run), root=run)
+    assert done["code"] == 0, done["err"][-3000:]
+    return contents(run), done["operations"]
+
+
+def faulty(server, beir, folder, rank, error, last):
+    """A run that a fault ended: its folder, end, and the operation that failed, drawn from 1 to `last`.
+
+    The processes share out shards of vectors as they come, so the number of operations of one differs from run to run.
+    A run in which the process did not get as far as its fault ends well, and an earlier fault is drawn.
+    """
+    draw = random.Random(f"{rank} {error} {SEED}")
+    while True:
+        at = draw.randint(1, last)
+        run = folder / str(at) / "ance"
+        run.parent.mkdir()
+        done = two_processes(server, *compose("ance", beir, run), root=run, rank=rank, at=at, error=error)
+        if done["code"] != 0:
+            return run, done, at
+        last = done["operations"][rank]
+        assert last < at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KILL, errno.ENOSPC], ids=["kill", "ENOSPC"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fault_in_one_process_ends_both_and_the_run_goes_on_later(server, beir, two_whole, tmp_path, rank, error):
+    expected, counted = two_whole
+    run, done, at = faulty(server, beir, tmp_path, rank, error, counted[rank])
+    if error != KILL:
+        lines = [line for line in done["err"].splitlines() if line.startswith("error")]
+        assert len(lines) == 1, (at, done["err"][-3000:])
+        assert lines[0].startswith("error: the disk is full"), (at, lines)
+    done = two_processes(server, *compose("ance", beir, run), root=run)
+    assert done["code"] == 0, (at, done["err"][-3000:])
+    found = contents(run)
+    assert {*found} ^ {*expected} == set(), at
+    assert [path for path in found if found[path] != expected[path]] == [], at
+
+
+# A judgement on the page of `drkit serve`
+
+QUERY = "my own words of topic3"
+JUDGED = "<b>relevant, grade 1</b>"
+
+
+@pytest.fixture
+def run(finished):
+    return finished("ance")[0]
+
+
+class Page:
+    """The page of a server that is starting on a port."""
+
+    def __init__(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    def answer(self, path, **form):
+        """(status, text) of a page, or of a form that is sent."""
+        data = urllib.parse.urlencode(form).encode() if form else None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", data, timeout=60) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def await_start(self):
+        for _ in range(1200):
+            try:
+                return self.answer("")
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("the server did not start")
+
+    def search(self):
+        return self.answer(f"?{urllib.parse.urlencode({'q': QUERY})}")[1]
+
+    def judge(self):
+        """Judge the best passage of the query."""
+        row, token = (re.search(rf'name="{name}" value="([^"]+)"', self.search())[1] for name in ("row", "token"))
+        return self.answer("judge", q=QUERY, row=row, grade=1, token=token)
+
+
+@contextmanager
+def serving(server, run, folder, at=0, error=0):
+    """A server that keeps judgements in a folder: its page, and its result once it has ended."""
+    folder.mkdir(exist_ok=True)
+    page, result = Page(), {}
+    server.start("serve", run, "--port", page.port, "--qrels", folder / "mine.qrels", root=folder, at=at, error=error)
+    try:
+        page.await_start()
+        yield page, result
+    finally:
+        server.process.send_signal(signal.SIGINT)
+        result.update(server.wait())
+    assert "Traceback" not in result["output"]
+
+
+def kept(folder):
+    return {path: held for path, held in contents(folder).items() if not is_temporary(folder / path)}
+
+
+def test_a_judgement_with_a_fault_is_kept_or_refused(server, run, tmp_path):
+    """A kill leaves the files of before or after; an error is on the page, and judging again keeps the judgement."""
+    with serving(server, run, tmp_path / "whole") as (page, result):
+        assert page.judge()[0] == 200
+        assert JUDGED in page.search()
+    assert result["code"] == 0
+    expected, rng = kept(tmp_path / "whole"), random.Random(f"serve {SEED}")
+    assert set(expected) == {"mine.qrels", "mine.qrels.queries.tsv", ".mine.qrels.lock"}
+    for number in range(max(3, FAULTS // 20)):
+        folder, at, error = tmp_path / str(number), rng.randint(1, result["operations"]), rng.choice(ERRORS)
+        check_a_fault(server, run, folder, at, error, expected)
+
+
+def check_a_fault(server, run, folder, at, error, expected):
+    where = f"operation {at}, {errno.errorcode.get(error, 'kill')}"
+    with serving(server, run, folder, at, error) as (page, result):
+        if error == KILL:
+            with pytest.raises((OSError, HTTPException)):
+                page.judge()
+        else:
+            status, text = page.judge()
+            assert (status == 200) is ("the judgement was not kept" not in text), (where, text)
+            assert (JUDGED in page.search()) is (status == 200), where
+    assert result["code"] == (-signal.SIGKILL if error == KILL else 0), where
+    assert all(expected[path] == held for path, held in kept(folder).items()), where
+    with serving(server, run, folder) as (page, _):
+        assert page.judge()[0] == 200, where
+    assert kept(folder) == expected, where

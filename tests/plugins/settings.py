@@ -6,7 +6,7 @@ import attrs
 
 # As if it were declared beside code that imports torch.
 ImportsTorch = attrs.make_class("ImportsTorch", {}, frozen=True)
-ImportsTorch.__module__ = "tests.parts.toys"
+ImportsTorch.__module__ = "drkit.losses.contrastive"
 
 
 @attrs.define

@@ -588,7 +588,7 @@ def test_settings_that_are_not_frozen_or_import_torch():
     assert "settings class Loose is not frozen" in refusal(loose, {"masker": "broken"})
     assert "not frozen" in refused(loose, check_spec)
     heavy = declared("masker", "GoodMasker", config=ImportsTorch)
-    assert "broken: importing tests.parts.toys imports torch" in refused(heavy, check_masker)
+    assert "broken: importing drkit.losses.contrastive imports torch" in refused(heavy, check_masker)
 
 
 BROKEN_PACKAGE = """

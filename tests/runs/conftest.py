@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -33,11 +32,6 @@ def tiny(beir, *left_out):
     """The settings of `TINY` for a collection in BEIR's layout, without those whose names contain these words."""
     kept = [one for one in TINY if not any(word in one for word in ("collection", "vocab_size", *left_out))]
     return ["--collection", f"beir:{beir}", "--set=encoder.vocab_size=150", *kept]
-
-
-def command(*arguments):
-    """The command line as a process of its own, for what ends or limits processes."""
-    return [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)]
 
 
 def drkit(*arguments, check=True, **environment):

@@ -1,12 +1,10 @@
 """A whole run through the command line, on real text: what it leaves, and that nothing it leaves is lost."""
 
 import json
-import os
 import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 
 import numpy as np
@@ -22,7 +20,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.refusals import says
-from tests.runs.conftest import TINY, command, drkit, tiny
+from tests.runs.conftest import TINY, drkit, tiny
 from tests.warm import warm_process
 
 STAGES = [
@@ -275,23 +273,15 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(beir, tmp_path):
     run = tmp_path / "interrupted"
-    with subprocess.Popen(
-        command("compose", *tiny(beir), "--set=pretrain.max_steps=100000", "--run-dir", run),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # A shell's background jobs ignore it, and so would this process.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not list(run.glob(".unfinished/pretrained/checkpoints/checkpoint-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert f"drkit run {run / 'recipe.toml'}" in err
-    assert "Traceback" not in err
+    process, deadline = warm_process(), time.monotonic() + 120
+    process.start("compose", *tiny(beir), "--set=pretrain.max_steps=100000", "--run-dir", run)
+    while not list(run.glob(".unfinished/pretrained/checkpoints/checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    done = process.wait()
+    assert done["code"] == 130
+    assert f"drkit run {run / 'recipe.toml'}" in done["err"]
+    assert "Traceback" not in done["err"]
     assert read_manifest(run / "signal-importance") is not None
     assert read_manifest(run / "pretrained") is None
 

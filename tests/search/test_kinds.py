@@ -27,16 +27,17 @@ IDS = [f"d {i} é" for i in range(len(MATRIX))]
 
 
 @pytest.mark.parametrize(
-    ("made", "least"),
+    ("kind", "dtype", "settings", "least"),
     [
-        (FaissIndex.build(MATRIX, IDS, kind="hnsw"), 0.97),
-        (FaissIndex.build(MATRIX.astype(np.float16), IDS, kind="hnsw"), 0.95),
-        (FaissIndex.build(MATRIX, IDS, kind="ivf-pq", settings=FaissSettings(rescore="vectors")), 0.8),
-        (FaissIndex.build(MATRIX, IDS, kind="IVF48,PQ16np", settings=FaissSettings("nprobe=16", "codes")), 0.6),
-        (FaissIndex.build(MATRIX, IDS, kind="PCA16,SQ8"), 0.8),
+        ("hnsw", "float32", FaissSettings(), 0.97),
+        ("hnsw", "float16", FaissSettings(), 0.95),
+        ("ivf-pq", "float32", FaissSettings(rescore="vectors"), 0.8),
+        ("IVF48,PQ16np", "float32", FaissSettings("nprobe=16", "codes"), 0.6),
+        ("PCA16,SQ8", "float32", FaissSettings(), 0.8),
     ],
 )
-def test_they_find_most_of_what_is_exact_and_answer_as_before_when_loaded(tmp_path, made, least):
+def test_they_find_most_of_what_is_exact_and_answer_as_before_when_loaded(tmp_path, kind, dtype, settings, least):
+    made = FaissIndex.build(MATRIX.astype(dtype), IDS, kind=kind, settings=settings)
     assert recall(made, MATRIX, DocIds.of(IDS)) >= least
     made.save(tmp_path / "i")
     loaded = open_index(tmp_path / "i")
