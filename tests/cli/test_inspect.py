@@ -187,8 +187,8 @@ def test_a_terminal_gets_colours(counted, source):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["", "--run", "RUN"], "argument is empty"),
-        (["   ", "--run", "RUN"], "text is empty"),
+        (["", "--run", "RUN"], "empty (after mask)"),
+        (["   ", "--run", "RUN"], "empty; "),
         (["text", "--run", "RUN", "--masker", "pmii"], "'pmi'"),
         (["text", "--run", "/no/run"], "not found: /no/run"),
         (["text", "--run", "RUN", "--set", "masker.sigm=1"], "'sigma'"),
@@ -266,4 +266,4 @@ def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
     assert "--decoder bow" in err
     code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
     assert code == 2
-    assert "text is empty" in err
+    assert "empty; " in err

@@ -161,7 +161,8 @@ def test_a_panic_at_a_later_text_ends_a_command_in_one_error(monkeypatch, capsys
     monkeypatch.setattr(main.cli, "main", lambda **_: Tokenizer.from_str(json.dumps(panicking)).encode("a"))
     assert main._status() == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: a library failed: chunk size must be non-zero; check the model's files")
+    assert said.startswith("error: ")
+    assert says(said, "chunk size must be non-zero", "tokenizer.json")  # the library's words, and the file to check
 
 
 def rename(weights, _):

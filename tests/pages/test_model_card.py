@@ -11,6 +11,7 @@ import pytest
 from drkit.commands import model_card, open_run, write_model_card
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
+from tests.refusals import says
 from tests.warm import drkit
 
 PARTS = installed()
@@ -51,7 +52,7 @@ def test_people_read_how_it_was_trained_and_evaluated(run):
     assert "| pretrain.decoders.main.masker | pmi | " in card
     assert f"| retriever-1 | {record.summaries['retriever-1']} |" in card
     assert f"{record.results.queries:,} {record.results.split} queries" in card
-    assert "come from these texts alone" in card
+    assert says(card, "vocabulary", "texts alone")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_the_results_are_those_of_the_exported_encoder_or_none(run, stage, rows,
     card = model_card(record, run / "encoder", PARTS)
     assert ("model-index" in card) == (row not in ("", "r"))
     assert ("(this encoder)" in card) == (row not in ("", "r"))
-    assert ("mean of draws, this encoder is one" in card) == (row == "r")
+    assert ("mean of draws" in card) == (row == "r")
 
 
 def test_the_authors_folders_are_not_published(run):
@@ -94,7 +95,6 @@ def test_a_run_without_evaluation_has_no_results(run, tmp_path):
     card = card_of(copy)
     assert "model-index" not in card
     assert "## Results" not in card
-    assert "The run has evaluated nothing." in card
     shutil.rmtree(copy / "encoder")
     with pytest.raises(DrkitError, match=r"/run .*`drkit run .*/run`"):
         write_model_card(copy, tmp_path, PARTS)

@@ -560,8 +560,8 @@ def test_a_loss_is_checked_on_what_its_decoder_returns():
     check_decoder(decoder)
     bag, sack = (declared("loss", "OfTheBag", receives=(name,)) for name in ("bag", "sack"))
     check_loss(bag, decoder=decoder)
-    assert refused(bag, check_loss) == "broken: pass check_loss inputs for bag"
-    assert "does not provide sack" in refused(sack, lambda spec: check_loss(spec, decoder=decoder))
+    assert says(refused(bag, check_loss), "broken", "check_loss", "bag")
+    assert says(refused(sack, lambda spec: check_loss(spec, decoder=decoder)), "broken", "decoder", "sack")
 
 
 @pytest.mark.parametrize(
@@ -578,17 +578,15 @@ def test_a_loss_is_checked_on_what_its_decoder_returns():
 def test_targets_that_do_not_resolve(target, said):
     line = refusal(declared("masker with rows", target), {"masker": "broken"})
     assert re.search(said, line), line
-    assert re.search(
-        "the target .* (cannot be imported|is not callable)", refused(declared("masker", target), check_spec)
-    )
+    assert says(refused(declared("masker", target), check_spec), "broken", f"'{target}'")
 
 
 def test_settings_that_are_not_frozen_or_import_torch():
     loose = declared("masker with rows", "TwoViews", config=Loose)
-    assert "settings class Loose is not frozen" in refusal(loose, {"masker": "broken"})
-    assert "not frozen" in refused(loose, check_spec)
+    assert says(refusal(loose, {"masker": "broken"}), "Loose", "frozen")
+    assert says(refused(loose, check_spec), "Loose", "frozen")
     heavy = declared("masker", "GoodMasker", config=ImportsTorch)
-    assert "broken: importing drkit.losses.contrastive imports torch" in refused(heavy, check_masker)
+    assert says(refused(heavy, check_masker), "broken", "drkit.losses.contrastive", "torch")
 
 
 BROKEN_PACKAGE = """
@@ -661,7 +659,8 @@ def test_an_installed_broken_part_ends_with_one_line_before_the_first_stage(site
     code, _, err = composed('--set=pretrain.encoder.losses.more={use="detached"}')
     assert code == 2
     (line,) = err.splitlines()
-    assert line.startswith("error: loss 'detached' (broken-package 0.7): the loss carries no gradient")
+    assert line.startswith("error: loss 'detached' (broken-package 0.7): ")
+    assert "gradient" in line
     assert not (site / "run").exists()
 
 

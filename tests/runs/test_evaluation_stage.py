@@ -135,7 +135,7 @@ def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evalua
     assert again["compared"] == "worse"
 
 
-@pytest.mark.parametrize(("is_smoke", "said"), [(True, "this is a smoke run."), (False, "with 2 queries, most")])
+@pytest.mark.parametrize(("is_smoke", "said"), [(True, "smoke run"), (False, "2 queries")])
 def test_numbers_that_mean_little_say_so_beside_the_table_and_in_the_results(
     evaluated, tmp_path, capsys, is_smoke, said
 ):
@@ -143,7 +143,7 @@ def test_numbers_that_mean_little_say_so_beside_the_table_and_in_the_results(
     settings = evolve(stage.settings, is_smoke=is_smoke)
     again = stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes())
     metrics = evaluate_systems(again)
-    assert f"Warning: {said}" in metrics["warning"]
+    assert says(metrics["warning"], "Warning: ", said)
     assert (again.folder / "table.md").read_text().count(metrics["warning"]) == 1
     print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert " ".join(capsys.readouterr().out.split()).count(metrics["warning"]) == 1
@@ -172,18 +172,17 @@ def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evalu
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ((), []),
-        (("evaluation.depth=50", "evaluation.measures=['RR@10', 'P@50', 'AP']"), []),
+        ((), None),
+        (("evaluation.depth=50", "evaluation.measures=['RR@10', 'P@50', 'AP']"), None),
         (
             ("evaluation.depth=50", "evaluation.measures=['RR@10', 'R@100', 'P@51']"),
-            [
-                "measured on the first 50 hits alone (evaluation.depth): R@100, P@51; "
-                "--set evaluation.depth=100 retrieves what they need"
-            ],
+            ("50", "R@100, P@51", "--set evaluation.depth=100"),
         ),
     ],
 )
 def test_the_plan_tells_measures_that_need_more_hits(settings, said):
     parts = installed()
     notes = plan(compose(ComposeRequest(settings=settings), parts), parts.registry).notes
-    assert [note for note in notes if "evaluation.depth" in note] == said
+    found = [note for note in notes if "evaluation.depth" in note]
+    assert len(found) == (said is not None)
+    assert all(says(note, *said) for note in found)
