@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import write_starter as write_starter
     from drkit.commands.training_data import Miners as Miners
     from drkit.commands.training_data import Output as Output
-    from drkit.commands.training_data import generate_queries as generate_queries
     from drkit.commands.training_data import mine_to_file as mine_to_file
     from drkit.commands.vector_export import export_vectors as export_vectors
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
     from drkit.search.blocks import rank_to_run as rank_to_run
-    from drkit.search.fusion import fuse_files as fuse_files
 
 lazy_exports(__name__)

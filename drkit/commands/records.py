@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -199,35 +199,27 @@ def hide_local_paths(run: RunRecord, registry: Registry) -> RunRecord:
 
     Reports and cards are published, and the folders of their author are not.
     """
-    table = recipe_table(run.recipe)
-    paths = sorted({path for text in _strings(table) if (path := _local_path_in(text))}, key=len, reverse=True)
+    names = {str(run.folder.resolve()): run.folder.resolve().name}
 
-    def shortened(text: str) -> str:
-        for path in (*paths, str(run.folder.resolve())):
-            text = text.replace(path, Path(path).name)
+    def shorten(value: Any) -> Any:
+        """Return plain data without local paths, and remember these."""
+        if isinstance(value, Mapping):
+            return {key: shorten(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [shorten(item) for item in value]
+        if isinstance(value, str) and (path := _local_path_in(value)):
+            names[path] = Path(path).name
+            return value.replace(path, names[path])
+        return value
+
+    def without_paths(text: str) -> str:
+        for path in sorted(names, key=len, reverse=True):
+            text = text.replace(path, names[path])
         return text
 
-    recipe = recipe_from_table(_map_strings(table, shortened), registry)
-    summaries = {name: shortened(text) for name, text in run.summaries.items()}
-    return evolve(run, recipe=recipe, missing=tuple(map(shortened, run.missing)), summaries=summaries)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(item)
-
-
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return plain data with every text in it changed."""
-    if isinstance(value, Mapping):
-        return {key: _map_strings(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_map_strings(item, change) for item in value]
-    return change(value) if isinstance(value, str) else value
+    recipe = recipe_from_table(shorten(recipe_table(run.recipe)), registry)
+    summaries = {name: without_paths(text) for name, text in run.summaries.items()}
+    return evolve(run, recipe=recipe, missing=tuple(map(without_paths, run.missing)), summaries=summaries)
 
 
 def _local_path_in(text: str) -> str:

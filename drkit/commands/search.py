@@ -10,7 +10,6 @@ import attrs
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.files import require_no_pipe
 from drkit.errors import DrkitError
 from drkit.search import Encoder, Storage, Vectors, encode_corpus, read_run, rerank, write_run
 from drkit.search.reranking import Scorer
@@ -62,7 +61,6 @@ def rerank_file(
 
     Raises DrkitError if the run cannot be read, or none of its queries or passages belongs to the collection.
     """
-    require_no_pipe(run)
     queries = {query.query_id: query.text for query in collection.queries(split)}
     ranked = read_run(run).ordered()
     known = (row for row, query_id in enumerate(ranked.query_ids) if query_id in queries)
@@ -78,7 +76,7 @@ def rerank_file(
     counts = Counter[str]()
 
     def rows() -> Iterator[tuple[str, list[tuple[str, float]]]]:
-        for row in rerank(read_run(run), scorer, queries=queries, corpus=texts, depth=depth, missing=counts):
+        for row in rerank(ranked, scorer, queries=queries, corpus=texts, depth=depth, missing=counts):
             counts["ranked"] += row[0] in queries
             if on_progress:
                 on_progress(counts["ranked"])

@@ -1,10 +1,9 @@
-"""Make training data from a collection, into files: mined negatives, and generated queries."""
+"""Mine negatives for the queries of a collection into a file."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,10 @@ from attrs import define, field
 
 from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import OpenedEncoder, find_index, open_encoder, open_reranker
-from drkit.core.engine import Engine, Loaded
 from drkit.core.files import SCRATCH, replacing
-from drkit.core.processes import Shard
-from drkit.core.progress import Progress
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
-from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners.chain import (
@@ -182,42 +177,3 @@ def _write(
             if on_progress:
                 on_progress(done)
     return lines
-
-
-def generate_queries(
-    collection: NamedCollection,
-    model: str,
-    path: Path,
-    *,
-    sampling: Sampling,
-    progress: Progress,
-    engine: Engine | None = None,
-) -> Path | None:
-    """Generate queries for every passage of a collection; None while other processes still write theirs.
-
-    RANK and WORLD_SIZE, set by torchrun, decide this process's share. engine: see `generate_file`. Repeated calls
-    resume.
-
-    Raises DrkitError if the file is not JSON Lines, or the model is not a sequence-to-sequence model.
-    """
-    if path.suffix != ".jsonl":
-        raise DrkitError(
-            f"queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}", where=path
-        )
-    _ = collection.source  # its name may be wrong
-
-    def passages() -> Iterator[tuple[str, str]]:
-        yield from collection.contents()  # read once the model is known to open
-
-    shard, started = Shard.from_environment(), time.perf_counter()
-    progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
-    done = generate_file(
-        passages(),
-        Loaded(QueryModel.open, model, sampling),
-        path,
-        shard=shard,
-        engine=engine,
-        on_progress=lambda count: progress.advance(count, None, "passages"),
-    )
-    progress.end("queries", time.perf_counter() - started)
-    return done

@@ -64,12 +64,6 @@ def input_path(text: str | Path) -> Path:
     return Path("/dev/stdin") if str(text) == "-" else local_path(text)
 
 
-def require_no_pipe(path: Path) -> None:
-    """Raise DrkitError for a pipe, where a file is read more than once."""
-    if path.is_fifo():
-        raise DrkitError(f"{path} is a pipe, and is read more than once; save it to a file, and give that")
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.

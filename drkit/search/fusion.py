@@ -8,7 +8,6 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from drkit.errors import DrkitError
 from drkit.search.rankings import Hits, Rankings, RunRow, share_doc_ids
-from drkit.search.run_files import read_run, write_run
 
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
@@ -148,22 +146,3 @@ def _align(
             own[:] = missing
             own[np.searchsorted(documents, found)] = scaled
     return AlignedHits(query_id, documents, scores, ids)
-
-
-def fuse_files(
-    first: Path, second: Path, output: Path, fuse: Callable[[Rankings, Rankings], Rankings]
-) -> tuple[int, int]:
-    """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
-
-    fuse: for example `reciprocal_ranks`.
-
-    Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
-    """
-    one, two = read_run(first), read_run(second)
-    common = len({*one.query_ids} & {*two.query_ids})
-    if not common:
-        raise DrkitError(
-            f"{first} ({len(one):,} queries) and {second} ({len(two):,}) have no query in common; "
-            f"give two rankings of the same queries"
-        )
-    return write_run(output, fuse(one, two), tag="fused"), common

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit.core.files import require_no_pipe
+from drkit.errors import DrkitError
 from drkit_cli.names import Between, InputPath, LocalPath, count
 from drkit_cli.options import refuse_options
 from drkit_cli.output import output_options, print_note, print_result
@@ -58,49 +57,51 @@ def fuse(
     drkit fuse bm25.dev.trec dense.dev.trec --tune qrels.dev.txt -o fused.dev.trec
     drkit fuse bm25.test.trec dense.test.trec --weight 0.45 -o fused.test.trec
     """
-    from drkit.commands import fuse_files
+    from drkit.data.qrels import read_qrels
+    from drkit.evaluate import tune_weight
     from drkit.search.fusion import DEFAULT_WEIGHT, align, convex, reciprocal_ranks
+    from drkit.search.run_files import read_run, write_run
 
-    refuse_options(
-        [name for other, names in _OF_METHOD.items() if other != method for name in names], f"with --method {method}"
-    )
+    of_others = [name for other, names in _OF_METHOD.items() if other != method for name in names]
+    refuse_options(of_others, f"with --method {method}")
     if weight is not None and tune:
         raise click.UsageError("give --weight or --tune, not both")
-    combine: Callable[..., Any] = partial(reciprocal_ranks, k=rrf_k, depth=depth)
+    one, two = read_run(first), read_run(second)
+    shared = len({*one.query_ids} & {*two.query_ids})
+    if not shared:
+        raise DrkitError(
+            f"{first} ({len(one):,} queries) and {second} ({len(two):,}) have no query in common; "
+            f"give two rankings of the same queries"
+        )
     tuned: TunedWeight | None = None
-    if method == "convex":
+    if method == "rrf":
+        fused = reciprocal_ranks(one, two, rrf_k, depth)
+    else:
         if tune:
-            tuned = _tuned(first, second, tune, measure)
+            tuned = tune_weight(one, two, tuple(read_qrels(tune)), measure)
             weight = tuned.weight
-        chosen = weight = DEFAULT_WEIGHT if weight is None else weight
-        combine = lambda a, b: convex(align(a, b), chosen, depth)  # noqa: E731
-    queries, shared = fuse_files(first, second, output, combine)
+        weight = DEFAULT_WEIGHT if weight is None else weight
+        fused = convex(align(one, two), weight, depth)
+    queries = write_run(output, fused, tag="fused")
+    found = {"file": output, "queries": queries, "shared": shared, "method": method, "weight": weight}
+    _print(found, tuned)
+
+
+def _print(found: Mapping[str, Any], tuned: TunedWeight | None) -> None:
+    """Print the fused file, and the tuned weight with the means of A alone, B alone, and both."""
+    means = {}
+    if tuned:
+        means = {name: tuned.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", tuned.weight))}
 
     def draw() -> None:
         if tuned:
-            means = ", ".join(f"{name} {mean:.3f}" for name, mean in _means_of(tuned).items())
-            echo(f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {means}")
-        echo(f"run      {output}: {queries:,} queries")
+            values = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+            echo(f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {values}")
+        echo(f"run      {found['file']}: {found['queries']:,} queries")
 
-    facts = {"queries": tuned.queries, "measure": tuned.measure, "means": _means_of(tuned)} if tuned else None
-    found = {"method": method, "weight": weight, "tuned": facts}
-    print_result({"file": output, "queries": queries, "shared": shared, **found}, draw)
+    facts = {"queries": tuned.queries, "measure": tuned.measure, "means": means} if tuned else None
+    print_result({**found, "tuned": facts}, draw)
     if tuned:
         print_note(f"the weight was tuned on these queries; use --weight {tuned.weight:g} for others")
-    if shared < queries:
-        print_note(f"only one of the two files has hits for {queries - shared:,} of the queries")
-
-
-def _tuned(first: Path, second: Path, qrels: Path, measure: str) -> TunedWeight:
-    from drkit.evaluate import tune_weight
-    from drkit.search import read_qrels, read_run
-
-    for run in (first, second):
-        require_no_pipe(run)
-    judgements = tuple(read_qrels(qrels))
-    return tune_weight(read_run(first), read_run(second), judgements, measure)
-
-
-def _means_of(tuned: TunedWeight) -> dict[str, float]:
-    """Return the mean of the measure for A alone, B alone, and both with the tuned weight."""
-    return {name: tuned.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", tuned.weight))}
+    if found["shared"] < found["queries"]:
+        print_note(f"only one of the two files has hits for {found['queries'] - found['shared']:,} of the queries")

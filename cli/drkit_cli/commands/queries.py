@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from drkit.core.engine import open_engine
+from drkit.core.engine import Loaded, open_engine
+from drkit.core.processes import Shard
+from drkit.errors import DrkitError
 from drkit_cli.names import Between, LocalPath, PathOrId, count
 from drkit_cli.options import engine_option, open_collection_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
@@ -53,14 +57,33 @@ def queries(
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q.jsonl
     """
-    from drkit.commands import NamedCollection, generate_queries
-    from drkit.data.generation import Sampling
+    from drkit.commands import NamedCollection
+    from drkit.data.generation import QueryModel, Sampling, generate_file
 
-    passages = NamedCollection(collection or "pydocs", settings)
+    if output.suffix != ".jsonl":
+        raise DrkitError(f"queries are written as JSON Lines; name the file {output.stem}.jsonl", where=output)
+    texts, shard, chosen = (
+        NamedCollection(collection or "pydocs", settings),
+        Shard.from_environment(),
+        Sampling(**sampling),
+    )
+    _ = texts.source  # its name may be wrong
+
+    def passages() -> Iterator[tuple[str, str]]:
+        yield from texts.contents()  # read once the model is known to open
+
+    started = time.perf_counter()
     with open_engine(engine) as opened, show_progress(1) as progress:
-        done = generate_queries(
-            passages, model, output, sampling=Sampling(**sampling), progress=progress, engine=opened
+        progress.begin("queries", f"{chosen.count} a passage of {texts.name}, by {model}, {shard.label}")
+        done = generate_file(
+            passages(),
+            Loaded(QueryModel.open, model, chosen),
+            output,
+            shard=shard,
+            engine=opened,
+            on_progress=lambda count: progress.advance(count, None, "passages"),
         )
+        progress.end("queries", time.perf_counter() - started)
     if done:
         print_result({"file": done}, lambda: echo(f"queries  {done}"))
         print_next(f"use      drkit compose --context query --set pretrain.decoders.main.context.queries=file:{done}")
