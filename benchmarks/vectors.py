@@ -38,7 +38,7 @@ MEASURES = ("nDCG@10", "R@100")
 def encoded(run: Path):
     """Passage vectors f32[N,D], their ids, query vectors f32[Q,D], their ids, and the test judgements."""
     from drkit.data.corpus import open_collection
-    from drkit.search.text_encoder import read_encoder
+    from drkit.search.dual_encoder import read_encoder
 
     collection, encoder = open_collection(run / "collection"), read_encoder(run / "encoder")
     passages = list(collection.corpus)

@@ -40,8 +40,9 @@ from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
 from drkit.search.backends import add_backend, check_conversion, find_backend
+from drkit.search.dual_encoder import read_encoder
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
-from drkit.search.text_encoder import choose_device, read_encoder
+from drkit.search.text_encoder import choose_device
 
 
 def find_index(folder: str | Path) -> Path:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from drkit.data.qrels import write_qrels as write_qrels
     from drkit.search.backends import Backend as Backend
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
+    from drkit.search.dual_encoder import AnyEncoder as AnyEncoder
+    from drkit.search.dual_encoder import DualEncoder as DualEncoder
     from drkit.search.encode import encode_corpus as encode_corpus
     from drkit.search.flat import FlatIndex as FlatIndex
     from drkit.search.fusion import align as align
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from drkit.search.run_files import read_run as read_run
     from drkit.search.run_files import write_run as write_run
     from drkit.search.sentence_encoder import SentenceTransformerEncoder as SentenceTransformerEncoder
-    from drkit.search.text_encoder import AnyEncoder as AnyEncoder
-    from drkit.search.text_encoder import DualEncoder as DualEncoder
     from drkit.search.text_encoder import Encoder as Encoder
     from drkit.search.text_encoder import TextEncoder as TextEncoder
     from drkit.search.vectors import Storage as Storage

@@ -30,6 +30,7 @@ from drkit.core.spec import Extension
 from drkit.encoders.architectures import Architecture, find_architecture, longest_text
 from drkit.encoders.folder import CONFIG, TORCH
 from drkit.encoders.identity import weights_hash
+from drkit.encoders.static import load_static
 from drkit.errors import DrkitError
 
 # (ids i64[B,L], attention i64[B,L]) -> hidden states f32[B,L,D]
@@ -137,6 +138,30 @@ def load_backend(folder: Path, name: str) -> BackendModel:
     config = _load_config(folder)
     with explain_load_errors(str(folder), f"load the backend {name} of", _OTHER):
         return BackendModel(name, config, backend.load(folder / backend.file), origin)
+
+
+def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
+    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
+
+    Downloads nothing, runs no remote code.
+
+    Raises DrkitError if either cannot be read, or a static model is to be run by another backend than torch.
+    """
+    if not (folder / CONFIG).is_file():
+        if backend != TORCH:
+            raise DrkitError(
+                f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"
+            )
+        return load_static(folder)
+    model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
+    return model.eval(), load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of an encoder folder. Raises DrkitError if it cannot be read."""
+    return load_pretrained(
+        "AutoTokenizer", str(folder), "load the encoder in", "Export it again.", local_files_only=True
+    )
 
 
 def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: int = 128) -> None:

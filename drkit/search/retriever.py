@@ -20,12 +20,13 @@ from drkit.core.processes import Shard
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
+from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import SETTING, encode_corpus
 from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, WEIGHT, Searcher, align, convex, find_rankings
 from drkit.search.index import AnyIndex, exact_index, open_index
 from drkit.search.postings import InvertedIndex
 from drkit.search.rankings import Hits, Rankings, check_queries, check_same_encoder
-from drkit.search.text_encoder import Encoder, read_encoder
+from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import Vectors
 
 

@@ -15,7 +15,8 @@ from drkit.encoders.identity import config_hash, tokenizer_hash, weights_hash
 from drkit.encoders.pooling import is_weighted
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import Encoder, inference, read_encoder
+from drkit.search.dual_encoder import read_encoder
+from drkit.search.text_encoder import Encoder, inference
 
 
 class SentenceTransformerEncoder:

@@ -5,13 +5,12 @@ Texts are sorted by length, padded as little as possible, batched by a token bud
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -20,22 +19,18 @@ from attrs.validators import ge, in_
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drkit.core.files import digest
-from drkit.core.loading import explain_load_errors, load_pretrained
+from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.folder import (
     BFLOAT16,
-    CONFIG,
     PRECISIONS,
     SIMILARITIES,
     TORCH,
     bare_settings,
     check_truncation,
-    is_dual,
     read_encoder_settings,
-    read_routes,
     read_word_weights,
 )
 from drkit.encoders.heads import Heads
@@ -43,13 +38,11 @@ from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.masked_lm import load_masked_lm
 from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
-from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
+from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-from drkit.search.backends import load_backend, load_torch
+from drkit.search.backends import load_backbone, load_tokenizer
 
-AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
-_LOGGER = logging.getLogger(__name__)
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
@@ -133,7 +126,7 @@ class TextEncoder:
 
         Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` and `drkit.search.backends.load_backend` do.
         """
-        return cls._loaded(
+        return cls.from_modules(
             **read_encoder_settings(Path(folder)), device=choose_device(device, backend), backend=backend
         )
 
@@ -151,7 +144,7 @@ class TextEncoder:
         return encoder._check_by_encoding(Path(folder))
 
     @classmethod
-    def _loaded(
+    def from_modules(
         cls,
         transformer: Path,
         word_weights: Path | None,
@@ -161,7 +154,7 @@ class TextEncoder:
         backend: str,
         **settings: Any,
     ) -> TextEncoder:
-        """Load the modules of an encoder from their folders."""
+        """Load an encoder from the folders of its modules; see `drkit.encoders.folder.read_encoder_settings`."""
         if pooling_settings is not None:
             return cls._lexical(transformer, pooling_settings, device, backend, settings)
         model, tokenizer = load_backbone(transformer, backend)
@@ -324,127 +317,6 @@ class TextEncoder:
                 vectors: Tensor = self.learned_pooling(hidden, attention, self._heads).float()
                 return vectors
         return pool(hidden, weights, self.pooling)
-
-
-@attrs.frozen(eq=False)
-class DualEncoder:
-    """Separate encoders for queries and passages (Karpukhin et al. 2020), usable wherever a shared encoder is.
-
-    Raises DrkitError if their vectors are not comparable: different dimension, pooling or similarity.
-    """
-
-    queries: TextEncoder
-    passages: TextEncoder
-
-    def __attrs_post_init__(self) -> None:
-        one, two = (_describe_vector_space(side) for side in (self.queries, self.passages))
-        if one != two:
-            raise DrkitError(
-                f"queries are encoded with {one}, passages with {two}; both encoders must share a vector space"
-            )
-
-    @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> DualEncoder:
-        """Load the two encoders of a folder written by drkit or sentence-transformers (a `Router`).
-
-        Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
-        """
-        settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
-        target = choose_device(device, backend)
-        return cls(*(TextEncoder._loaded(**one, device=target, backend=backend) for one in settings))
-
-    @property
-    def dimension(self) -> int:
-        """D, the length of a vector."""
-        return self.passages.dimension
-
-    @property
-    def pooling(self) -> str:
-        """The pooling of both encoders."""
-        return self.passages.pooling
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether most numbers of a vector are 0; see `TextEncoder.is_sparse`."""
-        return self.passages.is_sparse
-
-    @property
-    def dense_dimension(self) -> int:
-        """How many numbers at the beginning of a sparse vector are a dense one."""
-        return self.passages.dense_dimension
-
-    def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""
-        queries, passages = self.queries.identity(), self.passages.identity()
-        both = {key: digest([queries[key], passages[key]]) for key in ("weights", "config", "tokenizer")}
-        own = {key: queries[key] for key in ("query_length", "query_prompt")}
-        return {**passages, **own, **both, "precision": " ".join(sorted({queries["precision"], passages["precision"]}))}
-
-    @property
-    def query_length(self) -> int:
-        """The maximum number of tokens of a query."""
-        return self.queries.query_length
-
-    @property
-    def passages_per_document(self) -> int | None:
-        """How many passages a long text is cut into; see `TextEncoder`."""
-        return self.passages.passages_per_document
-
-    def query_lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each query before it is truncated; see `TextEncoder.query_lengths`."""
-        return self.queries.query_lengths(texts)
-
-    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode n queries with the query encoder as f32[n,D]."""
-        return self.queries.encode_queries(texts)
-
-    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode n passages with the passage encoder as f32[n,D]."""
-        return self.passages.encode_passages(texts)
-
-    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
-        """Encode n passages given as token ids as f32[n,D]; see `TextEncoder.encode_tokens`."""
-        return self.passages.encode_tokens(rows)
-
-    def evolve(self, **settings: Any) -> DualEncoder:
-        """Return a copy with other settings of `TextEncoder` in both encoders."""
-        return DualEncoder(self.queries.evolve(**settings), self.passages.evolve(**settings))
-
-
-def _describe_vector_space(encoder: TextEncoder) -> str:
-    length = "of length 1" if encoder.has_unit_length else "of any length"
-    return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
-
-
-def read_encoder(folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> AnyEncoder:
-    """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
-    _LOGGER.info("loading the encoder %s on %s", folder, device)
-    kind = DualEncoder if is_dual(Path(folder)) else TextEncoder
-    return kind.load(folder, device, backend=backend)
-
-
-def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
-    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
-
-    Downloads nothing, runs no remote code.
-
-    Raises DrkitError if either cannot be read, or a static model is to be run by another backend than torch.
-    """
-    if not (folder / CONFIG).is_file():
-        if backend != TORCH:
-            raise DrkitError(
-                f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"
-            )
-        return load_static(folder)
-    model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
-    return model.eval(), load_tokenizer(folder)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of an encoder folder. Raises DrkitError if it cannot be read."""
-    return load_pretrained(
-        "AutoTokenizer", str(folder), "load the encoder in", "Export it again.", local_files_only=True
-    )
 
 
 def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.device:

@@ -20,7 +20,8 @@ from drkit.core.loading import load_pretrained
 from drkit.encoders import CrossEncoder
 from drkit.encoders.masked_lm import load_masked_lm, read_config
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import TextEncoder, load_backbone
+from drkit.search.backends import load_backbone
+from drkit.search.text_encoder import TextEncoder
 from drkit.train.checkpoints import load_tokenizer
 from drkit_cli import main
 from tests.parts.toys import toy_tokenizer

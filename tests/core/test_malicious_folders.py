@@ -22,7 +22,7 @@ from drkit.encoders.export import export_encoder
 from drkit.encoders.folder import declared_settings
 from drkit.errors import DrkitError
 from drkit.search import TextEncoder
-from drkit.search.text_encoder import load_backbone
+from drkit.search.backends import load_backbone
 from drkit.train.checkpoints import load_tokenizer
 from tests.search.toys import masked_lm, tokenizer
 

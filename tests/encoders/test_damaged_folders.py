@@ -22,7 +22,7 @@ from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 from drkit.search import Reranker
-from drkit.search.text_encoder import read_encoder
+from drkit.search.dual_encoder import read_encoder
 from tests.encoders.test_static import static_lm
 from tests.runs.damages import DAMAGES
 from tests.search.toys import VOCABULARY, masked_lm, tokenizer

@@ -24,7 +24,7 @@ from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.search import DualEncoder, TextEncoder, build_index, encode_corpus
 from drkit.search.backends import add_backend
-from drkit.search.text_encoder import read_encoder
+from drkit.search.dual_encoder import read_encoder
 from tests.plugins.packages import forget, write_package
 from tests.search.toys import TEXTS, VOCABULARY, WORDS, masked_lm, tokenizer
 

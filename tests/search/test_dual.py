@@ -11,8 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, Storage, TextEncoder, encode_corpus
+from drkit.search.dual_encoder import read_encoder
 from drkit.search.sentence_encoder import as_encoder
-from drkit.search.text_encoder import read_encoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 DECLARED = {"pooling": "mean", "query_length": 8, "passage_length": 40, "query_prompt": "q ", "passage_prompt": "p "}

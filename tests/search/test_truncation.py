@@ -15,7 +15,7 @@ from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.recipe.start import starting_point
 from drkit.search import DualEncoder, TextEncoder, Vectors, encode_corpus
-from drkit.search.text_encoder import read_encoder
+from drkit.search.dual_encoder import read_encoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"query_length": 48, "passage_length": 48}

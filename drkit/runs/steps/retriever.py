@@ -49,10 +49,10 @@ from drkit.search import (
     read_run,
 )
 from drkit.search.blocks import same_retriever
+from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts
 from drkit.search.index import LOW_RECALL
 from drkit.search.run_files import ARROW
-from drkit.search.text_encoder import read_encoder
 from drkit.train.biencoder import BiEncoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
 

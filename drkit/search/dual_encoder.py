@@ -1,0 +1,118 @@
+"""Separate encoders for queries and passages, and the loading of encoder folders of either kind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from drkit.core.files import digest
+from drkit.encoders.folder import TORCH, is_dual, read_encoder_settings, read_routes
+from drkit.errors import DrkitError
+from drkit.search.text_encoder import TextEncoder, choose_device
+
+AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
+_LOGGER = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class DualEncoder:
+    """Separate encoders for queries and passages (Karpukhin et al. 2020), usable wherever a shared encoder is.
+
+    Raises DrkitError if their vectors are not comparable: different dimension, pooling or similarity.
+    """
+
+    queries: TextEncoder
+    passages: TextEncoder
+
+    def __attrs_post_init__(self) -> None:
+        one, two = (_describe_vector_space(side) for side in (self.queries, self.passages))
+        if one != two:
+            raise DrkitError(
+                f"queries are encoded with {one}, passages with {two}; both encoders must share a vector space"
+            )
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> DualEncoder:
+        """Load the two encoders of a folder written by drkit or sentence-transformers (a `Router`).
+
+        Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
+        """
+        settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
+        target = choose_device(device, backend)
+        return cls(*(TextEncoder.from_modules(**one, device=target, backend=backend) for one in settings))
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of a vector."""
+        return self.passages.dimension
+
+    @property
+    def pooling(self) -> str:
+        """The pooling of both encoders."""
+        return self.passages.pooling
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most numbers of a vector are 0; see `TextEncoder.is_sparse`."""
+        return self.passages.is_sparse
+
+    @property
+    def dense_dimension(self) -> int:
+        """How many numbers at the beginning of a sparse vector are a dense one."""
+        return self.passages.dense_dimension
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""
+        queries, passages = self.queries.identity(), self.passages.identity()
+        both = {key: digest([queries[key], passages[key]]) for key in ("weights", "config", "tokenizer")}
+        own = {key: queries[key] for key in ("query_length", "query_prompt")}
+        return {**passages, **own, **both, "precision": " ".join(sorted({queries["precision"], passages["precision"]}))}
+
+    @property
+    def query_length(self) -> int:
+        """The maximum number of tokens of a query."""
+        return self.queries.query_length
+
+    @property
+    def passages_per_document(self) -> int | None:
+        """How many passages a long text is cut into; see `TextEncoder`."""
+        return self.passages.passages_per_document
+
+    def query_lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each query before it is truncated; see `TextEncoder.query_lengths`."""
+        return self.queries.query_lengths(texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n queries with the query encoder as f32[n,D]."""
+        return self.queries.encode_queries(texts)
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n passages with the passage encoder as f32[n,D]."""
+        return self.passages.encode_passages(texts)
+
+    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+        """Encode n passages given as token ids as f32[n,D]; see `TextEncoder.encode_tokens`."""
+        return self.passages.encode_tokens(rows)
+
+    def evolve(self, **settings: Any) -> DualEncoder:
+        """Return a copy with other settings of `TextEncoder` in both encoders."""
+        return DualEncoder(self.queries.evolve(**settings), self.passages.evolve(**settings))
+
+
+def _describe_vector_space(encoder: TextEncoder) -> str:
+    length = "of length 1" if encoder.has_unit_length else "of any length"
+    return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
+
+
+def read_encoder(folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> AnyEncoder:
+    """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
+    _LOGGER.info("loading the encoder %s on %s", folder, device)
+    kind = DualEncoder if is_dual(Path(folder)) else TextEncoder
+    return kind.load(folder, device, backend=backend)
