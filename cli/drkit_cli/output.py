@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from drkit.core.files import json_text
 from drkit.core.progress import Progress
-from drkit.recipe.toml import json_text
 from drkit_cli.terminal import echo
 
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))

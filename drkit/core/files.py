@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -130,9 +131,28 @@ def read_log(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
+def json_text(value: Any) -> str:
+    """Return plain data as strictly valid JSON: NaN and infinite numbers become null.
+
+    >>> print(json_text({"p": float("nan")}), end="")
+    {
+      "p": null
+    }
+    """
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write plain data as JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Write plain data as JSON, atomically; see `json_text`."""
+    write_text(path, json_text(value))
 
 
 def write_text(path: Path, text: str) -> None:

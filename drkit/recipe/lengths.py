@@ -5,20 +5,17 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import Collection
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.data.words import estimate_tokens
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
 from drkit.recipe.parts import required_capabilities
-
-if TYPE_CHECKING:
-    from drkit.core.protocols import Collection
-    from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import Recipe
 
 # Texts of a collection that are looked at before it is read whole.
 _SAMPLE = 5000

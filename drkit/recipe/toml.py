@@ -330,25 +330,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def json_text(value: Any) -> str:
-    """Return plain data as strictly valid JSON: NaN and infinite numbers become null.
-
-    >>> print(json_text({"p": float("nan")}), end="")
-    {
-     "p": null
-    }
-    """
-    return json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 Table = dict[str, Any]
 
 

@@ -83,7 +83,8 @@ def target_of(part: PartInUse) -> Any:
         raise DrkitError(
             f"{part.full_title}: cannot import its target {spec.target!r}: {describe_error(error)}"
         ) from error
-    refuse_unless(callable(factory), f"{part.full_title}: its target {spec.target!r} is not callable")
+    if not callable(factory):
+        raise DrkitError(f"{part.full_title}: its target {spec.target!r} is not callable")
     return factory
 
 
@@ -97,12 +98,6 @@ def build_part(part: PartInUse, context: BuildContext | None, methods: Sequence[
         built = factory(part.config, context)
         require_methods(part, built, methods)
     return built
-
-
-def refuse_unless(condition: bool, message: str) -> None:
-    """Raise DrkitError with `message` unless the condition holds."""
-    if not condition:
-        raise DrkitError(message)
 
 
 def require_methods(part: PartInUse, built: Any, names: Sequence[str]) -> None:

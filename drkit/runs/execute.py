@@ -29,7 +29,7 @@ from drkit.core.files import (
     remove_temporaries,
     share_files,
     sync,
-    write_text,
+    write_json,
 )
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
@@ -38,7 +38,7 @@ from drkit.core.spec import resolve
 from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
-from drkit.recipe.toml import json_text, read_recipe, write_recipe
+from drkit.recipe.toml import read_recipe, write_recipe
 from drkit.runs.manifest import (
     IDENTITY,
     LAYOUT,
@@ -87,7 +87,7 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
             remove_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(folder)
-        write_text(folder / IDENTITY, json_text(identity))
+        write_json(folder / IDENTITY, identity)
     return folder
 
 

@@ -25,10 +25,9 @@ from drkit.core.files import (
     find_damages,
     local_path,
     read_json,
-    write_text,
+    write_json,
 )
 from drkit.errors import DrkitError
-from drkit.recipe.toml import json_text
 
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.
 LAYOUT = 2
@@ -101,7 +100,7 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the manifest; must be the last step, because a folder without a manifest is not finished."""
-    write_text(folder / MANIFEST, json_text(attrs.asdict(manifest)))
+    write_json(folder / MANIFEST, attrs.asdict(manifest))
 
 
 def load_manifest(folder: Path) -> Manifest | None:

@@ -46,7 +46,6 @@ from drkit.recipe.schema import (
 from drkit.runs.attribution import (
     build_part,
     describe_error,
-    refuse_unless,
     require_methods,
     target_of,
     try_collection,
@@ -151,9 +150,8 @@ class AttributedRegistry(Registry):
         spec = self.get(kind, name)
         part = PartInUse(spec, spec.config() if config is None else config)
         built = build_part(part, context)
-        is_module = isinstance(built, nn.Module)
-        if spec.kind is Kind.DECODER:
-            refuse_unless(is_module, f"{part.full_title}: expected an nn.Module, got {_kind_of(built)}")
+        if spec.kind is Kind.DECODER and not isinstance(built, nn.Module):
+            raise DrkitError(f"{part.full_title}: expected an nn.Module, got {type(built).__name__}")
         return built
 
 
@@ -198,8 +196,8 @@ def _try_maskers(
         title, draws = part.full_title, Draws(0, 0, tokens.keys.numpy())
         rows = 0 if side == ENCODER else decoders[side].rows(tokens.ids.shape[1])
         nested = views[ENCODER] if side != ENCODER and task.nested else None
-        refuse_unless(callable(masker), f"{title}: {type(masker).__name__} is not callable")
         with trying(part, "called with (tokens, rng, rows=.., nested=..)"):
+            require(callable(masker), f"{title}: {type(masker).__name__} is not callable")
             views[side] = require_view(masker(tokens, draws, rows=rows, nested=nested), title)
             check_view(views[side], tokens, rows, part.spec.provides_of(part.config), title)
 
@@ -268,13 +266,13 @@ def _try_term(
 def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: list[Tensor]) -> None:
     """Check that a loss is a finite scalar with a gradient for its inputs (`learned`) and for its own weights."""
     title = part.full_title
-    refuse_unless(callable(loss), f"{title}: {type(loss).__name__} is not callable")
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
+        require(callable(loss), f"{title}: {type(loss).__name__} is not callable")
         value = check_step(loss(**inputs), f"{title}: the loss").loss
         check_loss_gradients(title, value, learned, loss)
         if isinstance(loss, CountsItems):
             items = loss.items(**inputs)
-            require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {_kind_of(items)}")
+            require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {type(items).__name__}")
 
 
 def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
@@ -345,7 +343,3 @@ def _try_filter(part: PartInUse, miner_filter: Any) -> None:
     with trying(part, "while filtering candidates"):
         require_methods(part, miner_filter, ("keep",))
         check_kept(pairs, list(miner_filter.keep(iter(pairs), toys.ToyCorpus())), part.full_title)
-
-
-def _kind_of(value: Any) -> str:
-    return type(value).__name__

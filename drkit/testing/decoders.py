@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import safetensors.torch
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
+from drkit.encoders import MaskedLmEncoder
+from drkit.maskers import UniformConfig, UniformMasker
+from drkit.maskers.views import keep_targets
 from drkit.testing.data import toy_signals
 from drkit.testing.specs import build, checked_spec, pickled, require, running, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
-
-if TYPE_CHECKING:
-    from drkit.encoders.masked_lm import MaskedLmEncoder
 
 # Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
 DTYPES = {"vocab_logits": torch.float32, "words": torch.bool, "replaced": torch.bool}
@@ -89,9 +89,6 @@ def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder:
 def _inputs(
     spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0, some: Sequence[int] | None = None
 ) -> DecoderInput:
-    from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.maskers.views import keep_targets
-
     tokens = with_signals(toy_tokens(padding=padding), toy_signals(spec, None))
     tokens = tokens if some is None else rows_of(tokens, some)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])

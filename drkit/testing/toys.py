@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import evolve
+from numpy.typing import NDArray
+from transformers import BertTokenizerFast
 
 from drkit.core.spec import TEACHER
 from drkit.core.types import (
@@ -22,12 +24,8 @@ from drkit.core.types import (
     map_tensors,
 )
 from drkit.data.values import PAIR, PASSAGE, QUERY
+from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.encoders.masked_lm import MaskedLmEncoder
 
 VOCAB = 97
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -47,8 +45,6 @@ _WORDS, _PIECES = (
 @lru_cache(maxsize=1)
 def toy_tokenizer() -> Any:
     """Return a lower-casing BERT tokenizer of 5 special tokens, 46 English words and 46 endings (`##ing`)."""
-    from transformers import BertTokenizerFast
-
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *_PIECES]
     return BertTokenizerFast(vocab={entry: number for number, entry in enumerate(entries)})
 
@@ -76,8 +72,6 @@ def toy_encoder(
     **sizes: Any,
 ) -> MaskedLmEncoder:
     """Return a BERT of two layers and width 16, or of other `sizes` (of `BertSizes`), model type and configuration."""
-    from drkit.encoders import BertSizes, MaskedLmEncoder
-
     tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
     return MaskedLmEncoder.from_scratch(
         evolve(tiny, **sizes), toy_tokenizer(), model_type=model_type, pooling=pooling, seed=seed, **more

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +33,7 @@ from drkit.train.batches import Example
 from drkit.train.columns import StoredColumn
 from drkit.train.gradients import ROWS, Rows, padding_of
 
-if TYPE_CHECKING:
-    Indices = NDArray[np.int64]
-
-
+Indices = NDArray[np.int64]
 # The rows that say which vectors belong together; all others are columns, by name after a prefix. A tensor whose name
 # begins with `passage` has a row per passage, any other a row per query.
 LINKS = ("queries", "passages", "positives", "judged", "groups", "passage_indices")

@@ -13,9 +13,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile, copytree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_model, save_file
 from torch import nn
 
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
@@ -25,10 +27,8 @@ from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
 from drkit.recipe.toml import plain
+from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import AutoEncoder, trains_generator
-
-if TYPE_CHECKING:
-    from drkit.train.biencoder import BiEncoder
 
 DECODER, LOSS = "decoder", "loss"
 GENERATOR = "generator"
@@ -145,8 +145,6 @@ def copy_parts(source: Path, folder: Path) -> None:
 
 def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
     """Write the weights of a decoder or loss; their metadata names the part."""
-    from safetensors.torch import save_file
-
     # Copies: safetensors refuses weights that share memory.
     weights = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in part.state_dict().items()}
     save_file(weights, str(path), metadata={"part": json.dumps(_table_of(choice))})
@@ -157,8 +155,6 @@ def saved_part(path: Path) -> dict[str, Any] | None:
 
     Raises DrkitError if the file is damaged, or does not say which part it holds.
     """
-    from safetensors import safe_open
-
     if not path.is_file():
         return None
     with explain_load_errors(str(path), "read the weights in"), safe_open(str(path), framework="pt") as file:
@@ -167,8 +163,6 @@ def saved_part(path: Path) -> dict[str, Any] | None:
 
 def load_part(part: nn.Module, path: Path) -> None:
     """Load the weights of a decoder or loss into one built with the same settings."""
-    from safetensors.torch import load_model
-
     load_model(part, str(path))
 
 
@@ -180,8 +174,6 @@ def _table_of(choice: Choice | WeightedLoss) -> dict[str, Any]:
 
 def _misfits(part: nn.Module, path: Path) -> list[str]:
     """Return the names of weights that either only a part or only its file has, or in different shapes."""
-    from safetensors import safe_open
-
     with safe_open(str(path), framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     shapes = {name: tuple(weight.shape) for name, weight in part.state_dict().items()}

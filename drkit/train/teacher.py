@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import define, frozen
@@ -22,12 +22,10 @@ from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
+from drkit.search.reranking import Scorer
 from drkit.train.columns import FILE, ColumnInfo, column_schema, read_info
 
-if TYPE_CHECKING:
-    from drkit.search.reranking import Scorer
-
-    Indices = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 BLOCK_PAIRS = 8192
 # Pairs between two reports of progress within a block.

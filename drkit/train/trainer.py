@@ -25,12 +25,11 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_text
+from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
 from drkit.core.progress import Progress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
 from drkit.recipe.schema import Training
-from drkit.recipe.toml import json_text
 from drkit.train import gradients
 from drkit.train.arguments import compile_options, training_arguments
 from drkit.train.batches import Example, Schedule
@@ -90,7 +89,7 @@ def train_in(
     write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
     throughput = [{name: entry[name] for name in ("step", TOKENS_PER_SECOND) if name in entry} for entry in result.log]
     done = {**result.metrics, "examples": len(lengths), "throughput": throughput}
-    write_text(folder / TRAINING, json_text(done))
+    write_json(folder / TRAINING, done)
     return result
 
 

@@ -10,9 +10,10 @@ from attrs import frozen
 
 from drkit.charts import Line, Panel
 from drkit.commands.records import RunRecord
+from drkit.core.files import json_text
 from drkit.evaluate.names import AS_IT_IS, INITIAL
 from drkit.recipe.schema import LABELS_ONLY, MAIN, PRETRAINED, PSEUDO, Recipe
-from drkit.recipe.toml import json_text, plain
+from drkit.recipe.toml import plain
 from drkit.runs.stage import lasting_settings
 from drkit_report.charts import Chart
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drkit.core.files import json_text
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.evaluate import Change, Scores, average, compare, comparison, cutoff, evaluate, holm, versus_markdown
 from drkit.evaluate.measures import write_per_query
 from drkit.evaluate.systems import format_value
-from drkit.recipe.toml import json_text
 
 
 def test_holm_by_hand():
@@ -155,4 +155,4 @@ def test_values_are_written_for_every_query(tmp_path):
     lines = (tmp_path / "v.tsv").read_text().splitlines()
     assert lines[0] == "system\tquery_id\tRR@10"
     assert lines[6] == "b\tq0\t1.0"
-    assert json_text({"x": [math.inf, 1.0]}) == '{\n "x": [\n  null,\n  1.0\n ]\n}\n'
+    assert json_text({"x": [math.inf, 1.0]}) == '{\n  "x": [\n    null,\n    1.0\n  ]\n}\n'

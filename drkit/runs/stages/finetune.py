@@ -182,8 +182,9 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     origin = "without pre-training" if name == LABELS_ONLY else f"from {start}"
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
-    # How texts are encoded for search repeats no training that neither mines again nor is validated.
-    reading, encodes = reading_of(builder), refreshed or settings.validation.every
+    reading = reading_of(builder)
+    if not (refreshed or settings.validation.every):  # how texts are encoded for search changes no weights then
+        reading = evolve(reading, precision="float32", passages_per_document=None)
     stages = [
         builder.add(
             name if current.draws == 1 else f"{name}-draw-{draw + 1}",
@@ -196,7 +197,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "queries": current.queries,
                 "draw": draw,
                 "draws": current.draws,
-                "reading": reading if encodes else evolve(reading, precision="float32", passages_per_document=None),
+                "reading": reading,
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,

@@ -12,7 +12,7 @@ import attrs
 from drkit.core.engine import Loaded
 from drkit.core.escaping import escape_paragraph
 from drkit.core.file_chunks import FileChunks
-from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.store import count_truncated
@@ -20,7 +20,6 @@ from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test,
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
 from drkit.recipe.schema import BASELINES
-from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
@@ -112,7 +111,7 @@ def fuse(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
     facts = {"retriever": ranking.stem, "depth": depth, **_weight(stage)}
     hits = align(read_run(stage.inputs["bm25"]), read_run(ranking))
     write_rankings(stage.folder / f"{HYBRID_NAME}{ARROW}", convex(hits, facts["weight"], depth))
-    write_text(stage.folder / WEIGHT, json_text(facts))
+    write_json(stage.folder / WEIGHT, facts)
     return facts
 
 
@@ -134,7 +133,7 @@ def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
     """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
     settings = stage.settings
     facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": UNTUNED, "tuned": None}
-    write_text(stage.folder / WEIGHT, json_text(facts))
+    write_json(stage.folder / WEIGHT, facts)
     return facts
 
 
@@ -176,7 +175,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     texts = (to_markdown(rows), escape_paragraph(caption), warning)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
-    write_text(stage.folder / "results.json", json_text(results))
+    write_json(stage.folder / "results.json", results)
     return results
 
 

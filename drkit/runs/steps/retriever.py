@@ -14,7 +14,7 @@ from attrs import asdict, fields
 
 from drkit.core import processes
 from drkit.core.engine import Loaded
-from drkit.core.files import CHECKPOINTS, MANIFEST, filling_folder, link_or_copy, write_text
+from drkit.core.files import CHECKPOINTS, MANIFEST, filling_folder, link_or_copy, write_json, write_text
 from drkit.core.processes import Shard, local_device
 from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
@@ -25,7 +25,6 @@ from drkit.encoders.folder import MODULES, PASSAGES
 from drkit.evaluate import evaluate
 from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import tune_bm25
-from drkit.recipe.toml import json_text
 from drkit.runs.manifest import read_manifest, versions
 from drkit.runs.stage import StageRun, TextReading
 from drkit.runs.stages.retriever import (
@@ -77,7 +76,7 @@ def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
         "queries": len({judgement.query_id for judgement in judgements}),
         "values": values,
     }
-    write_text(stage.folder / CHOICE, json_text(choice))
+    write_json(stage.folder / CHOICE, choice)
     write_text(stage.folder / CHOSEN, str(choice["chosen"]))
     stage.progress.note(describe_choice(choice))
     return choice
