@@ -169,19 +169,19 @@ def reranked_blocks(
 
     queries, corpus: see `rerank`. Raises DrkitError if the run cannot be read.
     """
-    for rows in batched(read_run(run), max(1, WINDOW // depth)):
-        query_ids = [query_id for query_id, _ in rows]
+    for ranked in batched(read_run(run), max(1, WINDOW // depth)):
+        query_ids = [query_id for query_id, _ in ranked]
         texts = {query_id: queries[query_id] for query_id in query_ids if query_id in queries}
-        given = (scorer, rows, texts, corpus, depth)
-        yield RankedBlock(query_ids, [rows, texts, depth], rerank_block, given)
+        given = (scorer, ranked, texts, corpus, depth)
+        yield RankedBlock(query_ids, [ranked, texts, depth], rerank_block, given)
 
 
 def rerank_block(
     scorer: Scorer | Loaded[Scorer],
-    rows: Sequence[tuple[str, list[tuple[str, float]]]],
+    ranked: Sequence[tuple[str, list[tuple[str, float]]]],
     queries: Mapping[str, str],
     corpus: StoredCorpus | Loaded[StoredCorpus],
     depth: int,
 ) -> Iterator[Rankings]:
     """Re-rank some queries of a run, and yield their rankings."""
-    yield Rankings.of(rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))
+    yield Rankings.of(rerank(ranked, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth))

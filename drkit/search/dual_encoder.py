@@ -97,9 +97,9 @@ class DualEncoder:
         """Encode n passages with the passage encoder as f32[n,D]."""
         return self.passages.encode_passages(texts)
 
-    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+    def encode_tokens(self, texts: Sequence[Any]) -> NDArray[np.float32]:
         """Encode n passages given as token ids as f32[n,D]; see `TextEncoder.encode_tokens`."""
-        return self.passages.encode_tokens(rows)
+        return self.passages.encode_tokens(texts)
 
     def evolve(self, **settings: Any) -> DualEncoder:
         """Return a copy with other settings of `TextEncoder` in both encoders."""

@@ -244,18 +244,18 @@ class TextEncoder:
         """Encode n passages as f32[n,D]; an empty text is encoded as its special tokens."""
         return self.encode_tokens(self._tokens(texts, self.passage_prompt, self.passage_length))
 
-    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+    def encode_tokens(self, texts: Sequence[Any]) -> NDArray[np.float32]:
         """Encode n texts given as token ids (with special tokens, already truncated) as f32[n,D].
 
-        Raises DrkitError for a row without tokens.
+        Raises DrkitError for a text without tokens.
         """
-        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-        if len(rows) and not lengths.min():
-            raise DrkitError(f"row {int(lengths.argmin())} has no tokens, not even special ones; tokenise it again")
-        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
+        lengths = np.fromiter((len(ids) for ids in texts), dtype=np.int64, count=len(texts))
+        if len(texts) and not lengths.min():
+            raise DrkitError(f"text {int(lengths.argmin())} has no tokens, not even special ones; tokenise it again")
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         with inference(self.model, *([self.learned_pooling] if self.learned_pooling else [])):
             for positions in length_sorted_batches(lengths, self._budget):
-                vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
+                vectors[positions] = self._embed([texts[p] for p in positions.tolist()]).float().cpu().numpy()
         return vectors
 
     @property
@@ -298,16 +298,16 @@ class TextEncoder:
     def _fast_ids(self) -> Callable[[str, int], list[int]]:
         return fast_ids(self.tokenizer)
 
-    def _embed(self, rows: Sequence[Any]) -> Tensor:
+    def _embed(self, texts: Sequence[Any]) -> Tensor:
         bags = isinstance(self.model, StaticModel)
-        vectors = self.model.bags(rows, self.token_weights) if bags else self._pooled(rows)
+        vectors = self.model.bags(texts, self.token_weights) if bags else self._pooled(texts)
         vectors = vectors[:, : self.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
 
-    def _pooled(self, rows: Sequence[Any]) -> Tensor:
-        """Return the pooled hidden states f[n,D] of rows of token ids."""
+    def _pooled(self, texts: Sequence[Any]) -> Tensor:
+        """Return the pooled hidden states f[n,D] of texts given as token ids."""
         longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
-        ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
+        ids, attention = padded(texts, self.tokenizer.pad_token_id or 0, longest=longest)
         device = self._device
         ids, attention = ids.to(device), attention.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
