@@ -45,12 +45,13 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
     if "encoder" not in run.manifests:
         raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     pretrained, collection = run.recipe.encoder.pretrained, _collection_name(run, parts)
+    is_hub_id = pretrained and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) and not Path(pretrained).exists()
     shown = hide_local_paths(run, parts.registry)
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "feature-extraction", "dense-retrieval", "drkit", run.recipe.name],
-        base_model=pretrained if pretrained and _is_hub_id(pretrained) else None,
+        base_model=pretrained if is_hub_id else None,
         model_name=run.name,
         eval_results=list(_eval_results(run, collection)) or None,
     )
@@ -76,10 +77,6 @@ def _collection_name(run: RunRecord, parts: Installed) -> str:
     choice = run.recipe.collection
     paths = [path for path in parts.registry.get(Kind.COLLECTION, choice.use).paths_of(choice.config) if path]
     return Path(paths[0]).stem if paths else choice.use
-
-
-def _is_hub_id(name: str) -> bool:
-    return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and not Path(name).exists()
 
 
 def _exported_stage(run: RunRecord) -> str:

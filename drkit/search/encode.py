@@ -150,7 +150,8 @@ def encode_shard(
     pieces: list[Any] = []
     form = format_of(loaded_value(encoder))
     keep, join = (SparseRows.of, SparseRows.joined) if form == SPARSE else (np.asarray, np.concatenate)
-    for piece in batched(batch, _texts_at_once(loaded_value(encoder))):
+    at_once = max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // loaded_value(encoder).dimension))
+    for piece in batched(batch, at_once if form == SPARSE else _TEXTS_AT_ONCE):
         vectors = _encode(loaded_value(encoder), [text for _, text in piece], storage.role)
         _check_values(vectors, [name for name, _ in piece], storage.dtype)
         pieces.append(keep(vectors.astype(storage.dtype)))
@@ -194,12 +195,6 @@ def stored_texts(corpus: StoredCorpus, store: TokenStore | None) -> Iterator[tup
 def format_of(encoder: Encoder) -> str:
     """Return the format in which the vectors of an encoder are stored."""
     return SPARSE if getattr(encoder, "is_sparse", False) else NPY
-
-
-def _texts_at_once(encoder: Encoder) -> int:
-    if format_of(encoder) != SPARSE:
-        return _TEXTS_AT_ONCE
-    return max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // encoder.dimension))
 
 
 def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32]:

@@ -266,10 +266,6 @@ class TextEncoder:
         return Heads(self.model, architecture(self.model.config.model_type))
 
     @property
-    def _backbone(self) -> Any:
-        return self.model if self._heads is None else self.model.base_model
-
-    @property
     def _device(self) -> torch.device:
         found: torch.device = next(chain(self.model.parameters(), self.model.buffers())).device
         return found
@@ -308,13 +304,14 @@ class TextEncoder:
         """Return the pooled hidden states f[n,D] of texts given as token ids."""
         longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
         ids, attention = padded(texts, self.tokenizer.pad_token_id or 0, longest=longest)
-        device = self._device
+        device, heads = self._device, self._heads
         ids, attention = ids.to(device), attention.to(device)
+        backbone = self.model if heads is None else self.model.base_model
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
-            hidden = self._backbone(input_ids=ids, attention_mask=attention).last_hidden_state.float()
+            hidden = backbone(input_ids=ids, attention_mask=attention).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
             if self.learned_pooling is not None:
-                vectors: Tensor = self.learned_pooling(hidden, attention, self._heads).float()
+                vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()
                 return vectors
         return pool(hidden, weights, self.pooling)
 

@@ -234,11 +234,16 @@ class Shards:
     def __getitem__(self, positions: slice | NDArray[np.int64]) -> NDArray[Any]:
         if isinstance(positions, slice):
             start, stop, _ = positions.indices(len(self))
-            blocks = [block for _, block in self.blocks(max(1, stop - start), start, stop)]
-            return (
-                blocks[0] if len(blocks) == 1 else np.concatenate([np.empty((0, self.shape[1]), self.dtype), *blocks])
-            )
-        return self._gather(np.asarray(positions))
+            nothing = np.empty((0, self.shape[1]), self.dtype)
+            blocks = [block for _, block in self.blocks(max(1, stop - start), start, stop)] or [nothing]
+            return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        positions = np.asarray(positions)
+        out = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
+        file_of = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(file_of).tolist():
+            in_file = np.flatnonzero(file_of == number)
+            out[in_file] = self.files[number].take(positions[in_file] - self._starts[number])
+        return out
 
     def blocks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (position of the first row, rows) in blocks of at most `rows`; no block crosses two files."""
@@ -249,14 +254,6 @@ class Shards:
             first = int(self._starts[number])
             yield start, self.files[number].open()[start - first : block_end - first]
             start = block_end
-
-    def _gather(self, positions: NDArray[np.int64]) -> NDArray[Any]:
-        out = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
-        file_of = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(file_of).tolist():
-            in_file = np.flatnonzero(file_of == number)
-            out[in_file] = self.files[number].take(positions[in_file] - self._starts[number])
-        return out
 
 
 @frozen(eq=False)

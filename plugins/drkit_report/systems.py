@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, zip_longest
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -303,9 +303,12 @@ def query_details(
             judged[judgement.query_id][judgement.doc_id] = judgement.relevance
     per_system = [_read_hits(system, judged) for system in systems]
     hits = {query_id: [found.get(query_id, QueryHits()) for found in per_system] for query_id in ids}
-    shown = dict.fromkeys(
-        doc_id for query_id in ids for doc_id in chain(_ranked(hits[query_id]), _relevant(judged[query_id]))
-    )
+    shown: dict[str, None] = {}
+    for query_id in ids:
+        grades = judged[query_id]
+        relevant = sorted((doc_id for doc_id in grades if grades[doc_id] > 0), key=grades.__getitem__, reverse=True)
+        found_first = [doc_id for one in hits[query_id] for doc_id, _ in one.top]
+        shown |= dict.fromkeys([*found_first, *relevant[:_JUDGED]])
     measures = systems[0].scores.measures
     first = [one.scores.per_query[measures[0]] for one in systems]
     order = sorted(first[0])
@@ -336,15 +339,6 @@ def _read_hits(system: ReportedSystem, judged: Mapping[str, Mapping[str, int]]) 
             first = next((rank for rank, (doc_id, _) in enumerate(kept, 1) if grades.get(doc_id, 0) > 0), None)
             found[query_id] = QueryHits(tuple(kept[:PASSAGES]), first)
     return found
-
-
-def _ranked(hits: Iterable[QueryHits]) -> Iterable[str]:
-    return (doc_id for one in hits for doc_id, _ in one.top)
-
-
-def _relevant(grades: Mapping[str, int]) -> list[str]:
-    relevant = [doc_id for doc_id, grade in grades.items() if grade > 0]
-    return sorted(relevant, key=lambda doc_id: -grades[doc_id])[:_JUDGED]
 
 
 def _read_passages(collection: StoredCollection, doc_ids: Sequence[str]) -> dict[str, str]:

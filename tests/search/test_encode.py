@@ -70,7 +70,7 @@ def test_token_ids_give_what_their_texts_give():
     made = encoder()
     rows = tokenizer()(TEXTS, truncation=True, max_length=48)["input_ids"]
     np.testing.assert_allclose(made.encode_tokens(rows), made.encode_passages(TEXTS), atol=1e-6)
-    with pytest.raises(DrkitError, match=r"row 1 .*tokens"):
+    with pytest.raises(DrkitError, match=r"text 1 .*tokens"):
         made.encode_tokens([[2, 3], []])
     assert made.encode_queries([]).shape == (0, 32)
 

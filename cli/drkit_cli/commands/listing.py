@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,6 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     print_result({"parts": found}, draw)
 
 
-def _own_poolings() -> Iterator[dict[str, str]]:
-    """Yield the poolings of drkit's own, which have no settings."""
-    for name, pooling in POOLINGS.items():
-        yield {"name": name, "summary": pooling.summary, "paper": "", "from": f"drkit {__version__}", "use": ""}
-
-
 def _print_matrix(parts: Installed) -> None:
     from drkit.recipe.matrix import matrix
     from drkit_cli.matrix import print_matrix
@@ -92,7 +86,10 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
             for spec in parts.registry.specs(kind)
         ]
         rows.sort(key=lambda row: ("", *_USES).index(row["use"]))
-        return [*(_own_poolings() if kind == Kind.POOLING else ()), *rows]
+        if kind == Kind.POOLING:  # most poolings are no parts, as they have no settings
+            about = {"paper": "", "from": f"drkit {__version__}", "use": ""}
+            rows = [{"name": name, "summary": one.summary, **about} for name, one in POOLINGS.items()] + rows
+        return rows
     return [
         {"name": item.name, "summary": _summary(item), "paper": "", "from": item.provider, "use": ""}
         for item in parts.table(kind).items()
