@@ -34,6 +34,8 @@ _LARGEST_HASHED = 2**20
 CHECKPOINTS = "checkpoints"
 # What a training records: its log, and its steps, loss and seconds.
 LOG, TRAINING = "log.jsonl", "training.json"
+# .. and the measurements during pre-training, and during fine-tuning.
+PROBES, VALIDATION = "probes.jsonl", "validation.jsonl"
 _LONGEST_JSON = 64 << 20
 # What this module writes first, and safetensors (the names are those of Rust's tempfile).
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)|\.tmp[A-Za-z0-9]{6}")

@@ -98,7 +98,7 @@ def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _lexical_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what an encoder whose vectors are scores of words cannot do."""
+    """Yield settings that an encoder whose vectors are scores of words does not support."""
     encoder = recipe.encoder
     what = f"the pooling {encoder.pooling!r} makes scores of words"
     config = local_path(encoder.pretrained or "") / CONFIG
@@ -195,7 +195,7 @@ def _start_problems(recipe: Recipe, what: str) -> Iterator[str]:
 
 
 def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what cannot copy layers that are not built like BERT's."""
+    """Yield parts that copy the encoder's layers, which must be built like BERT's."""
     what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
     yield from _start_problems(recipe, what)
     if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
@@ -203,7 +203,7 @@ def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def _static_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what an encoder without layers cannot do."""
+    """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
     problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
     if problem:
@@ -242,7 +242,7 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
 
 
 def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:
-    """Yield what is wrong with further collections, their weights, and the signal that weighs texts."""
+    """Yield problems of further collections, of their weights, and of the signal that weighs texts."""
     texts, weights = pretrain.texts or {}, pretrain.text_weights or {}
     for name, chosen in texts.items():
         yield from _value_problems(chosen, registry, f"pretrain.texts.{name}")
@@ -295,7 +295,7 @@ def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str) -> 
 
 
 def _declaration_problems(part: PartInUse) -> list[str]:
-    """Return what is wrong with a part's declaration under these settings, regardless of the other parts."""
+    """Return problems of a part's declaration under these settings, regardless of the other parts."""
     receives, spec = part.spec.receives_of(part.config), part.spec
     problems = [f"{problem} @ {part.path}" for problem in missing_extras(spec)]
     problems += [
@@ -405,7 +405,7 @@ def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
 
 
 def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
-    """Return a sentence for what a recipe chooses and no part reads: it works, but has no effect."""
+    """Return a sentence for each choice that no part reads: the recipe works, but the choice has no effect."""
     found = []
     for task in pretrain.decoders.values():
         decoder = registry.get(Kind.DECODER, task.decoder.use)

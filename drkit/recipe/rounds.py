@@ -86,7 +86,7 @@ def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[st
 
 
 def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
-    """Return what a loss, and each loss that it wraps, needs and its training lacks; source: a source of names."""
+    """Return unmet needs of a loss, and of each loss that it wraps; source: what its training provides."""
     return [
         problem
         for where, one in with_nested(loss, path)
@@ -179,7 +179,7 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
 
 
 def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
-    """Return what the miners and teacher of a round need and the rounds before it have not trained."""
+    """Return models that a round's miners or teacher need and no earlier round trains."""
     problems, has_reranker = [], False
     starts_from_retriever = recipe.encoder.pretrained is not None and recipe.pretrain is None
     for index, current in enumerate(finetune.rounds):

@@ -249,7 +249,7 @@ class DecoderTask:
 
 
 def _names_but(taken: str) -> Callable[[Any, Any, Mapping[str, Any]], None]:
-    """Return a validator of names that become those of files, columns in logs, or beginnings of ids."""
+    """Return a validator of names that become file names, columns of logs, or prefixes of ids."""
 
     def validate(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
         for name in value:
@@ -328,7 +328,7 @@ class Pretrain(Training):
         return not self.decoders and all(loss.use == MLM for loss in self.encoder.losses.values())
 
     def without_decoders(self) -> Pretrain:
-        """Return masked LM of the encoder alone, for as many steps: what decoders are compared with.
+        """Return masked LM of the encoder alone, for as many steps: the baseline of decoders.
 
         It scores every hidden token, even where pre-training with decoders saves time by a share of them.
         """

@@ -120,7 +120,7 @@ def collection_size(recipe: Recipe, registry: Registry, run: Path) -> Collection
 
 
 def sizes_of(recipe: Recipe, collection: CollectionSize) -> Sizes:
-    """Return what the work of a recipe's stages is counted from, for a collection of this size."""
+    """Return the sizes from which the work of a recipe's stages is counted, for a collection of this size."""
     pseudo, reranker, encoder = recipe.pseudo_queries, recipe.reranker, encoder_size(recipe.encoder) or BERT_BASE
     made = collection.passages * pseudo.count * len(pseudo.sources) if pseudo else 0
     if reranker and reranker.pretrained:
@@ -176,7 +176,7 @@ def _fitting_chunk(stage: Stage[Any], trained: attrs.Attribute[Any], sizes: Size
 
 
 def has_gpu() -> bool:
-    """Return whether a GPU, with speed and memory of its own, is what trains."""
+    """Return whether this machine has an NVIDIA GPU, whose speed and memory are not estimated."""
     return Path("/dev/nvidiactl").exists()
 
 

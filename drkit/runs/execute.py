@@ -229,7 +229,9 @@ def record_recipe(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) 
     """Write the recipe into the run; raises DrkitError if the run was made with a different one, unless `redo`."""
     path, recorded = run / RECIPE, run / RECORDED
     if path.exists() and not redo:
-        changed = differences(read_recipe(recorded if recorded.exists() else path, registry), recipe)
+        recipes = read_recipe(recorded if recorded.exists() else path, registry), recipe
+        before, after = ({k: v for k, v in lasting_settings(one).items() if k != "name"} for one in recipes)
+        changed = changes(before, after)
         if changed:
             listed = "\n".join(f"  - {line}" for line in changed[:20])
             raise DrkitError(
@@ -241,12 +243,6 @@ def record_recipe(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) 
     for name in (RECIPE, RECORDED):  # of a process that was killed here
         for temporary in run.glob(f".{name}.*.tmp"):
             temporary.unlink()
-
-
-def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Return `path: old -> new` for every setting that differs, without names and observing settings."""
-    before, after = ({k: v for k, v in lasting_settings(one).items() if k != "name"} for one in (old, new))
-    return changes(before, after)
 
 
 @frozen(eq=False)

@@ -117,7 +117,7 @@ def _plan_encoder(builder: PlanBuilder) -> str:
 
 
 def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
-    """Yield what pre-training will not do as it may be expected."""
+    """Yield warnings about choices that pre-training ignores, or that rarely help."""
     if recipe.pretrain is None:
         return
     yield from unread_choices(recipe.pretrain, registry)

@@ -80,7 +80,7 @@ class ModelSize:
         return 11 * self.hidden + 2.5 * self.intermediate
 
     def flops(self, tokens: float, length: float) -> float:
-        """Return the operations of a forward pass over so many tokens, in texts of `length` tokens."""
+        """Return the operations of a forward pass over `tokens`, in texts of `length` tokens."""
         return FORWARD * tokens * self.layers * (self.layer + 2 * length * self.hidden)
 
     def text_bytes(self, length: int) -> float:
@@ -206,7 +206,7 @@ def training_work(
 
 
 def target_work(model: ModelSize, targets: float, at_once: float) -> Work:
-    """Return the work of comparing so many targets with the vocabulary, in a step `at_once` of them."""
+    """Return the work of scoring targets against the vocabulary, `at_once` of them in a step."""
     logits = min(at_once * model.vocabulary, _MOST_LOGITS)
     return Work(
         flops=TRAINED * targets * model.table,

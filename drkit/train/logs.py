@@ -61,7 +61,7 @@ class Sums(TrainerCallback):  # type: ignore[misc]
             self.loss, self.metrics, self.not_finite, self.batches = json.loads(path.read_text(encoding="utf-8"))
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Write the sums; there are none right after a line of the log."""
+        """Write the sums, unless a line has just been logged."""
         path = Path(args.output_dir, CALLBACKS, _SUMS)
         path.unlink(missing_ok=True)
         if state.is_world_process_zero and self.batches:

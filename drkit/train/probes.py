@@ -21,15 +21,13 @@ from attrs import frozen
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drkit.core.files import CHECKPOINTS, read_log, write_text
+from drkit.core.files import CHECKPOINTS, PROBES, read_log, write_text
 from drkit.core.protocols import MeasuresAccuracy
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
 from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
-
-FILE = "probes.jsonl"
 
 # Every probe uses the masks of this epoch, which training never reaches.
 EPOCH = -1
@@ -58,7 +56,7 @@ class Probes:
     retrieval: RetrievalProbe | None
 
     setting: ClassVar[str] = "pretrain.probe"
-    file: ClassVar[str] = FILE
+    file: ClassVar[str] = PROBES
     decides: ClassVar[str] = MEASURE
     measures_start: ClassVar[bool] = True
 
@@ -233,7 +231,7 @@ class ProbeLog:
     Every checkpoint contains them as they were at its step; `NAME` in the stage's folder is a copy.
     """
 
-    def __init__(self, folder: Path, name: str = FILE) -> None:
+    def __init__(self, folder: Path, name: str = PROBES) -> None:
         self.path = folder / name
         self._resumed = folder / CHECKPOINTS / CALLBACKS / name
         self.records: list[Record] = []

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, replacing
+from drkit.core.files import CHECKPOINTS, VALIDATION, replacing
 from drkit.core.progress import Progress
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
@@ -31,7 +31,6 @@ from drkit.train.probes import ProbeLog, Probes, evaluating
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
-FILE = "validation.jsonl"
 Record = Mapping[str, float]
 
 
@@ -53,7 +52,7 @@ class DevQueries:
     decides: str
 
     setting: ClassVar[str] = "finetune.validation"
-    file: ClassVar[str] = FILE
+    file: ClassVar[str] = VALIDATION
     measures_start: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:

@@ -25,7 +25,7 @@ from drkit.commands.records import (
     open_run,
 )
 from drkit.core.escaping import page_asset, page_templates
-from drkit.core.files import LOG
+from drkit.core.files import LOG, PROBES, VALIDATION
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.evaluate.names import system_in_words, system_name
@@ -33,8 +33,6 @@ from drkit.recipe.toml import recipe_toml
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.evaluation import choices_made
-from drkit.runs.stages.finetune import VALIDATION
-from drkit.runs.stages.pretrain import PROBES
 from drkit_report.charts import Chart, loss_panels, probe_panels, validation_panel
 from drkit_report.comparison import Comparison, compare_runs, curves_of_systems
 from drkit_report.masking import Masking, masking_or_note

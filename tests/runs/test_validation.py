@@ -9,7 +9,7 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from drkit.core.files import CHECKPOINTS, read_log
+from drkit.core.files import CHECKPOINTS, VALIDATION, read_log
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
@@ -30,7 +30,6 @@ from drkit.train.probes import evaluating
 from drkit.train.resuming import CALLBACKS, complete_checkpoint, newest_checkpoint
 from drkit.train.trainer import train
 from drkit.train.validation import (
-    FILE,
     BestWeights,
     DevQueries,
     ValidationCallback,
@@ -125,7 +124,7 @@ def test_the_best_weights_are_those_of_the_best_validation_the_first_of_equals(t
     assert same(module.state_dict(), weights[6])
     assert not same(module.state_dict(), weights[8])
     told = [{"step": s, "gain": s / 10, "RR@10": v} for s, v in RISES_AND_FALLS.items()]
-    assert read_log(tmp_path / FILE) == told
+    assert read_log(tmp_path / VALIDATION) == told
     assert made.result() == {"validation": {"measure": "RR@10", "best": 0.5, "step": 6, "last": 12}}
 
 
@@ -171,7 +170,7 @@ def test_patience_alone_ends_with_the_last_weights(tmp_path):
 
 def test_the_last_step_is_validated_too(tmp_path):
     module, weights, _, _ = go(tmp_path, {5: 0.1, 10: 0.2, 12: 0.3}, every=5)
-    assert [record["step"] for record in read_log(tmp_path / FILE)] == [5, 10, 12]
+    assert [record["step"] for record in read_log(tmp_path / VALIDATION)] == [5, 10, 12]
     assert same(module.state_dict(), weights[12])
 
 
@@ -199,7 +198,7 @@ def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, values, patience, s
         resumed, *_, again = trained(str(cut_off))
         assert again == steps
         assert same(whole.state_dict(), resumed.state_dict())
-        assert read_log(tmp_path / "whole" / FILE) == read_log(tmp_path / str(cut_off) / FILE)
+        assert read_log(tmp_path / "whole" / VALIDATION) == read_log(tmp_path / str(cut_off) / VALIDATION)
 
 
 class CtrlC(Collate):
@@ -228,7 +227,7 @@ def test_ctrl_c_ends_as_it_would_have(tmp_path, press):
     resumed, *_, again = go(tmp_path / "cut", FROM_THE_START, patience=2, save_steps=500)
     assert again == steps == 10
     assert same(whole.state_dict(), resumed.state_dict())
-    assert read_log(tmp_path / "whole" / FILE) == read_log(tmp_path / "cut" / FILE)
+    assert read_log(tmp_path / "whole" / VALIDATION) == read_log(tmp_path / "cut" / VALIDATION)
 
 
 def test_a_training_that_was_done_ends_with_the_best_again(tmp_path):
@@ -273,7 +272,7 @@ def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp
 
 def test_best_step_of_nothing_is_none(tmp_path):
     assert best_step([], "RR@10") is None
-    assert read_log(tmp_path / FILE) == []
+    assert read_log(tmp_path / VALIDATION) == []
 
 
 @pytest.fixture(scope="module")

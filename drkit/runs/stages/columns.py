@@ -1,4 +1,4 @@
-"""Stage: the values of a column that the loss of a round receives, such as a teacher's scores."""
+"""Columns: the values that the loss of a round receives beside the texts, such as a teacher's scores."""
 
 from __future__ import annotations
 

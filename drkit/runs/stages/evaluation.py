@@ -131,7 +131,7 @@ HYBRID = StageSpec(
 
 @frozen
 class UntunedSettings:
-    """The exported retriever, whose weight no judged queries tune."""
+    """The exported retriever of a run without judged queries to tune its weight on."""
 
     retriever: str
     depth: int = from_recipe("evaluation.depth")
@@ -180,7 +180,7 @@ EVALUATION = StageSpec(
 
 
 def choices_made(done: Mapping[str, Manifest]) -> list[str]:
-    """Return what stands behind a run's table, a line each: the exported retriever, BM25's k1 and b, and the labels.
+    """Describe the exported retriever, BM25's k1 and b, and the number of labels, a line each.
 
     done: the finished stages. The labels have a line if all retrievers learn from as many of them, and not from all.
     """
@@ -195,7 +195,7 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
 
 @frozen
 class Exported:
-    """The retrievers of which one is exported, and what decides (no input: there is only one)."""
+    """The candidates for export, and the input that chooses among several; none for a single one."""
 
     candidates: tuple[str, ...]
     choice: Mapping[str, StageOutput]

@@ -1,4 +1,4 @@
-"""The stage `negatives`: hard negatives for every training query, by the previous retriever or by BM25."""
+"""Hard negatives for every training query, by the previous retriever or by BM25."""
 
 from __future__ import annotations
 

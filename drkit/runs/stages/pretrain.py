@@ -1,4 +1,4 @@
-"""Stage: pre-training. Mask a text, encode that view, and rebuild texts from the vector and views of their own."""
+"""Pre-training: mask a text, encode that view, and rebuild texts from the vector and views of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.files import LOG, TRAINING
+from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
 from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
@@ -39,7 +39,6 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
-PROBES = "probes.jsonl"
 # The folder of pre-training without decoders.
 PRETRAINED_ALONE = "pretrained-masked-lm"
 # Share of the encoder's positions that are targets; seconds of masking for each token.

@@ -1,4 +1,4 @@
-"""Stage: train the re-ranker, a cross-encoder that re-ranks and teaches."""
+"""The re-ranker: a cross-encoder that re-ranks and teaches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _reranker_work(stage: Stage[RerankerSettings], sizes: Sizes) -> Work:
 
 
 def scoring_work(model: ModelSize, pairs: float, max_length: int | None, sizes: Sizes) -> Work:
-    """Return the work of a cross-encoder that scores so many pairs of a query and a passage."""
+    """Return the work of scoring pairs of a query and a passage with a cross-encoder."""
     tokens = _pair_tokens(sizes, max_length)
     return reading_work(model, pairs * tokens, tokens)
 

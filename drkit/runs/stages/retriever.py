@@ -129,12 +129,12 @@ def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:
 
 
 def bm25_seconds(queries: float, sizes: Sizes) -> float:
-    """Return the seconds in which BM25 searches for so many queries."""
+    """Return the seconds of BM25 for this number of queries."""
     return queries * (_LOOKED_UP + _SCORED * sizes.passages)
 
 
 def dense_work(queries: float, sizes: Sizes) -> Work:
-    """Return the work of an exact search for so many queries: each with each vector."""
+    """Return the work of an exact search for this number of queries."""
     encoder = sizes.encoder
     read = reading_work(encoder, queries * sizes.collection.query_tokens(), sizes.collection.query_tokens())
     compared = FORWARD * queries * sizes.passages * encoder.hidden

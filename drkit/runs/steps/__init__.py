@@ -1,1 +1,1 @@
-"""The functions that make the stages of a run: those of a file of `drkit/runs/stages` are in the file of its name."""
+"""The functions that make the stages of a run, in files named as those that declare them in `drkit/runs/stages`."""
