@@ -224,9 +224,6 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     problems += [*_signal_problems(parts, registry), *_capability_problems(parts)]
     if not pretrain.losses():
         problems.append("pre-training has no loss: add one to the encoder or to a decoder @ pretrain")
-    for part in parts:
-        if part.spec.kind in (Kind.MASKER, Kind.CONTEXT):
-            problems += _batch_problems(part)
     problems += [*kept_problems(pretrain, "pretrain"), *_text_problems(pretrain, registry)]
     problems += _encoder_task_problems(pretrain, registry)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
@@ -348,16 +345,6 @@ def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
                     f"{part.title} requires {name} with other settings than {other.title} at {other.path}, and a run "
                     f"makes it once: give both the same settings @ {part.path}"
                 )
-
-
-def _batch_problems(part: PartInUse) -> list[str]:
-    received = sorted(part.spec.receives_of(part.config))
-    if not received:
-        return []
-    return [
-        f"{part.title} receives {join_names(received)}, but a {part.spec.kind} can only receive the batch, with its "
-        f"signals @ {part.path}"
-    ]
 
 
 def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
