@@ -156,7 +156,7 @@ def _list_names(found: Mapping[str, Collection[str]]) -> str:
 
 
 def _has_no_head(model: Any, missing: Collection[str], optional: tuple[str, ...]) -> bool:
-    """Return whether all of a masked LM's own head is missing; ModernBERT's classifiers have a part of it, `head`."""
+    """Return whether all of a masked LM's own head is missing; ModernBERT's classifiers share `head` with it."""
     tied = set(model.base_model.parameters())
     head = {name for name, weight in model.named_parameters() if weight not in tied and not name.startswith(optional)}
     own = {name for name in head if not name.startswith("head.")}

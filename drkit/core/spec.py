@@ -177,8 +177,7 @@ class ComponentSpec:
 
     `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it. `shorthand` is the setting
     that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with paths of local files that a
-    run reads. `extras` are the extras of drkit that its code needs
-    (`drkit.errors.EXTRAS`).
+    run reads. `extras` are the extras of drkit that its code needs (`drkit.errors.EXTRAS`).
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.

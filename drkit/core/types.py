@@ -1,8 +1,7 @@
 """The data that parts pass to each other.
 
-Shapes: B batch, L tokens, D hidden size, V vocabulary, R rows of a visibility pattern, N target positions,
-Q queries, P passages, G passages of a query's own group. Tensors are torch
-tensors; this module imports torch for type checkers only.
+Shapes: B batch, L tokens, D hidden size, V vocabulary, R rows of a visibility pattern, N target positions, Q queries,
+P passages, G passages of a query's own group. Tensors are torch's, which this module imports for type checkers only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the formats of collections share: splits, rows that know where they were read, and readers of their files.
 
-Files and columns have the names that are in common use. Every reader yields
-(where, item) pairs; `where` prints as `file:line`.
+Files and columns have the names in common use. Every reader yields (where, item) pairs; `where` prints as `file:line`.
 """
 
 from __future__ import annotations

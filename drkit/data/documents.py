@@ -44,8 +44,8 @@ class DocumentsCollection(FileCollection):
                 text = path.read_text(encoding="utf-8-sig")
             except UnicodeDecodeError as error:
                 raise DrkitError(f"{path} is not text in UTF-8 ({error.reason}); convert or move it") from None
-            parts = sections(text) if path.suffix.lower() != ".txt" else [("", text)]
-            passages = ((title, piece) for title, body in parts for piece in pieces(body, self.config.words))
+            found = sections(text) if path.suffix.lower() != ".txt" else [("", text)]
+            passages = ((title, piece) for title, body in found for piece in pieces(body, self.config.words))
             name = path.relative_to(self.folder).as_posix()
             for number, (title, piece) in enumerate(passages, start=1):
                 yield path, Passage(f"{name}#{number}", piece, title)

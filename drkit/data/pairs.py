@@ -148,8 +148,8 @@ class TableCollection(FileCollection):
 class PairsCollection(TableCollection):
     """Pairs or triples of texts: a query, a passage that answers it, and negatives if there are any.
 
-    Formats: .jsonl, .tsv, .csv, compressed or not, and .parquet; a table has a header or the
-    columns query, passage and negatives. Without files of their own, dev and test are shares of the training queries.
+    Formats: .jsonl, .tsv, .csv, compressed or not, and .parquet; a table has a header or the columns query, passage and
+    negatives. Without files of their own, dev and test are shares of the training queries.
 
     Raises DrkitError if a file is missing; bad rows are named as `file:line` when they are read.
     """

@@ -135,7 +135,7 @@ class TrecConfig:
     dev_qrels: str = setting("", None, "judgements of the dev topics")
     test_topics: str = setting("", None, "test topics")
     test_qrels: str = setting("", None, "judgements of the test topics")
-    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> that is the query")
+    topic_field: str = setting("title", in_(("title", "desc", "narr")), "element of a <top> that is the query")
     train_share: float = _train_share()
     unknown_judgements: str = _unknown("judgements and negatives")
 

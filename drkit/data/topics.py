@@ -43,15 +43,15 @@ def require_text(query: Query, where: object) -> Query:
     return query
 
 
-def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
-    """Stream the queries of a file: TREC's `<top>` (its `part` is the query), JSON Lines, or a table.
+def read_topics(path: Path, element: str = "title") -> Iterator[tuple[Row, Query]]:
+    """Stream the queries of a file: TREC's `<top>` (its `element` is the query), JSON Lines, or a table.
 
-    Raises DrkitError naming `file:line` at a topic without a number or without that part, or for no topics at all.
+    Raises DrkitError naming `file:line` at a topic without a number or without that element, or for no topics at all.
     """
     if file_kind(path) in FORMATS:
         rows = read_rows(path, NamedColumns((QUERY_ID_COLUMNS,), ("id", "text")))
         return ((row, query_of(row)) for row in rows)
-    return ((topic, _topic_query(topic, part)) for topic in _read_trec_topics(path))
+    return ((topic, _topic_query(topic, element)) for topic in _read_trec_topics(path))
 
 
 def read_topic_file(path: Path) -> list[Query]:
@@ -70,12 +70,12 @@ def read_topic_file(path: Path) -> list[Query]:
 
 
 def _read_trec_topics(path: Path) -> Iterator[Row]:
-    """Yield a row of its parts for each `<top>`, whose elements are seldom closed."""
+    """Yield a row of its elements for each `<top>`; they are seldom closed."""
     has_topics = False
     topic: Row | None = None
     tag = ""
     # Several topics may be on one line.
-    for number, line in ((number, part) for number, whole in read_lines(path) for part in _END.split(whole)):
+    for number, line in ((number, one) for number, whole in read_lines(path) for one in _END.split(whole)):
         if _START.search(line):
             if topic is not None:
                 raise DrkitError(
@@ -104,16 +104,16 @@ def _read_trec_topics(path: Path) -> Iterator[Row]:
 
 def _pieces(line: str) -> Iterator[tuple[str, str]]:
     """Yield (tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
-    parts: list[Any] = _TAG.split(line)
-    for tag, text in zip(["", *parts[1::2]], parts[::2], strict=True):
+    split: list[Any] = _TAG.split(line)
+    for tag, text in zip(["", *split[1::2]], split[::2], strict=True):
         yield tag.lower(), _ANY_TAG.sub(" ", text).strip()
 
 
-def _topic_query(topic: Row, part: str) -> Query:
+def _topic_query(topic: Row, element: str) -> Query:
     values = {name: " ".join(_LABEL.sub("", text).split()) for name, text in topic.values.items()}
     if not values.get("num"):
         raise DrkitError("this topic has no <num>", where=topic)
-    if part not in values:
+    if element not in values:
         names = ", ".join(filter(None, values))
-        raise DrkitError(f"the topic {values['num']!r} has no <{part}>; it has {names}", where=topic)
-    return require_text(Query(values["num"], values[part]), topic)
+        raise DrkitError(f"the topic {values['num']!r} has no <{element}>; it has {names}", where=topic)
+    return require_text(Query(values["num"], values[element]), topic)

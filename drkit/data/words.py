@@ -61,15 +61,11 @@ def is_unspaced(word: str) -> bool:
     return not word.isascii() and _patterns()[1].match(word) is not None
 
 
-def count_unspaced(text: str) -> int:
-    """Return the number of characters of scripts without spaces, marks not counted."""
-    return 0 if text.isascii() else len(_patterns()[2].findall(text))
-
-
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text: from its words, or from its characters where words are not separated."""
     words = [word for word in find_words(text) if not is_unspaced(word)]
-    return round(_TOKENS_PER_WORD * len(words)) + count_unspaced(text)
+    unspaced = 0 if text.isascii() else len(_patterns()[2].findall(text))  # marks are not counted
+    return round(_TOKENS_PER_WORD * len(words)) + unspaced
 
 
 def has_lasting_mark(character: str) -> bool:

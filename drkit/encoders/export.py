@@ -341,8 +341,6 @@ def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeight
 
 def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
     """Write a Dense module that keeps the first numbers of a vector unchanged."""
-    import torch
-
     config = {"in_features": dimension, "out_features": kept, "bias": False}
     write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
     save_file({"linear.weight": torch.eye(kept, dimension)}, str(folder / "model.safetensors"))

@@ -246,7 +246,7 @@ def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
 def seeded(seed: int, what: str = "weights") -> Iterator[None]:
     """Seed torch's CPU generator by `seed` and the name `what` in a block, and restore its state afterwards.
 
-    Two parts with the same seed get different weights because their names differ.
+    Two modules with the same seed get different weights because their names differ.
 
     >>> with seeded(1, "decoder"):
     ...     first = torch.rand(2)

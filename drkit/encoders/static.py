@@ -80,10 +80,6 @@ class StaticModel(PreTrainedModel):  # type: ignore[misc]
         """Return the word embeddings."""
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the word embeddings."""
-        self.embeddings.word_embeddings = value
-
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **options: Any
     ) -> BaseModelOutput:
