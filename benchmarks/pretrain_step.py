@@ -132,6 +132,7 @@ def pair(name: str):
 
     from drkit.core.draws import Draws
     from drkit.core.registry import installed
+    from drkit.decoders.layers import visibility_rows
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.runs.steps.pretrain import auto_encoder, build_maskers
     from drkit.train.pretrain import side_tensors
@@ -147,7 +148,7 @@ def pair(name: str):
     tokens = texts(0)
     rng = Draws(1, 0, tokens.keys.numpy())
     tensors = side_tensors("encoder", maskers["encoder"](tokens, rng), tokens)
-    view = maskers["main"](tokens, rng, rows=module.decoders["main"].rows(LENGTH))
+    view = maskers["main"](tokens, rng, rows=visibility_rows(module.decoders["main"], LENGTH))
     return module, tensors | side_tensors("main", view, None)
 
 

@@ -80,18 +80,25 @@ class LearningReplacer(Protocol):
 
 
 class Decoder(Protocol):
-    """Rebuilds the text from the bottleneck; an nn.Module.
-
-    `needs_layers` are the encoder layers that it reads. The keys of its result are the names that its spec provides.
-    """
-
-    needs_layers: tuple[int, ...]
-
-    def rows(self, length: int) -> int:
-        """Return the number of visibility rows it needs for texts of `length` tokens (0: a plain masked view)."""
+    """Rebuilds the text from the bottleneck; an nn.Module. Its result has the names that its spec provides."""
 
     def __call__(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, Any]:
         """Return what the spec provides, by name."""
+
+
+@runtime_checkable
+class ReadsRows(Protocol):
+    """A decoder that reads a visibility pattern for each row (`MaskedView.visible`), not a plain masked view."""
+
+    def rows(self, length: int) -> int:
+        """Return the number of visibility rows for texts of `length` tokens; 0: a plain masked view."""
+
+
+@runtime_checkable
+class ReadsLayers(Protocol):
+    """A decoder that reads the states of some of the encoder's layers, by number (0: the embeddings)."""
+
+    needs_layers: tuple[int, ...]
 
 
 @runtime_checkable

@@ -24,8 +24,6 @@ class BowDecoder(nn.Module):
     Source: CPDAE section 3.1.2, equation 2.
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: BowDecoderConfig, context: BuildContext) -> None:
         super().__init__()
         sizes = sizes_of(context)
@@ -36,10 +34,6 @@ class BowDecoder(nn.Module):
             self.words = nn.Linear(sizes.hidden, sizes.vocab)
             init_weights(self, sizes.initializer_range)
             nn.init.constant_(self.words.bias, math.log(config.prior / (1 - config.prior)))
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder does not read the masker's view."""
-        return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Tensor]:  # noqa: ARG002
         """Return vocab_logits f[B,V] of the bottleneck, and words bool[B,V] of the clean text `inputs.tokens`."""

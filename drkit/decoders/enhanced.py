@@ -29,8 +29,6 @@ class EnhancedDecoder(nn.Module):
     Source: RetroMAE (Xiao et al. 2022), section 3.3, equations 4 to 7; DupMAE (Xiao et al. 2023).
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: EnhancedConfig, context: BuildContext) -> None:
         super().__init__()
         self.config, sizes = config, sizes_of(context)

@@ -7,12 +7,14 @@ residual is the queries'. After the attention every position is computed on its 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.protocols import ReadsLayers, ReadsRows
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.encoders.architectures import LayerNames
 from drkit.errors import DrkitError
@@ -78,6 +80,16 @@ class PostLnLayer(nn.Module):
             )
         for name, theirs in attrs.asdict(names).items():
             self.get_submodule(name).load_state_dict(layer.get_submodule(theirs).state_dict())
+
+
+def visibility_rows(decoder: Any, length: int) -> int:
+    """Return the number of visibility rows of a decoder for texts of `length` tokens; 0: a plain masked view."""
+    return decoder.rows(length) if isinstance(decoder, ReadsRows) else 0
+
+
+def layers_read(decoder: Any) -> tuple[int, ...]:
+    """Return the numbers of the encoder's layers that a decoder reads."""
+    return tuple(decoder.needs_layers) if isinstance(decoder, ReadsLayers) else ()
 
 
 def states_at(layers: Iterable[nn.Module], states: Tensor, visible: Tensor, targets: Tensor) -> Tensor:

@@ -23,8 +23,6 @@ class MlmDecoder(nn.Module):
     Source: CDMAE section 3.1 (with `projection`), SimLM section 3.1, CoT-MAE; RetroMAE's ablation with one layer.
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: MlmDecoderConfig, context: BuildContext) -> None:
         super().__init__()
         self.config, sizes = config, sizes_of(context)
@@ -32,10 +30,6 @@ class MlmDecoder(nn.Module):
             self.bottleneck = Bottleneck(sizes.hidden, config.projection)
             self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
             init_weights(self, sizes.initializer_range)
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder reads a masked view, not a visibility pattern."""
-        return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
         """Copy the encoder's last n layers if `init = "encoder-tail"`; otherwise do nothing.

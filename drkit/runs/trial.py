@@ -29,6 +29,7 @@ from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR
+from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
@@ -172,7 +173,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
             decoder: Any = module.decoders[name]
             with trying(part, "while reading its rows and layers"):
                 check_declarations(decoder, part.full_title, tokens.ids.shape[1])
-                module.encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
+                module.encoder.encode(tokens.ids, tokens.attention, layers_read(decoder))
         _try_maskers(settings, registry, maskers, module, tokens)
         collate = masking_collator(settings, registry, module, context, maskers, texts)
         _try_contexts(settings, registry, collate, tokens)
@@ -194,7 +195,7 @@ def _try_maskers(
         task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
         part = PartInUse.of(Kind.MASKER, task.masker, registry)
         title, draws = part.full_title, Draws(0, 0, tokens.keys.numpy())
-        rows = 0 if side == ENCODER else decoders[side].rows(tokens.ids.shape[1])
+        rows = 0 if side == ENCODER else visibility_rows(decoders[side], tokens.ids.shape[1])
         nested = views[ENCODER] if side != ENCODER and task.nested else None
         with trying(part, "called with (tokens, rng, rows=.., nested=..)"):
             require(callable(masker), f"{title}: {type(masker).__name__} is not callable")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
+from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.maskers.views import keep_targets
@@ -67,11 +68,11 @@ def _build(spec: ComponentSpec, config: Any, seed: int = 7) -> nn.Module:
 
 def check_declarations(decoder: Any, title: str, length: int) -> None:
     """Check which layers a decoder reads, and the rows of a text of some tokens. Raises ContractError."""
-    layers = getattr(decoder, "needs_layers", None)
+    layers = getattr(decoder, "needs_layers", ())
     numbers = isinstance(layers, (tuple, list)) and all(isinstance(layer, int) for layer in layers)
     require(numbers, f"{title}: needs_layers must be a tuple of layer numbers, got {layers!r}")
     with running(title, f"rows({length})"):
-        rows = decoder.rows(length)
+        rows = visibility_rows(decoder, length)
     counts = isinstance(rows, int) and 0 <= rows <= length
     require(counts, f"{title}: rows({length}) must be a number of rows from 0 to {length}, got {rows!r}")
 
@@ -91,14 +92,14 @@ def _inputs(
 ) -> DecoderInput:
     tokens = with_signals(toy_tokens(padding=padding), toy_signals(spec, None))
     tokens = tokens if some is None else rows_of(tokens, some)
-    draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
+    draws, rows = Draws(1, 0, tokens.keys.numpy()), visibility_rows(decoder, tokens.ids.shape[1])
     masker, harder = (UniformMasker(UniformConfig(ratio=ratio), toy_context()) for ratio in (0.3, 0.5))
     read, view = masker(tokens, draws), harder(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
         view = keep_targets(view, decoder.rows, draws)
     if "replaced" in spec.receives:
         read, view = _filled(read, tokens), _filled(view, tokens)
-    encoded = encoder.encode(read.ids, read.attention, tuple(decoder.needs_layers))
+    encoded = encoder.encode(read.ids, read.attention, layers_read(decoder))
     return DecoderInput(encoded=encoded, tokens=tokens, view=view, encoder_view=read)
 
 

@@ -21,6 +21,7 @@ from drkit.core.protocols import Context, CountsItems, Decoder, LearningReplacer
 from drkit.core.spec import keyword
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.data.contexts import PretrainingTexts, stacked
+from drkit.decoders.layers import layers_read
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
 from drkit.maskers.views import keep_targets, replaced_targets, unmasked_view
@@ -187,7 +188,7 @@ class AutoEncoder(nn.Module):
     def _layers(self) -> tuple[int, ...]:
         """Return the encoder's layers that any decoder reads."""
         decoders: Any = self.decoders.values()
-        return tuple(sorted({layer for decoder in decoders for layer in decoder.needs_layers}))
+        return tuple(sorted({layer for decoder in decoders for layer in layers_read(decoder)}))
 
     def outputs(
         self, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
@@ -219,9 +220,9 @@ class AutoEncoder(nn.Module):
         self, name: str, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
     ) -> DecoderInput:
         """Return a decoder's input: its text and view, and the encoder's pass with the layers that it reads."""
-        needed: Any = self.decoders[name].needs_layers
         layers = dict(zip(self._layers(), encoder_pass.encoded.layers, strict=True))
-        encoded = evolve(encoder_pass.encoded, layers=tuple(layers[layer] for layer in needed))
+        needed = tuple(layers[layer] for layer in layers_read(self.decoders[name]))
+        encoded = evolve(encoder_pass.encoded, layers=needed)
         return DecoderInput(encoded, _tokens(name, tensors), views[name], encoder_pass.view)
 
 

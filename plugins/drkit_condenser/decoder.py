@@ -35,10 +35,6 @@ class CondenserDecoder(nn.Module):
             self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
             init_weights(self, sizes.initializer_range)
 
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder does not read the decoder's view."""
-        return 0
-
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N targets of the encoder's view.
 

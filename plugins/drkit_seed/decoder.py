@@ -61,18 +61,12 @@ class AutoregressiveDecoder(nn.Module):
     Source: SEED (Lu et al. 2021): three layers whose attention reaches two tokens back.
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: AutoregressiveConfig, context: BuildContext) -> None:
         super().__init__()
         self.config, sizes = config, sizes_of(context)
         with seeded(context.seed, "decoder"):
             self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
             init_weights(self, sizes.initializer_range)
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder reads the clean text, not the masker's view."""
-        return 0
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
@@ -95,8 +89,6 @@ class AutoregressiveBlockDecoder(nn.Module):
     Source: the code of Query-as-context (Wu et al. 2023), which the paper does not mention.
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: AutoregressiveBlockConfig, context: BuildContext) -> None:
         super().__init__()
         self.config, sizes = config, sizes_of(context)
@@ -104,10 +96,6 @@ class AutoregressiveBlockDecoder(nn.Module):
             self.block = PreLnBlock(sizes)
             self.norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
             init_weights(self, sizes.initializer_range)
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder reads the clean text, not the masker's view."""
-        return 0
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the states f[N,D] at the N positions before a target, and that target."""

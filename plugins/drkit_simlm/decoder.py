@@ -22,17 +22,11 @@ class ReplacedTokenDetectionDecoder(nn.Module):
     Source: SimLM (Wang et al. 2023), section 5.1, "Enc-Dec RTD"; the head is ELECTRA's (Clark et al. 2020).
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: MlmDecoderConfig, context: BuildContext) -> None:
         super().__init__()
         self.decoder = MlmDecoder(config, context)
         with seeded(context.seed, "replaced-token detection of the decoder"):
             self.head = ReplacedHead(sizes_of(context))
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder reads a plain view, not a visibility pattern."""
-        return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
         """Copy layers of the encoder; see `MlmDecoder.init_from`."""
@@ -71,16 +65,10 @@ class AutoencoderDecoder(nn.Module):
     Source: SimLM (Wang et al. 2023), section 5.1, "AutoEncoder"; there the encoder reads the clean text.
     """
 
-    needs_layers: tuple[int, ...] = ()
-
     def __init__(self, config: MlmDecoderConfig, context: BuildContext) -> None:
         super().__init__()
         self.mask_id = sizes_of(context).require_mask_id()
         self.decoder = MlmDecoder(config, context)
-
-    def rows(self, length: int) -> int:  # noqa: ARG002
-        """Return 0: this decoder does not read the masker's view."""
-        return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
         """Copy layers of the encoder; see `MlmDecoder.init_from`."""

@@ -11,7 +11,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, DecoderInput
 from drkit.decoders import EnhancedConfig, EnhancedDecoder, MlmDecoder, MlmDecoderConfig
 from drkit.decoders.enhanced import row_visibility
-from drkit.decoders.layers import PostLnLayer
+from drkit.decoders.layers import PostLnLayer, visibility_rows
 from drkit.encoders import context_from
 from drkit.encoders.architectures import BERT_LAYER
 from drkit.errors import DrkitError
@@ -37,7 +37,7 @@ def given(encoder, tokenizer, context, decoder, masker=None):
     masker = masker or UniformMasker(UniformConfig(ratio=0.5), context)
     rng = Draws(1, 0, tokens.keys.numpy())
     read = UniformMasker(UniformConfig(ratio=0.3), context)(tokens, rng)
-    view = masker(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
+    view = masker(tokens, rng, rows=visibility_rows(decoder, tokens.ids.shape[1]))
     return DecoderInput(encoded=encoder.encode(read.ids, read.attention), tokens=tokens, view=view)
 
 
@@ -193,7 +193,7 @@ def test_a_batch_without_targets_gives_a_zero_loss(encoder, tokenizer, context):
     tokens = toy_batch(tokenizer, ["", ""])
     for decoder in (MlmDecoder(MlmDecoderConfig(), context), EnhancedDecoder(EnhancedConfig(), context)):
         rng = Draws(1, 0, tokens.keys.numpy())
-        view = UniformMasker(UniformConfig(), context)(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))
+        view = UniformMasker(UniformConfig(), context)(tokens, rng, rows=visibility_rows(decoder, tokens.ids.shape[1]))
         encoded = encoder.encode(tokens.ids, tokens.attention)
         out = decoder(DecoderInput(encoded=encoded, tokens=tokens, view=view), encoder.heads())
         loss = MlmLoss()(**out).loss

@@ -11,6 +11,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts, open_signals
+from drkit.decoders.layers import visibility_rows
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -115,7 +116,7 @@ def test_a_masker_without_effect_is_marked(decoder, stages_of):
         recipe, inputs = stages_of(masker, decoder)
         module, collate = built(recipe, inputs)
         batch = collate([(0, example) for example in range(6)])
-        reads_view = module.decoders["main"].rows(8) or not pair.unread
+        reads_view = visibility_rows(module.decoders["main"], 8) or not pair.unread
         read = ("encoder.", *(("main.",) if reads_view else ()))
         batches.append({name: value for name, value in batch.items() if name.startswith(read)})
     same = all(torch.equal(value, batches[1][name]) for name, value in batches[0].items() if "signal" not in name)

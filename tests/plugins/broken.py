@@ -179,27 +179,12 @@ class NeedsAnotherSetting(GoodMasker):
 # Decoders
 
 
-class NoRows(nn.Module):
-    needs_layers = ()
-
-    def __init__(self, config, context):
-        super().__init__()
-
-    def forward(self, inputs, heads):
-        return {}
-
-
 class Sound(nn.Module):
     """As drkit's `mlm`, with a hook for what goes wrong."""
-
-    needs_layers = ()
 
     def __init__(self, config, context):
         super().__init__()
         self.inner = MlmDecoder(MlmDecoderConfig(), context)
-
-    def rows(self, length):
-        return self.inner.rows(length)
 
     def forward(self, inputs, heads):
         return self.changed(self.inner(inputs, heads))
@@ -268,15 +253,10 @@ class RaisesLongMessage(Sound):
 
 
 class GoodDecoder(nn.Module):
-    needs_layers = ()
-
     def __init__(self, config, context):
         super().__init__()
         with seeded(context.seed, "decoder"):
             self.mix = nn.Linear(context.backbone.hidden, context.backbone.hidden)
-
-    def rows(self, length):
-        return 0
 
     def forward(self, inputs, heads):
         tokens = inputs.tokens
@@ -343,13 +323,8 @@ class WithABag(GoodDecoder):
 
 
 class KeepsTheEmbeddings(nn.Module):
-    needs_layers = ()
-
     def __init__(self, config, context):
         super().__init__()
-
-    def rows(self, length):
-        return 0
 
     def forward(self, inputs, heads):
         return {"token_states": token_states(heads.embed(inputs.view.ids), inputs.view.labels, heads)}

@@ -430,7 +430,6 @@ BY_THE_TRIAL = {
         "WrongKeywords": "called with \\(tokens, rng, rows=.., nested=..\\): TypeError: .*unexpected keyword .*'rows'",
     },
     "decoder": {
-        "NoRows": "rows\\([0-9]+\\) raises AttributeError: .*NoRows.* has no attribute 'rows'",
         "NotCallable": "expected an nn.Module, got NotCallable",
         "NoSuchLayer": "while reading its rows and layers: .*40",
         "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] \\(.*broken.py:[0-9]+\\)",

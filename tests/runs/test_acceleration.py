@@ -17,6 +17,7 @@ from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
+from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
@@ -67,7 +68,7 @@ class MaskedTexts:
             raise KeyboardInterrupt
         (epoch, first), *_ = examples
         tokens = toy_tokens((30, 22, 9, 14, 17, 30)) if first % 2 else toy_tokens((20, 12, 9, 4, 17, 11))
-        rows = self.module.decoders["decoder"].rows(tokens.ids.shape[1])
+        rows = visibility_rows(self.module.decoders["decoder"], tokens.ids.shape[1])
         return masked(tokens, Draws(epoch, first, tokens.keys.numpy()), rows)
 
 

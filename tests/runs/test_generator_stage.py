@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts
 from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
+from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss, MlmLossConfig
@@ -177,7 +179,9 @@ def gradients(folder: Path, chunk: int) -> dict[str, torch.Tensor]:
     decoder = MlmDecoder(MlmDecoderConfig(layers=1), context)
     module = AutoEncoder(encoder, {"decoder": decoder}, terms, masker.replacer(context)).train()
     store = TokenStore.open(folder / "tokens")
-    rebuilt = DecoderText(GeneratorMasker(GeneratorConfig(ratio=0.5), context), decoder.rows, nested=True)
+    rebuilt = DecoderText(
+        GeneratorMasker(GeneratorConfig(ratio=0.5), context), partial(visibility_rows, decoder), nested=True
+    )
     collate = MaskingCollator(PretrainingTexts(store), masker, seed=1, decoders={"decoder": rebuilt})
     tensors = collate([(0, example) for example in range(8)])
     backward(module, tensors, GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk))

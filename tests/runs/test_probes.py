@@ -1,7 +1,7 @@
 """Probes: each figure against its meaning, no influence on what is trained, no text probed that was trained on."""
 
 import json
-from functools import cache
+from functools import cache, partial
 
 import ir_measures
 import numpy as np
@@ -23,6 +23,7 @@ from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
+from drkit.decoders.layers import visibility_rows
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.losses import MlmLoss
@@ -96,7 +97,7 @@ def make(decoder, store, *, dropout=0.0):
     masker, harder = (UniformMasker(UniformConfig(ratio=ratio), context) for ratio in (0.3, 0.9))
     built = decoder(MlmDecoderConfig(layers=1), context)
     terms = {side: Term(MlmLoss(), ("token_states",), side) for side in ("encoder", "decoder")}
-    rebuilt = {"decoder": DecoderText(harder, built.rows)}
+    rebuilt = {"decoder": DecoderText(harder, partial(visibility_rows, built))}
     collate = MaskingCollator(PretrainingTexts(store), masker, seed=3, decoders=rebuilt)
     return AutoEncoder(encoder, {"decoder": built}, terms), collate
 

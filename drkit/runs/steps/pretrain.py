@@ -25,6 +25,7 @@ from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.data.corpus import collection_of
 from drkit.data.ppmi import log_frequencies
 from drkit.data.store import TokenStore
+from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
@@ -205,7 +206,7 @@ def masking_collator(
     texts: PretrainingTexts,
 ) -> MaskingCollator:
     """Return the collator of the texts, with the masker and context of each side."""
-    decoders: Any = module.decoders
+    rows = {name: partial(visibility_rows, decoder) for name, decoder in module.decoders.items()}
 
     def built(choice: Choice) -> Any:
         return registry.build(Kind.CONTEXT, choice.use, choice.config, context)
@@ -215,7 +216,7 @@ def masking_collator(
         masker=maskers[ENCODER],
         seed=context.seed,
         decoders={
-            name: DecoderText(maskers.get(name), decoders[name].rows, built(task.context), task.nested)
+            name: DecoderText(maskers.get(name), rows[name], built(task.context), task.nested)
             for name, task in settings.decoders.items()
         },
         partner=built(settings.encoder.context) if module.paired() else None,
