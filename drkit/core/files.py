@@ -315,16 +315,10 @@ def _written_entry(path: Path) -> FileEntry:
 def file_hash(path: Path) -> str:
     """Return the hash of a file's content."""
     state = hashlib.blake2b(digest_size=16)
-    for chunk in read_chunks(path):
-        state.update(chunk)
-    return state.hexdigest()
-
-
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, in chunks of at most 1 MiB."""
     with path.open("rb") as file:
         while chunk := file.read(2**20):
-            yield chunk
+            state.update(chunk)
+    return state.hexdigest()
 
 
 def digest(value: Any) -> str:

@@ -118,13 +118,8 @@ class PairTokenizer:
         return np.array([*self.before[1], *[one] * query, *self.between[1], *[two] * passage, *self.after[1]])
 
 
-def joins_pairs(tokenizer: Any) -> bool:
-    """Return whether a fast tokenizer puts special tokens between the two texts of a pair."""
-    return _spans(tokenizer.backend_tokenizer.encode("a", "a")) is not None
-
-
 def _spans(pair: Any) -> tuple[int, int, int, int] | None:
-    """Start and end of the two texts of an encoded pair; None if there is nothing between them."""
+    """Return start and end of the two texts of an encoded pair; None if no token separates them."""
     sides = [-1 if side is None else side for side in pair.sequence_ids]
     if 0 not in sides or 1 not in sides:
         return None
@@ -134,10 +129,12 @@ def _spans(pair: Any) -> tuple[int, int, int, int] | None:
 
 
 def join_pairs(tokenizer: Any, *, types: bool) -> None:
-    """Make a tokenizer of single texts join pairs as `[CLS] first [SEP] second [SEP]`, in place.
+    """Make a fast tokenizer join pairs as `[CLS] first [SEP] second [SEP]`, in place, unless it separates them already.
 
     Raises DrkitError if it has no [CLS] or [SEP].
     """
+    if _spans(tokenizer.backend_tokenizer.encode("a", "a")) is not None:
+        return
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
     if cls is None or sep is None:
         raise DrkitError(
@@ -228,8 +225,7 @@ class CrossEncoder(nn.Module):
         stack_layers(model, layers)
         tokenizer = _tokenizer(path_or_id)
         _name_inputs(tokenizer, types=_has_types(config))
-        if not joins_pairs(tokenizer):
-            join_pairs(tokenizer, types=_has_types(config))
+        join_pairs(tokenizer, types=_has_types(config))
         return cls(model, tokenizer, max_length=max_length)
 
     @classmethod
