@@ -131,7 +131,7 @@ class _StoreNgrams:
         self.chunks: list[_Chunk] = []
 
     def lengthen(self, orders: range) -> None:
-        """Go on to the n-grams of the next orders; the longest of those before must have been looked up."""
+        """Write the n-grams of the next orders; the longest ones before must have been looked up."""
         done, self._orders = self._orders, orders
         folder = self._scratch / str(orders[-1])
         folder.mkdir()

@@ -173,7 +173,7 @@ class TrecCollection(JudgedFiles):
 def _by_split(
     config: TrecConfig, folder: Path | None, names: tuple[str, ...], formats: tuple[str, ...]
 ) -> dict[str, Path]:
-    """Topic or qrels files; one whose name has no split holds the topics of all splits, or the judgements of test."""
+    """Return topic or qrels files by split; a name without a split means all splits for topics, and test for qrels."""
     role = names[0]
     given = {split: getattr(config, f"{split}_{role}") for split in SPLITS}
     found = {split: require_file(path, "collection trec", formats) if path else None for split, path in given.items()}

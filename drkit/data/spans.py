@@ -126,7 +126,7 @@ def split_documents(
 
 
 def _cuts(encoding: Any, sentences: Sequence[tuple[int, int]], limit: int, counts: Counter[str]) -> list[int]:
-    """Token positions at which the spans of one document begin, and the end of the last one."""
+    """Return the token positions at which the spans of a document begin, and the end of the last one."""
     boundaries = sentence_boundaries(encoding.offsets, sentences)
     cuts = pack(boundaries, encoding.word_ids, limit)
     spans = len(cuts) - 1

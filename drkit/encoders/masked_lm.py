@@ -66,12 +66,12 @@ class MaskedLmEncoder(nn.Module):
 
     @property
     def text_model(self) -> Any:
-        """What reads texts in search: the masked LM if the pooling applies its head, else the backbone."""
+        """The model that reads texts in search: the masked LM if the pooling applies its head, else the backbone."""
         return self.model if self.learned_pooling and self.learned_pooling.receives_heads else self.backbone
 
     @property
     def dimension(self) -> int:
-        """D of the bottleneck: the hidden size, or what a learned pooling makes of it."""
+        """The size D of the bottleneck: the hidden size, or the dimension of a learned pooling."""
         return self.learned_pooling.dimension if self.learned_pooling else int(self.config.hidden_size)
 
     @property
@@ -240,7 +240,7 @@ class MaskedLmEncoder(nn.Module):
             raise DrkitError(f"layer {wrong[0]} is out of range; this encoder has 0 (embeddings) to {len(self.layers)}")
 
     def _normed(self, states: Tensor, layer: int) -> Tensor:
-        """States f[B,L,D] of a layer before the last one, normed; those of the embeddings already are."""
+        """Return the states f[B,L,D] of a layer before the last one, normed; those of the embeddings already are."""
         if not self.architecture.final_norm or not layer:
             return states
         normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
