@@ -161,11 +161,11 @@ class SignalTexts(Protocol):
 
     @property
     def engine(self) -> Engine | None:
-        """Where tasks may be carried out; in this process if None."""
+        """The engine that carries out tasks; None: this process."""
 
     @property
     def scratch(self) -> Path | None:
-        """A folder for temporary files that all machines of the engine share; None: the system's temporary folder."""
+        """A folder for temporary files that all machines of the engine share; None: a temporary folder."""
 
     def read(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield (text, i64[tokens,2] start and end of each content token in it), in the order of the store."""

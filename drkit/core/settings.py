@@ -135,7 +135,7 @@ def allowed_values(validator: Any) -> str:
 
 
 def query_source(_instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
-    """Validator: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
+    """Validate a source of queries: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
     kind, colon, rest = value.partition(":")
     if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
         raise ValueError(f"'{attribute.name}' must be extractive, file:PATH or model:PATH_OR_ID, got {value!r}")

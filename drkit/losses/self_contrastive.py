@@ -13,7 +13,7 @@ from drkit.losses.specs import InfoNceConfig
 
 
 def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> StepOutput:
-    """- log( exp(s_ij) / sum over k != i of exp(s_ik) ), j the partner of i: the mean or the sum over all rows i.
+    """Return `- log( exp(s_ij) / sum over k != i of exp(s_ik) )`, j the partner of i: the mean or sum over all rows i.
 
     scores f[R,R], the similarity of two rows (the diagonal is ignored); partners i64[R]. Metrics: `accuracy`, the share
     of rows whose partner has the best score.
