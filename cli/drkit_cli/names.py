@@ -15,7 +15,7 @@ from drkit.core.files import input_path, local_path
 from drkit.core.registry import installed
 from drkit.core.settings import MOST
 from drkit.core.spec import EXTENSIONS, Kind
-from drkit.errors import DrkitError, MissingExtraError, UnknownNameError, import_extra
+from drkit.errors import DrkitError, UnknownNameError
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]
@@ -198,16 +198,7 @@ class CollectionName(_ParamType):
     name = "collection"
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the collections that start with the incomplete text, ids of ir_datasets after `irds:`.
-
-        If none does, let the shell complete folders.
-        """
-        if incomplete.startswith("irds:"):
-            try:
-                registry = import_extra("ir_datasets", "collection irds").registry
-            except MissingExtraError:
-                return []
-            return [CompletionItem(f"irds:{one}") for one in registry if f"irds:{one}".startswith(incomplete)]
+        """Return the collections that start with the incomplete text; if none does, let the shell complete folders."""
         found = PartName("collection").shell_complete(_ctx, _param, incomplete)
         return found or [CompletionItem(incomplete, type="dir")]
 

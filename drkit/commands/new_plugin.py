@@ -35,20 +35,8 @@ NOT_PARTS = {"command": "", "architecture": "ernie"}
 IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter", "pooling")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MARK = "pyproject.toml"
-# What the declarations import from attrs.validators, by kind.
-_VALIDATORS = {
-    "masker": ("and_", "ge", "le"),
-    "decoder": ("gt",),
-    "loss": ("gt",),
-    "miner": ("gt",),
-    "filter": ("ge",),
-    "signal": ("gt",),
-    "pooling": ("ge",),
-    "column": ("gt",),
-    "collection": ("and_", "ge", "lt"),
-    "command": (),
-    "architecture": (),
-}
+# A call of one of attrs.validators.
+_VALIDATOR = re.compile(r"\b(and_|ge|gt|le|lt)\(")
 
 
 def write_plugin(name: str, kinds: Sequence[str], folder: Path) -> tuple[Path, ...]:
@@ -98,12 +86,9 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         "kinds": {kind: "miner" if kind == "filter" else kind for kind in kinds},
         "summaries": SUMMARIES,
         "recipe": has_recipe,
-        "validators": sorted({name for kind in kinds for name in _VALIDATORS[kind]}),
         "checks": sorted(f"check_{kind}" for kind in (*kinds, *(["recipe"] if has_recipe else []))),
         "year": date.today().year,
     }
-    if "masker" in kinds and "signal" in kinds:
-        values["validators"] = sorted({*values["validators"], "ge"})
     here = files("drkit.commands") / "plugin"
     templates = {
         _MARK: "pyproject.toml",
@@ -116,9 +101,14 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         "tests/test_parts.py": "test_parts.py",
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+
+    def render(template: str, **more: Any) -> str:
+        text = (here / f"{template}.jinja").read_text(encoding="utf-8")
+        return environment.from_string(text).render(values, **more)
+
+    # The declarations import what they call.
+    validators = sorted(set(_VALIDATOR.findall(render("package/__init__.py", validators=()))))
     return {
-        path: environment.from_string((here / f"{template}.jinja").read_text(encoding="utf-8")).render(
-            values, small=path.endswith("-small.toml")
-        )
+        path: render(template, validators=validators, small=path.endswith("-small.toml"))
         for path, template in templates.items()
     }

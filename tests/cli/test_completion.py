@@ -49,12 +49,6 @@ def test_names(line, found):
     assert ("plain", found) in complete(line)
 
 
-def test_ids_of_ir_datasets():
-    pytest.importorskip("ir_datasets")
-    assert {"irds:vaswani", "irds:msmarco-passage/dev"} <= {*values("drkit compose --collection irds:")}
-    assert values("drkit compose --collection irds:vasw") == ["irds:vaswani"]
-
-
 def test_folders_and_files_are_left_to_the_shell():
     assert complete("drkit run ru") == [("file", "ru")]
     assert complete("drkit compose --encoder ru") == [("dir", "ru")]
