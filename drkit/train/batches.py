@@ -1,4 +1,4 @@
-"""Which examples make up each batch of a training: decided before it starts, from the seed alone.
+"""Which examples make up each batch of a training: decided before it starts, from the seed alone; and batches in words.
 
 Examples of similar length share a batch (little padding, few shapes), except where a loss compares the examples of a
 batch: those of a bi-encoder, which are each other's negatives, and texts of a contrast (`schedule_lengths`). Every
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from drkit.core import processes
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 
@@ -164,3 +165,32 @@ def count_batches(training: Training, examples: int, *, processes: int = 1) -> i
         return training.max_steps * per_step
     per_epoch = batches_per_epoch(examples, training.per_device_train_batch_size * processes)
     return max(math.ceil(training.num_train_epochs * per_epoch / per_step), 1) * per_step
+
+
+def query_counts(queries: int, training: Training) -> dict[str, int]:
+    """Return the numbers of training queries, of processes, and of queries per batch and step of all processes."""
+    per_batch = min(training.per_device_train_batch_size * processes.count(), queries)
+    return {
+        "training_queries": queries,
+        "processes": processes.count(),
+        "queries_per_batch": per_batch,
+        "queries_per_step": per_batch * training.gradient_accumulation_steps,
+    }
+
+
+def passage_counts(mined: Sequence[NDArray[np.int64]], most: int, queries: int) -> tuple[float, float]:
+    """Return the mean number of negatives that a query draws, and of passages in a batch of `queries`.
+
+    mined: one array per query, of which a batch has up to `most` passages.
+    """
+    hard = float(np.array([min(len(negatives), most) for negatives in mined]).mean())
+    return hard, queries * (1 + hard)
+
+
+def describe_batch(effective: Mapping[str, Any]) -> str:
+    """Return an effective batch in one line."""
+    return (
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"negatives per query: {effective['negatives_per_query']:,}, including "
+        f"{effective['hard_negatives_per_query']:g} mined for the query"
+    )

@@ -2,8 +2,7 @@
 
 `PairCollator` draws the passages of every query again in each epoch, and `BiEncoder` turns its batches into vectors,
 with a shared encoder for queries and passages, or one each. A judged positive of a query is never its negative, and
-neither is a second copy of any passage: both are masked by passage index, here and only here, for every loss. Also
-here: which queries a round trains on, and how many negatives a query really has.
+neither is a second copy of any passage: both are masked by passage index, here and only here, for every loss.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives, Loss
 from drkit.core.types import EmbeddedPairs
@@ -29,7 +27,7 @@ from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
 from drkit.recipe.schema import Choice, Training
-from drkit.train.batches import Example
+from drkit.train.batches import Example, passage_counts, query_counts
 from drkit.train.columns import StoredColumn
 from drkit.train.gradients import ROWS, Rows, padding_of
 
@@ -372,41 +370,6 @@ def effective_batch(collate: PairCollator, training: Training, loss: Choice) -> 
     }
 
 
-def query_counts(queries: int, training: Training) -> dict[str, int]:
-    """Return the numbers of training queries, of processes, and of queries per batch and step of all processes."""
-    per_batch = min(training.per_device_train_batch_size * processes.count(), queries)
-    return {
-        "training_queries": queries,
-        "processes": processes.count(),
-        "queries_per_batch": per_batch,
-        "queries_per_step": per_batch * training.gradient_accumulation_steps,
-    }
-
-
-def passage_counts(mined: Sequence[Indices], most: int, queries: int) -> tuple[float, float]:
-    """Return the mean number of negatives that a query draws, and of passages in a batch of `queries`.
-
-    mined: one array per query, of which a batch has up to `most` passages.
-    """
-    hard = float(np.array([min(len(negatives), most) for negatives in mined]).mean())
-    return hard, queries * (1 + hard)
-
-
-def describe_batch(effective: Mapping[str, Any]) -> str:
-    """Return an effective batch in one line."""
-    return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
-        f"negatives per query: {effective['negatives_per_query']:,}, including "
-        f"{effective['hard_negatives_per_query']:g} mined for the query"
-    )
-
-
 def uses_in_batch_negatives(loss: Choice) -> bool:
     """Return whether the passages of other queries are negatives of a query."""
     return loss.config.in_batch if isinstance(loss.config, InBatchNegatives) else True
-
-
-def mean_metric(log: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """Return the mean of a metric over all steps; each log entry has the mean since the entry before."""
-    steps = np.diff([0, *(entry["step"] for entry in log)])
-    return float(np.average([entry[metric] for entry in log], weights=steps))

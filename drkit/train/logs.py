@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -140,3 +141,9 @@ class Meter(TrainerCallback):  # type: ignore[misc]
             tokens = tokens.to("cuda" if dist.get_backend() == "nccl" else "cpu")
             dist.all_reduce(tokens)
         return {TOKENS_PER_SECOND: round(float(tokens) / seconds, 1)}
+
+
+def mean_metric(log: Sequence[Mapping[str, Any]], metric: str) -> float:
+    """Return the mean of a metric over all steps; each log entry has the mean since the entry before."""
+    steps = np.diff([0, *(entry["step"] for entry in log)])
+    return float(np.average([entry[metric] for entry in log], weights=steps))

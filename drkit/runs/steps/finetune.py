@@ -23,16 +23,14 @@ from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
 from drkit.runs.steps.retriever import encoders_of
 from drkit.search import Reranker
-from drkit.train.batches import Schedule, batches_per_epoch
+from drkit.train.batches import Schedule, batches_per_epoch, describe_batch
 from drkit.train.biencoder import (
     BiEncoder,
     PairCollator,
     TrainingPairs,
-    describe_batch,
     draw_queries,
     drawn_passages,
     effective_batch,
-    mean_metric,
     schedule_lengths,
     training_pairs,
     uses_in_batch_negatives,
@@ -40,6 +38,7 @@ from drkit.train.biencoder import (
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
 from drkit.train.columns import read_column
+from drkit.train.logs import mean_metric
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task

@@ -23,10 +23,9 @@ from drkit.miners.chain import read_negatives
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.reranker import RerankerSettings
 from drkit.search import Reranker
+from drkit.train.batches import passage_counts, query_counts
 from drkit.train.biencoder import (
     TrainingPairs,
-    passage_counts,
-    query_counts,
     training_pairs,
 )
 from drkit.train.reranker import GroupCollator, GroupRanker
