@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from drkit.core.types import Judgement
-from drkit.search import Hits, write_qrels, write_run
+from drkit.search import write_qrels, write_run
 from drkit_cli import render
-from drkit_cli.commands.search import _print
+from drkit_cli.commands.search import _draw_hits
 from drkit_cli.progress import RichProgress
 from drkit_cli.terminal import EscapedStream, echo
 from tests.core.test_escaping import ACTS, HOSTILE
@@ -54,7 +54,9 @@ def drawn(terminal):
 
 def test_search_shows_hostile_ids_and_texts(monkeypatch):
     terminal = make_terminal(monkeypatch)
-    _print(Hits((HOSTILE, "an id\nerror: fake"), (1.0, 0.5)), [f"     {HOSTILE}", "[link=http://t]x[/link]"])
+    ids, texts = (HOSTILE, "an id\nerror: fake"), (f"     {HOSTILE}", "[link=http://t]x[/link]")
+    hits = [{"rank": 1, "score": 0.5, "doc_id": one, "text": text} for one, text in zip(ids, texts, strict=True)]
+    _draw_hits(hits)
     text, coloured = drawn(terminal)
     check_harmless(text)
     assert coloured, text
