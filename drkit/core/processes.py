@@ -163,7 +163,7 @@ def configured_threads(environment: Mapping[str, str]) -> int:
 
 
 def watch_memory() -> Callable[[], dict[str, int]]:
-    """Begin to watch; the function that is returned gives the peaks since then, in bytes.
+    """Start watching memory, and return a function that returns the peaks since then, in bytes.
 
     `host`: the resident memory of this process, without worker processes; only where Linux can reset its counter.
     `gpu`: what torch allocated on the current GPU; only if there is one, and torch had been imported before.

@@ -119,10 +119,10 @@ def export_encoder(
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
 
     model: a Hugging Face backbone, or a masked LM, whose head only the pooling `lexical` keeps. pooling: a name of
-    `drkit.encoders.pooling.POOLINGS`, or that of `learned_pooling`, for which sentence-transformers needs drkit
-    and `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
-    ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
-    normalize: vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
+    `drkit.encoders.pooling.POOLINGS`, or that of `learned_pooling`, for which sentence-transformers needs drkit and
+    `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special ones
+    included. Prompts precede every text, in sentence-transformers by `encode_query` and `encode_document`. normalize:
+    vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
     passages_per_document: how many passages drkit cuts a long text into for search; None: it reads the beginning.
     token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
 
@@ -140,9 +140,8 @@ def export_encoder(
         passages_per_document=passages_per_document,
         pooling_settings=learned_pooling.settings if learned_pooling else None,
     )
-    _check_pooling(pooling, token_weights, learned_pooling)
     given = model if pooling == LEXICAL else getattr(model, "base_model", model)
-    check_truncation(truncate_dim or 0, _dimension(given, learned_pooling))
+    _check_vectors(declared, given, token_weights, learned_pooling)
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
         write(given, tokenizer, temporary, declared, token_weights or learned_pooling)
@@ -188,7 +187,11 @@ def is_static(backbone: Any) -> bool:
     return bool(backbone.config.model_type == STATIC)
 
 
-def _check_pooling(pooling: str, token_weights: TokenWeights | None, learned: LearnedPooling | None) -> None:
+def _check_vectors(
+    declared: _Declarations, given: Any, token_weights: TokenWeights | None, learned: LearnedPooling | None
+) -> None:
+    """Raise DrkitError if the pooling is not that of the model, or vectors are shorter than their truncation."""
+    pooling = declared.pooling
     if learned is None and pooling not in POOLINGS:
         raise DrkitError(f"cannot export the encoder: 'pooling' must be in {tuple(POOLINGS)}, got {pooling!r}")
     if learned is not None and pooling != learned.name:
@@ -196,6 +199,7 @@ def _check_pooling(pooling: str, token_weights: TokenWeights | None, learned: Le
     check_token_weights(pooling, token_weights)
     if learned is not None and learned.receives_heads and pooling != LEXICAL:
         raise DrkitError(f"cannot export the encoder: no module of sentence-transformers gives {pooling!r} an LM head")
+    check_truncation(declared.truncate_dim or 0, _dimension(given, learned))
 
 
 def _check_lexical(model: Any, declared: _Declarations) -> None:
