@@ -152,7 +152,7 @@ def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
     assert len(hybrid) == len(open_collection(run / "collection").corpus)
     for arguments, named in (
         (("search", run / "index", "a", "--hybrid"), ("/index ", "/weight.json")),
-        (("search", run, "a", "--hybrid", "--encoder", run), ("--hybrid", "--encoder")),
+        (("search", run, "a", "--hybrid", "--encoder", run), ("--encoder", "--hybrid")),
         (("search", run, " ", "--hybrid"), ("query", "empty")),
     ):
         done = drkit(*arguments, check=False)
