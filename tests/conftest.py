@@ -17,6 +17,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # pytest-xdist sets it, and what tests start is to print as into a pipe.
 os.environ.pop("COLUMNS", None)
+# Kernels are compiled here: workers that compile would import torch first.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # On AMD's processors, MKL's sums depend on where a matrix lies in memory; tests of equal runs need equal sums.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
