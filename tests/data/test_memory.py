@@ -6,7 +6,6 @@ import random
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -17,13 +16,9 @@ from hypothesis import strategies as st
 from drkit.data import merging, ppmi, train_wordpiece, vocabulary
 from drkit.data.arrays import Arrays
 from drkit.data.merging import merged, spill
+from tests.data.stores import store_of
 
 VOCABULARY = 24
-
-
-def store_of(texts):
-    offsets = np.cumsum([0, *map(len, texts)])
-    return SimpleNamespace(offsets=offsets, flat_ids=np.array([token for text in texts for token in text], np.int32))
 
 
 def pairs_of(store, folder, window, bytes_per_pair):
@@ -47,7 +42,8 @@ def test_pairs_counted_on_disk_are_those_of_the_texts(tmp_path_factory, texts, w
         for b in text[i + 1 : i + 1 + window]
         for one, other in ((a, b), (b, a))
     )
-    folder, store = tmp_path_factory.mktemp("pairs"), store_of(texts)
+    folder = tmp_path_factory.mktemp("pairs")
+    store = store_of(texts, folder)
     for name, bytes_per_pair in (("held", 1), ("spilled", 2**20 // at_once)):
         sums, found, keys = pairs_of(store, folder / name, window, bytes_per_pair)
         assert found == expected
@@ -93,14 +89,14 @@ def test_runs_merged_on_disk_are_one_run(tmp_path):
 
 def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
     rng = np.random.default_rng(0)
-    store = store_of([rng.integers(0, VOCABULARY, rng.integers(0, 30)) ** 2 // VOCABULARY for _ in range(60)])
+    store = store_of([rng.integers(0, VOCABULARY, rng.integers(0, 30)) ** 2 // VOCABULARY for _ in range(60)], tmp_path)
     how = {"vocab_size": VOCABULARY, "dim": 6, "seed": 1}
     held = ppmi.ppmi_svd(store, **how)
     for pairs in (7, 100, 3000):
         with mock.patch.object(ppmi, "_BYTES_PER_PAIR", 2**20 // pairs):
             spilled = ppmi.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
         assert np.array_equal(held, spilled)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.arrow"]
 
 
 def corpus():
