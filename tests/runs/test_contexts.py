@@ -159,6 +159,7 @@ def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
 
 # ------------------------------------------------------------------------------------------------ a model
 def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("drkit.data.generation._BATCHES_PER_FILE", 1)
     model = write_t5(tmp_path / "t5", texts.read_text().splitlines())
     settings = (f"queries=model:{model}", "candidates=2", "prefix='ask: '")
     done, _ = run(texts, tmp_path / "whole", *settings, context="mixed")
