@@ -137,7 +137,7 @@ def test_the_documented_recipes_are_planned_without_a_download(name, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     first, stages, splits = done.stdout.splitlines()
-    assert first == "google-bert/bert-base-uncased report"
+    assert first == "google-bert/bert-base-uncased evaluation"
     assert {"generator", "pretrained", "retriever-1", "retriever-2", "reranker", "retriever-distilled"} <= {
         *stages.split()
     }

@@ -87,10 +87,10 @@ def test_a_cluster_counts_the_same_though_a_worker_is_killed(nodes, tokens, tmp_
 
 
 @pytest.mark.slow
-def test_parts_that_cannot_be_counted_are_named_and_nothing_is_left(nodes, tokens, tmp_path):
+def test_chunks_that_cannot_be_counted_are_named_and_nothing_is_left(nodes, tokens, tmp_path):
     watch = tmp_path / "w"
     watched(watch, poison=True)
     store = Watched(TokenStore.open(tokens).path, watch)
-    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"4-grams of .* parts of .*poison"):
+    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"4-grams of .* chunks of .*poison"):
         made(store, tmp_path / "ray", engine)
     assert not [*(tmp_path / "ray" / "counts").iterdir()]

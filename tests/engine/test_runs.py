@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from drkit.core import engine as module
 from drkit.core.engine import LocalEngine
 from drkit.miners import chain, sources
 from drkit.search import blocks
+from drkit_cli import running
 from tests.engine.engines import Pickling
 from tests.faults.conftest import beir  # noqa: F401
 from tests.faults.test_faults import compose, contents
@@ -23,7 +23,7 @@ def with_engine(monkeypatch, run_drkit):
         def given(*_):
             yield engine
 
-        monkeypatch.setattr(module, "open_engine", given)
+        monkeypatch.setattr(running, "open_engine", given)
         return run_drkit(*arguments)
 
     return call
