@@ -134,7 +134,7 @@ def _load_irds(name: str) -> Any:
             close = get_close_matches(name, sorted(ir_datasets.registry), n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
             raise DrkitError(
-                f"ir_datasets has no dataset {name!r}; {hint}See `ir_datasets list` and https://ir-datasets.com"
+                f"ir_datasets has no dataset {name!r}; {hint}see `ir_datasets list` and https://ir-datasets.com"
             ) from None
 
 

@@ -21,6 +21,7 @@ from drkit.recipe.schema import (
     PSEUDO,
     RERANKER,
     Choice,
+    Finetune,
     Round,
     Training,
     Validation,
@@ -162,21 +163,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     assert builder.recipe.finetune is not None
     settings = builder.recipe.finetune.for_round(current)
     refreshed = current.miners if refresh_settings(current.miners) else ()
-    inputs = {
-        "start": StageOutput(start),
-        "passages": PASSAGES,
-        "train": training_split(current.pairs),
-        "tokens": TOKENS,
-        "query-tokens": _query_tokens(builder, current.pairs),
-    }
-    if settings.validation.every:
-        inputs["dev"] = split_of("dev")
-    if negatives:
-        inputs["negatives"] = StageOutput(negatives)
-    for column in received_by(builder, current):
-        inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
-    if refreshed and RERANKER in required_by(builder, refreshed):
-        inputs["reranker"] = StageOutput(RERANKER)
+    inputs = _training_inputs(builder, current, settings, start, negatives)
     origin = "without pre-training" if name == LABELS_ONLY else f"from {start}"
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
@@ -206,6 +193,28 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
         for draw in range(current.draws)
     ]
     return PlannedSystem(name, tuple(stages))
+
+
+def _training_inputs(
+    builder: PlanBuilder, current: Round, settings: Finetune, start: str, negatives: str
+) -> dict[str, StageOutput]:
+    """Return what a retriever's training reads, and plan the columns that its loss receives."""
+    inputs = {
+        "start": StageOutput(start),
+        "passages": PASSAGES,
+        "train": training_split(current.pairs),
+        "tokens": TOKENS,
+        "query-tokens": _query_tokens(builder, current.pairs),
+    }
+    if settings.validation.every:
+        inputs["dev"] = split_of("dev")
+    if negatives:
+        inputs["negatives"] = StageOutput(negatives)
+    for column in received_by(builder, current):
+        inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
+    if refresh_settings(current.miners) and RERANKER in required_by(builder, current.miners):
+        inputs["reranker"] = StageOutput(RERANKER)
+    return inputs
 
 
 def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
