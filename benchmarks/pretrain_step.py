@@ -82,14 +82,15 @@ def product_rate() -> float:
 
 
 def operations(step) -> int:
-    """Operations of the matrix products of a step; the counter cannot look into torch's fused cross-entropy."""
+    """Operations of the matrix products of a step; the counter cannot look into a fused cross-entropy."""
     from torch.nn import functional as F
     from torch.utils.flop_counter import FlopCounterMode
 
     def in_two_steps(states, weight, labels, *, linear_bias, **_options):
         return F.cross_entropy(F.linear(states, weight, linear_bias), labels)
 
-    with mock.patch.object(F, "linear_cross_entropy", in_two_steps), FlopCounterMode(display=False) as counter:
+    opened = mock.patch.object(F, "linear_cross_entropy", in_two_steps, create=True)
+    with opened, FlopCounterMode(display=False) as counter:
         step()
     return counter.get_total_flops()
 

@@ -44,6 +44,15 @@ def test_a_step_of_every_pair_has_a_loss(small):
         assert loss > 0, pair
 
 
+def test_products_are_counted_with_and_without_a_fused_cross_entropy(small, monkeypatch):
+    step = small.step_of("uniform + enhanced")
+    counted = small.operations(step)
+    monkeypatch.setattr("drkit.encoders.heads._FUSED", False)
+    monkeypatch.delattr(torch.nn.functional, "linear_cross_entropy", raising=False)
+    assert small.operations(step) == counted > 0
+    assert not hasattr(torch.nn.functional, "linear_cross_entropy")
+
+
 def test_one_pair_a_decoder_uniform_where_it_fits(small):
     found = small.names()
     decoders = [name.rpartition(" + ")[2] for name in found[1:]]
