@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from attrs import frozen
+from matplotlib.figure import Figure
 
 import drkit
 from drkit.builtin import drkit_recipes
-from drkit.charts import HeatMap, draw_heat_map
 from drkit.commands.records import RunRecord, open_run
 from drkit.core.files import write_text
 from drkit.core.registry import installed
@@ -187,11 +187,28 @@ def table(done: Mapping[Job, RunRecord], pipeline: str) -> str:
 
 
 def plot(done: Mapping[Job, RunRecord], pipeline: str, path: Path) -> Path:
-    """Draw the first measure as a heat map: recipes and starts in rows, stages in columns."""
-    stages, values = [*STAGES[pipeline]], dict[str, list[float]]()
-    for row in rows(done, stages):
-        values.setdefault(f"{row.recipe}, {STARTS[row.start]}", []).append(statistics.fmean(row.means(MEASURES[0])))
-    return draw_heat_map(HeatMap(MEASURES[0], [*values], stages, [*values.values()], "stage", ""), path)
+    """Draw each recipe's first measure, its mean and standard deviation over seeds, by stage and start."""
+    series: dict[str, dict[str, list[float]]] = {}
+    for row in rows(done, [*STAGES[pipeline]]):
+        series.setdefault(f"{row.stage}, {STARTS[row.start]}", {})[row.recipe] = row.means(MEASURES[0])
+    names = sorted({name for values in series.values() for name in values}, key=lambda name: _best(name, series))
+    figure = Figure(figsize=(8, 1.2 + 0.27 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    for number, (label, values) in enumerate(series.items()):
+        heights = [names.index(name) + 0.12 * (number - (len(series) - 1) / 2) for name in values]
+        means, spreads = zip(*((statistics.fmean(some), _deviation(some)) for some in values.values()), strict=True)
+        axes.errorbar(means, heights, xerr=spreads, fmt="os^D"[number % 4], markersize=5, label=label)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel(f"{MEASURES[0]}, standard deviation over seeds")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return path
+
+
+def _best(name: str, series: Mapping[str, Mapping[str, list[float]]]) -> float:
+    return max(statistics.fmean(values[name]) for values in series.values() if name in values)
 
 
 def put_into(page: Path, mark: str, text: str) -> None:
@@ -219,8 +236,12 @@ def _p(value: float | None) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    spread = f" ± {_deviation(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{spread}"
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def _listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:

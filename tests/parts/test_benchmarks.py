@@ -225,6 +225,49 @@ def test_every_row_of_the_comparisons_composes_from_one_start(pipeline, monkeypa
     assert [one.name for one in first.finetune.rounds] == [s for s in comparisons.STAGES[pipeline] if s != "reranker"]
 
 
+def test_a_table_and_a_plot_have_every_start_recipe_and_stage(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from matplotlib.axes import Axes
+
+    from drkit.evaluate import Scores
+
+    comparisons = loaded("comparisons", monkeypatch)
+
+    def run(value):
+        scores = {"bm25": 0.5, "retriever-1": value}
+        per_query = {name: {f"q{n}": mean * (1 + n / 10) for n in range(4)} for name, mean in scores.items()}
+        found = {name: Scores(dict.fromkeys(comparisons.MEASURES, values)) for name, values in per_query.items()}
+        return SimpleNamespace(scores=found, log=lambda *_: [{"gain": 1.25}])
+
+    none, drawn = comparisons.NONE, []
+    values = {("random", "retromae", 1): 0.2, ("random", "retromae", 2): 0.4, ("random", none, 1): 0.1}
+    values |= {("ppmi-svd", none, 1): 0.2, ("ppmi-svd", "retromae", 1): 0.04}
+    done = {job: run(value) for job, value in values.items()}
+    lines = comparisons.table(done, "dpr").splitlines()[2:]
+    assert [line.split(" | ")[1:4] for line in lines] == [
+        ["BM25", "", "0.575"],
+        [f"{none} (1)", "retriever-1", "0.230"],
+        ["retromae (1)", "retriever-1", "0.046"],
+        ["retromae (2)", "retriever-1", "0.345 ± 0.163"],
+        [f"{none} (1)", "retriever-1", "0.115"],
+    ]
+    assert "| 1.25 |" in lines[3]
+    errorbar = Axes.errorbar
+
+    def noted(axes, x, y, **style):
+        drawn.append((style["label"], [*x]))
+        return errorbar(axes, x, y, **style)
+
+    monkeypatch.setattr(Axes, "errorbar", noted)
+    image = comparisons.plot(done, "dpr", tmp_path / "plot.png")
+    assert image.read_bytes().startswith(b"\x89PNG")
+    assert drawn == [
+        ("retriever-1, co-occurrences", pytest.approx([0.23, 0.046])),
+        ("retriever-1, random", pytest.approx([0.345, 0.115])),
+    ]
+
+
 def test_a_comparison_is_put_between_the_marks_of_its_page(tmp_path, monkeypatch):
     comparisons, page = loaded("comparisons", monkeypatch), tmp_path / "page.md"
     page.write_text(
