@@ -33,8 +33,9 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is special about it: `3.10`, or `torch==2.11.0` with the usual Python."""
-        return next((f"{name}=={version}" for name, version in self.packages.items() if version), self.python)
+        """What is special about it: `3.10`, or `torch==2.11.0` or `newest` packages with the usual Python."""
+        usual = "newest" if self.packages else self.python
+        return next((f"{name}=={version}" for name, version in self.packages.items() if version), usual)
 
 
 COMBINATIONS = (
@@ -42,6 +43,9 @@ COMBINATIONS = (
     Combination("3.12", {}),
     Combination("3.13", {}),
     Combination("3.11", {"torch": "2.11.0"}),
+    Combination(
+        "3.11", dict.fromkeys(("torch", "transformers", "tokenizers", "sentence-transformers", "accelerate"), "")
+    ),
     # Other versions of these need other versions of transformers.
     Combination("3.11", {"transformers": "5.0.0", "tokenizers": "", "sentence-transformers": "", "accelerate": ""}),
 )
