@@ -104,6 +104,7 @@ def tune_bm25(
         mean = evaluate(run, judgements, [measure], exclude_self=exclude_self).mean(measure)
         if best is None or mean > max(means.values()):
             best = retriever, {"k1": k1, "b": b}
+        del retriever  # the next one is made meanwhile
         means[f"k1 {k1:g}, b {b:g}"] = mean
         if on_progress:
             on_progress(done)

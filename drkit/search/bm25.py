@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -80,7 +81,7 @@ class Bm25Retriever:
             stopwords=stop_words,
             stemmer=None if language == "none" else stemmer.Stemmer(language),
         )
-        self._engine: Any = library.BM25(k1=k1, b=b, method="lucene")
+        self._engine: Any = library.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
         self._ids = DocIds.of(())
 
     def __len__(self) -> int:
@@ -112,18 +113,20 @@ class Bm25Retriever:
             made._tokenizer, made._ids = read._tokenizer, read._ids
             made._weigh(terms)
             yield made
+            del made  # an index less in memory while the next one is made
 
-    def _read(self, passages: Texts) -> list[list[int]]:
-        """Return the terms of each passage."""
+    def _read(self, passages: Texts) -> list[array[int]]:
+        """Return the terms of each passage, 4 bytes each."""
         ids: list[str] = []
         self._tokenizer.reset_vocab()
-        terms = list(self._tokenizer.streaming_tokenize(_contents(passages, ids), allow_empty=False))
+        read = self._tokenizer.streaming_tokenize(_contents(passages, ids), allow_empty=False)
+        terms = [array("i", numbers) for numbers in read]
         if not any(terms):
             raise DrkitError("BM25 has no words to index; is the collection empty?")
         self._ids = DocIds.of(ids)
         return terms
 
-    def _weigh(self, terms: list[list[int]]) -> None:
+    def _weigh(self, terms: list[array[int]]) -> None:
         """Compute the score of each term in each passage."""
         vocabulary = self._tokenizer.get_vocab_dict()
         self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)

@@ -104,8 +104,9 @@ class Bm25Settings:
 
 # Bytes of an id, and of the vectors that are read into memory at most.
 _ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
-# Seconds and bytes for each token that BM25 indexes.
-_INDEXED, _WORD_BYTES = 1.5e-6, 4.7
+# Seconds and bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the best index so far and
+# the arrays of the next one are in memory (measured with a million passages).
+_INDEXED, _WORD_BYTES, _WORD_MEMORY = 1.5e-6, 4.7, 27.0
 # Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
 # of a retriever, and for each of its scores that the best are selected from.
 _SCORED, _LOOKED_UP, _SEARCHED, _SELECTED = 1.1e-8, 3e-4, 1e-4, 1e-8
@@ -122,10 +123,11 @@ def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
 
 
 def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:
-    settings, kept = stage.settings, _WORD_BYTES * sizes.tokens
+    settings, tokens = stage.settings, sizes.tokens
     pairs = len(settings.k1) * len(settings.b)
     searched = pairs * sizes.count(str(stage.inputs["dev"])) if settings.measure else 0.0
-    return Work(seconds=_INDEXED * sizes.tokens + bm25_seconds(searched, sizes), memory=3 * kept, disk=kept)
+    seconds = _INDEXED * tokens + bm25_seconds(searched, sizes)
+    return Work(seconds=seconds, memory=_WORD_MEMORY * tokens, disk=_WORD_BYTES * tokens)
 
 
 def bm25_seconds(queries: float, sizes: Sizes) -> float:
