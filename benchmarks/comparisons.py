@@ -188,16 +188,18 @@ def table(done: Mapping[Job, RunRecord], pipeline: str) -> str:
 
 def plot(done: Mapping[Job, RunRecord], pipeline: str, path: Path) -> Path:
     """Draw each recipe's first measure, its mean and standard deviation over seeds, by stage and start."""
-    series: dict[str, dict[str, list[float]]] = {}
+    series, best = dict[str, dict[str, list[float]]](), dict[str, float]()
     for row in rows(done, [*STAGES[pipeline]]):
-        series.setdefault(f"{row.stage}, {STARTS[row.start]}", {})[row.recipe] = row.means(MEASURES[0])
-    names = sorted({name for values in series.values() for name in values}, key=lambda name: _best(name, series))
+        means = row.means(MEASURES[0])
+        series.setdefault(f"{row.stage}, {STARTS[row.start]}", {})[row.recipe] = means
+        best[row.recipe] = max(statistics.fmean(means), best.get(row.recipe, 0.0))
+    names = sorted(best, key=best.__getitem__)
     figure = Figure(figsize=(8, 1.2 + 0.27 * len(names)), layout="constrained")
     axes = figure.subplots()
     for number, (label, values) in enumerate(series.items()):
         heights = [names.index(name) + 0.12 * (number - (len(series) - 1) / 2) for name in values]
-        means, spreads = zip(*((statistics.fmean(some), _deviation(some)) for some in values.values()), strict=True)
-        axes.errorbar(means, heights, xerr=spreads, fmt="os^D"[number % 4], markersize=5, label=label)
+        centres, spreads = map(statistics.fmean, values.values()), map(_deviation, values.values())
+        axes.errorbar([*centres], heights, xerr=[*spreads], fmt="os^D"[number % 4], markersize=5, label=label)
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel(f"{MEASURES[0]}, standard deviation over seeds")
     axes.grid(alpha=0.3)
@@ -205,10 +207,6 @@ def plot(done: Mapping[Job, RunRecord], pipeline: str, path: Path) -> Path:
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     return path
-
-
-def _best(name: str, series: Mapping[str, Mapping[str, list[float]]]) -> float:
-    return max(statistics.fmean(values[name]) for values in series.values() if name in values)
 
 
 def put_into(page: Path, mark: str, text: str) -> None:
