@@ -78,6 +78,7 @@ def run(
     *,
     redo: bool = False,
     reuse: Sequence[str | Path] = (),
+    keep_stale: Sequence[str] = (),
     trial: bool | None = None,
     engine: str = LOCAL,
     progress: Progress | None = None,
@@ -85,8 +86,9 @@ def run(
     """Run a recipe, or resume it, as `drkit run` does; returns the finished run.
 
     recipe: a recipe, its TOML file, or the folder of a run. folder: of the run; None: that of the given run, or
-    `runs/NAME`. redo: repeat stages whose settings have changed. reuse: runs whose equal stages are shared. trial: try
-    the parts on a toy batch first; None: if a stage is to be made. engine: see `drkit.core.engine.open_engine`.
+    `runs/NAME`. redo: repeat stages whose settings have changed. reuse: runs whose equal stages are shared. keep_stale:
+    stages that are kept although a plugin's code or a library changed. trial: try the parts on a toy batch first; None:
+    if a stage is to be made. engine: see `drkit.core.engine.open_engine`.
 
     Raises DrkitError as the command does; finished stages and checkpoints are kept.
     """
@@ -107,6 +109,7 @@ def run(
             progress=progress or Silent(),
             redo=redo,
             reuse=shared,
+            keep_stale=keep_stale,
             engine=opened,
         )
     return open_run(run_folder, parts)

@@ -132,7 +132,7 @@ def judgement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo`, `--trial`, `--engine`."""
+    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo`, .."""
     return _with_options(
         command,
         click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
@@ -147,6 +147,12 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--redo",
             is_flag=True,
             help="Reuse the folder of another recipe, and rebuild the stages that the change affects.",
+        ),
+        click.option(
+            "--keep-stale",
+            metavar="STAGE",
+            multiple=True,
+            help="Keep a finished stage, or resume an interrupted one, although a plugin's code or a library changed.",
         ),
         click.option(
             "--trial/--no-trial",

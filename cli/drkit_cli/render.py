@@ -219,7 +219,7 @@ def stage_lines(plan: Plan, run: Path) -> Iterator[RenderableType]:
 def status_table(findings: Iterable[Finding]) -> Table:
     """Return a row per stage, and one for all: its seconds, its size, what resuming the run would do with it.
 
-    Library versions that have changed since are in a last column.
+    Versions of libraries and plugins that have changed since are in a last column, if there are any.
     """
     rows: list[tuple[str | Text, ...]] = []
     states = stage_states(findings)
@@ -231,7 +231,9 @@ def status_table(findings: Iterable[Finding]) -> Table:
         rows.append((stage["stage"], *effort, summary, ", ".join(other)))
     seconds, size = (sum(stage[name] or 0 for stage in states) for name in ("seconds", "bytes"))
     rows.append(("all", f"{seconds:7,.1f} s", f"{format_megabytes(size):>10}", "", ""))
-    return table("", ("stage", "time", "size", "state", "made with"), rows)
+    columns = ("stage", "time", "size", "state", "made with")
+    shown = len(columns) if any(stage["versions"] for stage in states) else len(columns) - 1
+    return table("", columns[:shown], [row[:shown] for row in rows])
 
 
 def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:

@@ -31,29 +31,32 @@ def run_recipe(
     dry_run: bool,
     redo: bool,
     reuse: Sequence[Path] = (),
+    keep_stale: Sequence[str] = (),
     trial: bool | None = None,
     notes: Sequence[str] = (),
     engine: str = LOCAL,
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results; of several processes, the first one prints.
 
-    trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run. notes: what to say
-    with those of the plan. engine: see `drkit.core.engine.open_engine`.
+    keep_stale: see `drkit.runs.stale`. trial: whether to try its parts on a toy batch first; None: before a run, but
+    not for a dry run. notes: what to say with those of the plan. engine: see `drkit.core.engine.open_engine`.
     """
     from drkit.runs.costs import has_gpu, machine_memory, memory_notes
     from drkit.runs.prepare import prepare
+    from drkit.runs.stale import kept_stale
 
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
+    kept = kept_stale(made.stages, run, keep_stale)
     of_memory = () if has_gpu() else memory_notes(recipe, made.stages, machine_memory())
     made = evolve(made, notes=(*notes, *made.notes, *of_memory))
     if trial:
         made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
     if not dry_run:
         with open_engine(engine) as opened:
-            _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
+            _execute(made, run, recipe, registry, redo=redo, reuse=reuse, keep_stale=keep_stale, engine=opened)
     elif not processes.rank():
-        _print_plan(made, run, recipe, registry)
+        _print_plan(evolve(made, stages=kept), run, recipe, registry)
 
 
 def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry) -> None:
@@ -74,7 +77,15 @@ def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry) -> No
 
 
 def _execute(
-    made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path], engine: Engine
+    made: Plan,
+    run: Path,
+    recipe: Recipe,
+    registry: Registry,
+    *,
+    redo: bool,
+    reuse: Sequence[Path],
+    keep_stale: Sequence[str],
+    engine: Engine,
 ) -> None:
     """Execute a plan, with its notes, progress and results."""
     from drkit.commands.prune import disk_use
@@ -90,7 +101,15 @@ def _execute(
     try:
         with name_failing_part(recipe, registry), show_progress(len(made.stages)) as progress:
             done = execute(
-                made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse, engine=engine
+                made.stages,
+                run,
+                recipe,
+                registry=registry,
+                progress=progress,
+                redo=redo,
+                reuse=reuse,
+                keep_stale=keep_stale,
+                engine=engine,
             )
     except KeyboardInterrupt:
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)

@@ -50,6 +50,21 @@ def with_nested(choice: Choice, path: str = "") -> Iterator[tuple[str, Choice]]:
             yield from with_nested(inner, f"{path}.{name}" if path else name)
 
 
+def parts_within(value: Any, registry: Registry) -> Iterator[ComponentSpec]:
+    """Yield the spec of every part that is chosen in settings of any shape, at any depth.
+
+    A choice does not say its kind: of parts with one name, those that take its settings count.
+    """
+    if isinstance(value, (Choice, WeightedLoss)):
+        found = (registry.get(kind, value.use) for kind in Kind if value.use in registry.names(kind))
+        yield from (spec for spec in found if isinstance(value.config, spec.config))
+    if attrs.has(type(value)):
+        value = attrs.asdict(value, recurse=False)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    for one in inner:
+        yield from parts_within(one, registry)
+
+
 def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
     """Yield the maskers, contexts, decoders and losses of a pre-training, the encoder's first."""
     yield from parts_of(pretrain.encoder, registry, "pretrain.encoder")

@@ -42,15 +42,18 @@ from drkit.recipe.toml import read_recipe, write_recipe
 from drkit.runs.manifest import (
     IDENTITY,
     LAYOUT,
+    STALE,
     Manifest,
     describe_files,
     machine,
     read_manifest,
+    read_stale,
     refuse_link,
     versions,
     write_manifest,
 )
 from drkit.runs.stage import Stage, StageRun, lasting_settings
+from drkit.runs.stale import keep_stale as keep_stale_stages
 from drkit.runs.survey import (
     UNFINISHED,
     State,
@@ -69,7 +72,7 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
         return
     for other in reuse:
         found = read_manifest(other / stage.name)
-        if found is not None and found.fingerprint == fingerprint:
+        if found is not None and found.fingerprint == fingerprint and not found.stale:
             folder = run / UNFINISHED / stage.name
             with storage_errors(stage.name, run):
                 remove_folder(folder)
@@ -101,7 +104,8 @@ def publish(folder: Path, final: Path) -> None:
     for unneeded in (folder / CHECKPOINTS, old):
         if unneeded.exists():
             shutil.rmtree(unneeded)  # in place: a temporary folder would be published
-    (folder / IDENTITY).unlink(missing_ok=True)
+    for name in (IDENTITY, STALE):
+        (folder / name).unlink(missing_ok=True)
     if final.exists():
         final.rename(old)
     folder.rename(final)
@@ -142,13 +146,15 @@ def execute(
     progress: Progress,
     redo: bool = False,
     reuse: Sequence[Path] = (),
+    keep_stale: Sequence[str] = (),
     engine: Engine | None = None,
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
     engine: where the data work of stages is done; in this process if None. It changes no result. reuse: other runs. A
     stage of theirs with the same inputs and settings is reused (its files are hard-linked, or copied if that fails)
-    instead of running again.
+    instead of running again. keep_stale: names of stages that are kept although a plugin's code or a library changed,
+    see `drkit.runs.stale`.
 
     With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
 
@@ -160,6 +166,7 @@ def execute(
     _check_run_folder(run)
     with locked(run), processes.group():
         record_recipe(run, recipe, registry, redo=redo)
+        keep_stale_stages(stages, run, keep_stale)
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
         for stage in stages:
             take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse)
@@ -331,6 +338,9 @@ def _manifest(
         machine=machine(),
         memory=memory,
         records=stage.spec.records,
+        code=identity.get("code", {}),
+        packages=identity.get("packages", {}),
+        stale=read_stale(folder),
     )
 
 

@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,21 @@ from drkit.core.files import (
     read_json,
     write_json,
 )
+from drkit.core.registry import GROUP
 from drkit.errors import DrkitError
 
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.
 LAYOUT = 2
 # The identity of the stage for which an unfinished attempt was started.
 IDENTITY = ".identity.json"
-PACKAGES = ("drkit", "torch", "transformers", "tokenizers", "accelerate", "faiss-cpu", "bm25s", "numpy")
+# What has changed in the code since an attempt was started that goes on all the same.
+STALE = ".stale.json"
+# Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
+PACKAGES = (
+    *("drkit", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "scipy", "pyarrow"),
+    *("sentence-transformers", "peft", "faiss-cpu", "faiss-gpu", "bm25s", "PyStemmer", "nltk", "datasets"),
+    *("ir-datasets", "ir-measures", "pytrec_eval-terrier"),
+)
 
 
 @frozen
@@ -43,7 +51,9 @@ class Manifest:
     stage, stage_version: the identity of its `StageSpec`. fingerprint: covers settings, inputs and sources. settings:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
-    document the stage (logs, probes) and are not results. pruned: files that were removed to free space. machine: the
+    document the stage (logs, probes) and are not results. code, packages: hashes of the plugins' files, and versions,
+    that the stage was made with (`drkit.core.plugin_code`). stale: what has changed since in a stage that its owner
+    keeps as it is. pruned: files that were removed to free space. machine: the
     processor, its cores, the memory and the GPU that made the stage. memory: peak memory in bytes, `host` and
     `gpu`; unknown ones are omitted.
     """
@@ -62,9 +72,24 @@ class Manifest:
     finished: str
     versions: Mapping[str, str]
     records: tuple[str, ...] = ()
+    code: Mapping[str, str] = field(factory=dict)
+    packages: Mapping[str, str] = field(factory=dict)
+    stale: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(factory=dict)
     memory: Mapping[str, int] = field(factory=dict)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the fingerprint was computed from, as `Stage.identity` does."""
+        made_by = {"code": dict(self.code), "packages": dict(self.packages)}
+        return {
+            "stage": self.stage,
+            "version": self.stage_version,
+            "settings": self.settings,
+            "inputs": self.inputs,
+            "sources": self.sources,
+            **{name: found for name, found in made_by.items() if found},
+        }
 
     def content(self, path: str = "") -> str:
         """Return one hash over the stage's files, or over those at `path` (a file or folder).
@@ -92,10 +117,15 @@ class Manifest:
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Return size and content hash of every file under `folder`, without the manifest and temporary files."""
-    excluded = {MANIFEST, IDENTITY, CHECKPOINTS}
+    excluded = {MANIFEST, IDENTITY, STALE, CHECKPOINTS}
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != WRITTEN)
     paths = [path for path in found if path.relative_to(folder).parts[0] not in excluded]
     return {p.relative_to(folder).as_posix(): FileEntry.of(p) for p in paths}
+
+
+def read_stale(folder: Path) -> tuple[str, ...]:
+    """Return what has changed in the code since an unfinished attempt was started; see `drkit.runs.stale`."""
+    return tuple(read_json(folder / STALE, "remove that folder")) if (folder / STALE).is_file() else ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -154,9 +184,13 @@ def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterab
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of packages that affect a run's results: recorded, never hashed."""
+    """Return the versions of Python, and of packages and plugins that affect a run's results.
+
+    All are recorded; a stage's fingerprint covers those that `Stage.packages` names.
+    """
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
-    for package in PACKAGES:
+    plugins = {one.dist.name for one in entry_points(group=GROUP) if one.dist}
+    for package in (*PACKAGES, *sorted(plugins - {*PACKAGES})):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -21,6 +21,7 @@ from attrs import asdict, field, frozen
 
 from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, write_text
+from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
@@ -28,6 +29,8 @@ from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.errors import check_extras
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain
+from drkit.runs.code import stage_code
+from drkit.runs.manifest import versions
 from drkit.runs.work import Sizes, Work
 
 S = TypeVar("S")
@@ -115,7 +118,9 @@ class StageSpec(Generic[S]):
     folders: the names of its stages in a plan, their folders in a run; `NAME-*` is a family, `*` any name that a recipe
     gives to a round. prunable: the files that `drkit prune` removes from a finished run, as a pattern.
     work: what a stage of a plan has to do, counted from sizes; None: too little to count. extras: the extras of drkit
-    that it needs; if they depend on the settings, their class has a property of this name.
+    that it needs; if they depend on the settings, their class has a property of this name. libraries: distributions
+    that decide the result (where a sentence ends, what a word's stem is): another version of one makes the stage again.
+    Those that only round numbers in another way are recorded, and repeat nothing.
     """
 
     name: str
@@ -130,13 +135,15 @@ class StageSpec(Generic[S]):
     prunable: str = ""
     work: Callable[[Stage[S], Sizes], Work] | None = None
     extras: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @frozen
 class Stage(Generic[S]):
     """A stage in a plan.
 
-    name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them.
+    name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them. code:
+    of the plugins whose parts the stage runs.
 
     Raises TypeError for settings of another class, or an input that the spec does not declare.
     """
@@ -147,6 +154,7 @@ class Stage(Generic[S]):
     summary: str
     inputs: Mapping[str, StageOutput] = field(factory=dict)
     sources: Mapping[str, str] = field(factory=dict)
+    code: PluginCode = field(factory=PluginCode)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.settings, self.spec.settings):
@@ -169,13 +177,21 @@ class Stage(Generic[S]):
 
     def identity(self, contents: Mapping[str, str]) -> dict[str, Any]:
         """Return everything that affects the result, as plain data; contents: content hashes of inputs, by name."""
+        made_by = {"code": dict(self.code.files), "packages": self.packages}
         return {
             "stage": self.spec.name,
             "version": self.spec.version,
             "settings": lasting_settings(self.settings),
             "inputs": {name: contents[name] for name, output in self.inputs.items() if not output.observed},
             "sources": dict(self.sources),
+            **{name: found for name, found in made_by.items() if found},
         }
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions of the packages that decide the result: of plugins and their libraries, and of the stage's own."""
+        here = versions()
+        return {**{name: here.get(name, "") for name in self.spec.libraries}, **self.code.packages}
 
     def check_extras(self) -> None:
         """Raise MissingExtraError if packages that the stage needs are not installed."""
@@ -231,7 +247,8 @@ class PlanBuilder:
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
-            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states)
+            code = stage_code(name, inputs or {}, settings, self.recipe, self.registry)
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, code)
         return name
 
 

@@ -59,6 +59,8 @@ class Finding:
             return f"pruned, {files} file{'s' * (files > 1)} removed by `drkit prune`"
         if self.state is State.RESUMED:
             return "resumed" if self.step is None else f"resumed from step {self.step:,}"
+        if self.state is State.KEPT and self.manifest is not None and self.manifest.stale:
+            return f"kept, although {'; '.join(self.manifest.stale)}"
         return f"{self.state} because {'; '.join(self.reasons)}" if self.reasons else str(self.state)
 
 
@@ -145,9 +147,18 @@ def _differences(stage: Stage[Any], old: Manifest, hashes: Mapping[str, str] | N
     yield from (f"{name}: files changed" for name, state in new["sources"].items() if old.sources.get(name) != state)
     origins = {name: str(output) for name, output in stage.inputs.items() if not output.observed}
     yield from changes(old.origins, origins)
+    yield from code_changes(stage, old.code, old.packages)
     if hashes is not None:
         same = [name for name in origins if old.origins.get(name) == origins[name]]
         yield from (f"{origins[name]} changed" for name in same if old.inputs.get(name) != hashes[name])
+
+
+def code_changes(stage: Stage[Any], files: Mapping[str, str], packages: Mapping[str, str]) -> list[str]:
+    """Return a line for each file of a plugin and each package that is not as it was when the stage was made."""
+    now = stage.code.files
+    changed = [name for name in sorted(files.keys() | now.keys()) if files.get(name) != now.get(name)]
+    fates = ("is gone" if name not in now else "changed" if name in files else "is new" for name in changed)
+    return [*(f"{name} {fate}" for name, fate in zip(changed, fates, strict=True)), *changes(packages, stage.packages)]
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

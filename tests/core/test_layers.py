@@ -34,12 +34,13 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that puts them in order, the steps that make them, and what carries
 # it out.
 RUNS = (
-    ("work", "manifest"),
+    ("work", "manifest", "code"),
     ("stage",),
     ("stages",),
     ("survey",),
     ("plan", "costs"),
     ("steps",),
+    ("stale",),
     ("execute",),
     ("attribution",),
     ("trial",),

@@ -30,6 +30,7 @@ def run(
     quick: bool,
     redo: bool,
     reuse: tuple[Path, ...],
+    keep_stale: tuple[str, ...],
     trial: bool | None,
     engine: str,
 ) -> None:
@@ -54,5 +55,13 @@ def run(
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
     run_recipe(
-        loaded, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial, engine=engine
+        loaded,
+        parts.registry,
+        run_dir=run_dir,
+        dry_run=dry_run,
+        redo=redo,
+        reuse=reuse,
+        keep_stale=keep_stale,
+        trial=trial,
+        engine=engine,
     )

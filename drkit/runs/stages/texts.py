@@ -91,6 +91,7 @@ WORDPIECE = StageSpec(
     version=3,
     settings=WordPieceSettings,
     run="drkit.runs.steps.texts:train_vocabulary",
+    libraries=("tokenizers",),
     inputs={"passages": "texts to train on", "queries": "training queries"},
     folders=("vocabulary",),
     work=text_work(seconds=2.4e-6),
@@ -135,6 +136,7 @@ PASSAGE_TOKENS = StageSpec(
     version=2,
     settings=PassageSettings,
     run="drkit.runs.steps.texts:tokenise_passages",
+    libraries=("tokenizers",),
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     resumable=True,
@@ -146,6 +148,7 @@ QUERY_TOKENS = StageSpec(
     version=2,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
+    libraries=("tokenizers",),
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     folders=("query-tokens", "pseudo-query-tokens"),
@@ -169,6 +172,7 @@ SPANS = StageSpec(
     run="drkit.runs.steps.texts:cut_spans",
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
     extras=("nltk",),
+    libraries=("nltk",),
     folders=("spans",),
     work=text_work(seconds=1e-5, disk=_TOKEN_BYTES),  # Punkt is trained on some texts, and cuts all
 )
