@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from drkit.core.settings import query_source as query_source
     from drkit.core.settings import setting as setting
     from drkit.core.settings import shares as shares
+    from drkit.core.spec import Choice as Choice
     from drkit.core.spec import Citation as Citation
     from drkit.core.spec import ComponentSpec as ComponentSpec
     from drkit.core.spec import Extension as Extension
     from drkit.core.spec import Kind as Kind
+    from drkit.core.spec import MaskerChoice as MaskerChoice
     from drkit.core.spec import NoSettings as NoSettings
     from drkit.core.types import BackboneInfo as BackboneInfo
     from drkit.core.types import BuildContext as BuildContext

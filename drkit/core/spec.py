@@ -128,6 +128,7 @@ class Choice:
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
+MaskerChoice = Annotated[Choice, Kind.MASKER]
 
 
 # What the result of a part belongs to, by kind; the first is the default.
@@ -175,9 +176,11 @@ class ComponentSpec:
     `text`, or each entry of the `vocabulary`; of a column, each `pair`, `query` or `passage`. A property `scope` of the
     config class takes precedence.
 
-    `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it. `shorthand` is the setting
-    that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with paths of local files that a
-    run reads. `extras` are the extras of drkit that its code needs (`drkit.errors.EXTRAS`).
+    `context` of a masker is the context that a decoder with it rebuilds, masked by the masker of its setting `base`: a
+    recipe with it gets both. `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it.
+    `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with
+    paths of local files that a run reads. `extras` are the extras of drkit that its code needs
+    (`drkit.errors.EXTRAS`).
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
@@ -196,6 +199,7 @@ class ComponentSpec:
     scope: str = ""
     files: tuple[str, ...] = field(default=(), converter=_names)
     extras: tuple[str, ...] = field(default=(), converter=_names)
+    context: str = ""
     trained_by: str = ""
     shorthand: str = ""
     provider: str = ""
@@ -210,6 +214,7 @@ class ComponentSpec:
             return [f"config {self.config!r} is not an attrs class"]
         known = {a.name for a in attrs.fields(self.config)}
         named = {"shorthand": (self.shorthand,) if self.shorthand else (), "files": self.files}
+        named |= {"base": ("base",)} if self.context else {}
         return [
             f"{what} {name!r} is not a setting of {self.config.__name__}"
             for what, names in named.items()

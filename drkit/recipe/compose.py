@@ -222,10 +222,27 @@ def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Re
     """Return the decoder `main` with the user's parts; without one, it starts with the encoder's masker."""
     masker = {"masker": encoder["masker"]} if "masker" in encoder else {}
     main = dict(_inner(decoders, MAIN)) or masker
-    chosen: Table = {"masker": masker_table(request.masker, main, registry)} if request.masker else {}
-    chosen |= {"context": part_table(Kind.CONTEXT, request.context, registry)} if request.context else {}
+    chosen = masker_slots(request.masker, main, registry) if request.masker else {}
+    if request.context:
+        context = part_table(Kind.CONTEXT, request.context, registry)
+        if _use(chosen.get("context", context)) != context["use"]:
+            raise DrkitError(
+                f"--masker {request.masker} has the context {_use(chosen['context'])}, not {context['use']}: leave "
+                f"--context out, or name a masker of any context, such as --masker {_use(chosen['masker'])}"
+            )
+        chosen["context"] = context
     chosen |= {"decoder": part_table(Kind.DECODER, request.decoder[0], registry)} if request.decoder else {}
     return merge(main, chosen)
+
+
+def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
+    """Return the slots of a decoder that a named masker fills: `masker`, and `context` if the masker brings one."""
+    table = part_table(Kind.MASKER, text, registry)
+    spec = registry.get(Kind.MASKER, table["use"])
+    if not spec.context:
+        return {"masker": masker_table(text, task, registry)}
+    base = table.get("base") or spec.config().base.use
+    return {"context": {"use": spec.context}, **masker_slots(base, task, registry)}
 
 
 def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> Table:

@@ -107,7 +107,7 @@ def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentS
 
 def _pair(recipe: Recipe, name: str, decoder: str, masker: ComponentSpec, parts: Installed) -> Pair:
     try:
-        chosen = Choice(name, masker.config())
+        chosen = masker.config().base if masker.context else Choice(name, masker.config())
     except TypeError as error:  # a plugin's config without a default
         return Pair(name, decoder, (f"masker {name!r} has settings without a default: {error}",))
     assert recipe.pretrain is not None

@@ -17,7 +17,7 @@ from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, opti
 from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
-from drkit.core.spec import TEACHER, Kind, LossChoice, NoSettings
+from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings
 from drkit.core.spec import Choice as Choice
 from drkit.data.mixture import OWN
 from drkit.encoders.folder import PRECISIONS
@@ -25,7 +25,6 @@ from drkit.encoders.folder import PRECISIONS
 SCHEMA = 1
 
 
-MaskerChoice = Annotated[Choice, Kind.MASKER]
 ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]

@@ -26,7 +26,17 @@ from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
-from drkit.recipe.schema import FROM_SCRATCH, Choice, Column, EncoderSettings, Recipe, WeightedLoss
+from drkit.recipe.schema import (
+    FROM_SCRATCH,
+    ITSELF,
+    Choice,
+    Column,
+    DecoderTask,
+    EncoderSettings,
+    EncoderTask,
+    Recipe,
+    WeightedLoss,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,6 +131,8 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(_is_made_of(Union, types.UnionType), _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
+    converter.register_structure_hook(EncoderTask, _task(converter, registry, EncoderTask))
+    converter.register_structure_hook(DecoderTask, _task(converter, registry, DecoderTask))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
     converter.register_structure_hook(Column, _column(converter, registry))
     converter.register_structure_hook_func(_is_made_of(tuple), _tuple(converter))
@@ -246,6 +258,28 @@ def _pooling(converter: Converter, registry: Registry) -> Callable[[Any, Any], s
         if name not in known:
             raise UnknownNameError("pooling", name, known, advice="see `drkit list pooling`")
         return name
+
+    return structure
+
+
+def _task(converter: Converter, registry: Registry, cls: type) -> Callable[[Any, Any], Any]:
+    """Structure a task whose masker may bring a context: the task gets both, and the masker becomes its base."""
+    made = _table(converter, cls)
+
+    def structure(value: Any, target: Any) -> Any:
+        slot = value.get("masker") if isinstance(value, Mapping) else None
+        use = slot.get("use") if isinstance(slot, Mapping) else slot
+        context = registry.get(Kind.MASKER, use).context if use in registry.names(Kind.MASKER) else ""
+        if not context:
+            return made(value, target)
+        if cls is EncoderTask:
+            raise ValueError(f"the masker {use!r} hides tokens of a decoder's context; name its base for the encoder")
+        chosen = value.get("context", ITSELF.use)
+        other = chosen.get("use") if isinstance(chosen, Mapping) else chosen
+        if other not in (context, ITSELF.use):
+            raise ValueError(f"the masker {use!r} has the context {context!r}, so `context` cannot be another one")
+        base = _part(converter, registry, Kind.MASKER, slot)[1].base
+        return made({**value, "context": chosen if other == context else context, "masker": plain(base)}, target)
 
     return structure
 

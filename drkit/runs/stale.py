@@ -6,7 +6,7 @@ it, too. Its settings and inputs are not touched: if they changed, the stage is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,9 @@ def keep_stale(stages: Sequence[Stage[Any]], run: Path, patterns: Sequence[str])
     for stage in _matching(stages, patterns):
         manifest = load_manifest(run / stage.name)
         if manifest is not None and (changed := code_changes(stage, manifest.code, manifest.packages)):
-            now = {"code": dict(stage.code.files), "packages": stage.packages}
-            fingerprint = digest(with_code(manifest.identity(), now))
             stale = tuple(dict.fromkeys((*manifest.stale, *changed)))
-            write_manifest(evolve(manifest, **now, fingerprint=fingerprint, stale=stale), run / stage.name)
+            kept = evolve(manifest, code=stage.code.files, packages=stage.packages, stale=stale)
+            write_manifest(evolve(kept, fingerprint=digest(kept.identity())), run / stage.name)
         _keep_attempt(stage, run / UNFINISHED / stage.name)
 
 
@@ -53,14 +52,9 @@ def _keep_attempt(stage: Stage[Any], folder: Path) -> None:
     identity = read_json(folder / IDENTITY, "remove that folder")
     if changed := code_changes(stage, identity.get("code", {}), identity.get("packages", {})):
         write_json(folder / STALE, [*read_stale(folder), *changed])
-        now = {"code": dict(stage.code.files), "packages": stage.packages}
-        write_json(folder / IDENTITY, with_code(identity, now))
-
-
-def with_code(identity: Mapping[str, Any], made_by: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return the identity of a stage made by other code; what is empty is left out, as in `Stage.identity`."""
-    rest = {name: value for name, value in identity.items() if name not in made_by}
-    return {**rest, **{name: value for name, value in made_by.items() if value}}
+        made_by = {"code": dict(stage.code.files), "packages": stage.packages}
+        rest = {name: value for name, value in identity.items() if name not in made_by}
+        write_json(folder / IDENTITY, {**rest, **{name: found for name, found in made_by.items() if found}})
 
 
 def _matching(stages: Sequence[Stage[Any]], patterns: Sequence[str]) -> Iterator[Stage[Any]]:

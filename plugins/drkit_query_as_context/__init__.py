@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.plugin import Citation, ComponentSpec, Kind, NoSettings, hookimpl
+from attrs import frozen
+
+from drkit.core.citations import QUERY_AS_CONTEXT
+from drkit.maskers import UniformConfig
+from drkit.plugin import Choice, Citation, ComponentSpec, Kind, MaskerChoice, NoSettings, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -20,10 +24,29 @@ COCONDENSER = Citation(
 RECIPES = ("cocondenser", "cocondenser-qac", "cotmae", "cotmae-qac", "cotmae-qac-ar")
 
 
+@frozen
+class QueryAsContextConfig:
+    """Settings of the masker `query-as-context`."""
+
+    base: MaskerChoice = setting(Choice("uniform", UniformConfig()), None, "the masker of the queries")
+
+
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the contrast of two texts."""
+    """Return the masker of queries, and the contrast of two texts."""
     return [
+        ComponentSpec(
+            kind=Kind.MASKER,
+            name="query-as-context",
+            target="drkit_query_as_context.masker:query_as_context",
+            config=QueryAsContextConfig,
+            summary="Tokens of a query of the text, which the decoder rebuilds",
+            cite=QUERY_AS_CONTEXT,
+            requires=("generated-queries",),
+            provides=("view", "rows"),
+            context="query",
+            shorthand="base",
+        ),
         ComponentSpec(
             kind=Kind.LOSS,
             name="span-contrastive",

@@ -217,7 +217,11 @@ def test_sides_that_cannot_work_are_refused(settings, setting, named):
         check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
 
 
-NEEDS = {"generator": ("generator",), "pmi": ("importance",)}
+NEEDS = {
+    "generator": ("generator",),
+    "pmi": ("importance",),
+    "query-as-context": ("generated-queries", "importance"),
+}
 
 
 @pytest.mark.parametrize("masker", REGISTRY.names("masker"))
@@ -231,6 +235,49 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
     check(recipe, REGISTRY)
     needed = {*required_signals(recipe.pretrain, REGISTRY), *required_capabilities(recipe.pretrain, REGISTRY)}
     assert tuple(sorted(needed)) == NEEDS.get(masker, ())
+
+
+@pytest.mark.parametrize("paper", [None, "retromae", "cdmae"])
+@pytest.mark.parametrize("base", ["uniform", "pmi", "generator"])
+def test_query_as_context_is_the_context_query_with_any_other_masker(base, paper):
+    named = compose(ComposeRequest(masker=f"query-as-context:{base}", paper=paper), PARTS)
+    assert named == compose(ComposeRequest(masker=base, context="query", paper=paper), PARTS)
+    check(named, REGISTRY)
+
+
+def test_query_as_context_hides_tokens_of_queries_of_a_base_and_context_with_settings():
+    masker = 'pretrain.decoders.main.masker={use="query-as-context", base={use="pmi", sigma=0.5}}'
+    recipe = compose(
+        ComposeRequest(settings=(masker, 'pretrain.decoders.main.context={use="query", candidates=2}')), PARTS
+    )
+    main = recipe.pretrain.decoders["main"]
+    assert (main.masker.use, main.masker.config.sigma) == ("pmi", 0.5)
+    assert (main.context.use, main.context.config.candidates) == ("query", 2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "setting", "named"),
+    [
+        (ComposeRequest(encoder_masker="query-as-context"), "pretrain.encoder", ("query-as-context", "base")),
+        (
+            ComposeRequest(
+                settings=(
+                    "pretrain.decoders.main.masker=query-as-context",
+                    "pretrain.decoders.main.context=span",
+                )
+            ),
+            *("pretrain.decoders.main", ("'query'", "context")),
+        ),
+    ],
+)
+def test_query_as_context_where_it_cannot_be_is_refused(request_, setting, named):
+    with refused(*named, setting=setting, error=ProblemsError):
+        compose(request_, PARTS)
+
+
+def test_query_as_context_beside_another_context_is_refused():
+    with pytest.raises(DrkitError, match="--masker query-as-context has the context query, not span"):
+        compose(ComposeRequest(masker="query-as-context", context="span"), PARTS)
 
 
 @pytest.mark.parametrize(
