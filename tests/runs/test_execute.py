@@ -13,6 +13,7 @@ import pytest
 from attrs import evolve, field, frozen
 
 from drkit.core.files import CHECKPOINTS, replacing, write_text
+from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import resolve
@@ -20,7 +21,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute, publish
-from drkit.runs.manifest import read_manifest, write_manifest
+from drkit.runs.manifest import PACKAGES, read_manifest, write_manifest
 from drkit.runs.stage import Stage, StageOutput, StageSpec
 from drkit.runs.stages import declared_stages
 from drkit.runs.survey import State, survey
@@ -559,3 +560,69 @@ def test_checkpoints_that_cannot_be_removed_do_not_enter_the_finished_stage(tmp_
             publish(attempt, final)
     publish(attempt, final)
     assert not list(final.iterdir())
+
+
+STEPS = Stage("n", COUNT_UP, Toy(), "counts")
+
+
+def by(masker, *stages, version="1.0"):
+    """The stages, made by a plugin's file with this content."""
+    return tuple(evolve(stage, code=PluginCode({"ideas/masker.py": masker}, {"ideas": version})) for stage in stages)
+
+
+def test_a_stage_is_made_again_when_its_plugin_changes_and_the_next_ones_only_if_the_result_differs(tmp_path):
+    run, stages = tmp_path / "run", chain()
+    go((*by("old", stages[0]), *stages[1:]), run)
+    assert reasons((*by("new", stages[0]), *stages[1:]), run) == {"a": "ideas/masker.py changed"}
+    assert reasons((*by("new", stages[0], version="1.1"), *stages[1:]), run) == {"a": "ideas: 1.0 -> 1.1"}
+    assert reasons(stages, run) == {"a": "ideas/masker.py is gone; ideas: 1.1 -> not set"}
+
+
+def test_an_interrupted_stage_begins_again_when_its_plugin_changes_unless_it_is_kept(tmp_path):
+    old, new = by("old", STEPS), by("new", STEPS)
+    for kept, steps in (((), "1"), (["n"], "2")):
+        run = tmp_path / f"run-{len(kept)}"
+        counted = run / UNFINISHED / "n" / "steps.txt"
+        with pytest.raises(KeyboardInterrupt):
+            go(old, run)
+        with pytest.raises(KeyboardInterrupt):
+            go(new, run, keep_stale=kept)
+        assert counted.read_text() == steps
+    go(new, run)
+    assert read_manifest(run / "n").stale == ("ideas/masker.py changed",)
+    assert found(new, run) == {"n": "kept, although ideas/masker.py changed"}
+    assert not list(run.rglob(".stale.json"))
+
+
+def test_a_stage_kept_although_its_plugin_changed_stays_so_and_no_other_run_takes_it(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    old, new = by("old", *chain()), by("new", *chain())
+    go(old, run)
+    go(new, run, keep_stale=["a", "b", "c"])
+    assert CALLS == []
+    assert found(new, run) == dict.fromkeys("abc", "kept, although ideas/masker.py changed")
+    assert go(new, run)
+    assert CALLS == []
+    go(new, other, reuse=[run])
+    assert CALLS == ["a", "b", "c"]
+    assert reasons(by("newer", *chain()), run) == dict.fromkeys("abc", "ideas/masker.py changed")
+
+
+def test_keeping_a_stage_that_does_not_exist_is_refused(tmp_path):
+    go(chain(), tmp_path)
+    with pytest.raises(DrkitError, match="--keep-stale: no stage named 'd'"):
+        go(chain(), tmp_path, keep_stale=["d"])
+
+
+def test_another_version_of_a_library_that_decides_the_result_makes_a_stage_again(tmp_path, monkeypatch):
+    stage = Stage("a", evolve(WRITE, libraries=("nltk",)), Toy(), "reads")
+    go((stage,), tmp_path)
+    made = read_manifest(tmp_path / "a")
+    assert made.packages == {"nltk": made.versions["nltk"]}
+    assert found((stage,), tmp_path) == {"a": "kept"}
+    monkeypatch.setattr("drkit.runs.stage.versions", lambda: {"nltk": "9.9"})
+    assert found((stage,), tmp_path) == {"a": f"nltk: {made.versions['nltk']} -> 9.9"}
+
+
+def test_versions_of_all_libraries_that_decide_a_result_are_recorded():
+    assert {name for spec in declared_stages() for name in spec.libraries} <= {*PACKAGES}
