@@ -20,10 +20,11 @@ from importlib.metadata import entry_points, packages_distributions, requires, v
 from importlib.util import find_spec
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from drkit.core.files import digest, file_hash
 from drkit.core.registry import DRKIT, GROUP, installed, package_of
+from drkit.core.spec import ComponentSpec, Extension
 
 # Names whose use means that a module may import others that its text does not name.
 _DYNAMIC = {"import_module", "__import__", "load_module", "exec_module", "spec_from_file_location"}
@@ -44,9 +45,23 @@ class PluginCode:
     files: Mapping[str, str] = field(factory=dict)
     packages: Mapping[str, str] = field(factory=dict)
 
+    @property
+    def hash(self) -> str:
+        """One hash of all files and versions; empty without any."""
+        return digest(asdict(self)) if self.files or self.packages else ""
+
     def __or__(self, other: PluginCode) -> PluginCode:
         """Return the files and packages of both."""
         return PluginCode({**self.files, **other.files}, {**self.packages, **other.packages})
+
+
+def part_code(part: ComponentSpec | Extension) -> PluginCode:
+    """Return the code of a part or extension, and of its settings' class; empty if it is drkit's own."""
+    modules = {part.target.partition(":")[0], *([part.config.__module__] if isinstance(part, ComponentSpec) else [])}
+    found = PluginCode()
+    for module in sorted(modules):
+        found |= plugin_code(module, part.provider)
+    return found
 
 
 @cache

@@ -18,6 +18,7 @@ from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
+from drkit.core.plugin_code import part_code
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
 from drkit.core.types import BackboneInfo, BuildContext, LmHeads
@@ -31,7 +32,8 @@ _METADATA = "pooling"
 class LearnedPooling(nn.Module):
     """A part of the kind `pooling`, with the choice that it was built from.
 
-    name, settings: as a recipe writes them; `all_settings` has the defaults, too. backbone: the sizes of the encoder.
+    name, settings: as a recipe writes them; `all_settings` has the defaults, too. code: hash of the source if a plugin
+    declares the part. backbone: the sizes of the encoder.
     seed: of its initial weights; the global random state is unchanged. registry: where the part is looked up;
     everything that is installed if None.
 
@@ -52,6 +54,7 @@ class LearnedPooling(nn.Module):
         registry = registry or installed().registry
         config, spec = pooling_config(registry, name, settings), registry.get(Kind.POOLING, name)
         self.all_settings = json.loads(json.dumps(asdict(config), default=str))
+        self.code = part_code(spec).hash
         self.receives_heads = "heads" in spec.receives
         self.is_sparse = WORD_SCORES in spec.provides
         with seeded(seed, "pooling"):

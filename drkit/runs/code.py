@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from drkit.core.files import local_path, read_json
-from drkit.core.plugin_code import PluginCode, plugin_code
+from drkit.core.plugin_code import PluginCode, part_code
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import ComponentSpec, Extension, Kind
+from drkit.core.spec import Kind
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import EncoderSettings, Recipe
@@ -21,7 +21,7 @@ def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, 
     """Return the code of plugins that a stage with these inputs and settings runs; empty if all of it is drkit's."""
     found = PluginCode()
     for part in parts_within(settings, registry):
-        found |= _code_of(part)
+        found |= part_code(part)
     if name == INITIAL or any(read.partition("/")[0] in _MODELS for read in inputs):
         found |= encoder_code(recipe.encoder, registry)
     return found
@@ -31,10 +31,10 @@ def encoder_code(encoder: EncoderSettings, registry: Registry) -> PluginCode:
     """Return the code of an encoder's pooling and architecture, as far as they are of plugins."""
     found = PluginCode()
     if encoder.pooling in registry.names(Kind.POOLING):
-        found |= _code_of(registry.get(Kind.POOLING, encoder.pooling))
+        found |= part_code(registry.get(Kind.POOLING, encoder.pooling))
     name = (encoder.architecture or _model_type(encoder.pretrained)).replace("_", "-")
     table = installed().extensions["architecture"]
-    return found | _code_of(table.get(name)) if name in table else found
+    return found | part_code(table.get(name)) if name in table else found
 
 
 def _model_type(pretrained: str | None) -> str:
@@ -42,8 +42,3 @@ def _model_type(pretrained: str | None) -> str:
     path = local_path(pretrained) / "config.json" if pretrained else None
     table = read_json(path, "give the folder of a model") if path and path.is_file() else {}
     return str(table.get("model_type") or "") if isinstance(table, dict) else ""
-
-
-def _code_of(part: ComponentSpec | Extension) -> PluginCode:
-    found = plugin_code(part.target.partition(":")[0], part.provider)
-    return found | plugin_code(part.config.__module__, part.provider) if isinstance(part, ComponentSpec) else found

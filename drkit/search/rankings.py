@@ -23,7 +23,7 @@ from drkit.errors import DrkitError
 from drkit.search.vectors import DocIds
 
 # What must be equal for two vectors to be comparable; lengths and prompts may differ between queries and passages.
-COMPARABLE = ("weights", "config", "tokenizer", "pooling", "normalize")
+COMPARABLE = ("weights", "config", "tokenizer", "pooling", "pooling_code", "normalize")
 
 
 class Hits(NamedTuple):

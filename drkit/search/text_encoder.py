@@ -204,6 +204,8 @@ class TextEncoder:
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}
+        if self.learned_pooling is not None and self.learned_pooling.code:
+            pooling["pooling_code"] = self.learned_pooling.code
         if self.passages_per_document is None:
             del settings["passages_per_document"]
         return {**hashes, **settings, **pooling, **backend, "normalize": self.has_unit_length}

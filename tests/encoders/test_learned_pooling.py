@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.encoders import MaskedLmEncoder
@@ -16,8 +17,10 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
+from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
+from drkit.search.rankings import check_same_encoder
 from tests.plugins.packages import forget, write_package
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
@@ -188,3 +191,19 @@ def test_an_index_knows_its_weights(parts):
     ]
     same, equal, other = (encoder.identity()["weights"] for encoder in encoders)
     assert same == equal != other
+
+
+def test_an_index_knows_its_code_and_so_do_the_stages_that_run_it(run, parts, monkeypatch):
+    folder = run
+    made = {
+        stage: read_manifest(folder / stage)
+        for stage in ("tokens", "initial", "pretrained", "retriever-1", "index-retriever-1")
+    }
+    assert {stage for stage, one in made.items() if "attentive.py" in one.code} == {*made} - {"tokens"}
+    encoder = TextEncoder.load(folder / "encoder")
+    code = encoder.identity()["pooling_code"]
+    monkeypatch.setattr("drkit.encoders.learned_pooling.part_code", lambda _: PluginCode({"attentive.py": "other"}))
+    other = TextEncoder.load(folder / "encoder").identity()
+    assert code != other["pooling_code"]
+    with pytest.raises(DrkitError, match="pooling_code differ"):
+        check_same_encoder(encoder.identity(), other, "the index")
