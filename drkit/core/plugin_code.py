@@ -28,6 +28,8 @@ from drkit.core.spec import ComponentSpec, Extension
 
 # Names whose use means that a module may import others that its text does not name.
 _DYNAMIC = {"import_module", "__import__", "load_module", "exec_module", "spec_from_file_location"}
+# Names of folders that libraries are installed in, also of another Python.
+_LIBRARIES = {"site-packages", "dist-packages"}
 # Files of a package that are neither code nor data.
 _NOT_DATA = (".py", ".pyc", ".pyi", ".md", ".rst", ".typed")
 # Larger data files are compared by size and time of modification; texts longer than a name do not name a file.
@@ -143,7 +145,10 @@ def _is_library(spec: ModuleSpec) -> bool:
     """Return whether a module is installed (or built in), and so identified by its version."""
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     found = [Path(place).resolve() for place in places]
-    return not found or any(path.is_relative_to(folder) for path in found for folder in _library_folders())
+    return not found or any(
+        {*path.parts} & _LIBRARIES or any(path.is_relative_to(folder) for folder in _library_folders())
+        for path in found
+    )
 
 
 def _label(module: str, path: Path) -> str:
@@ -198,9 +203,9 @@ def _named_files(nodes: Iterable[ast.AST], folder: Path) -> Iterator[Path]:
     """Yield the data files in a module's folder that a text in its source names."""
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for text in texts:
-        if 0 < len(text) <= _LONGEST_NAME and text.isprintable() and not text.endswith(_NOT_DATA):
+        if 0 < len(text.encode(errors="replace")) <= _LONGEST_NAME and not text.endswith(_NOT_DATA):
             path = folder / text
-            if path.is_relative_to(folder) and ".." not in path.parts and path.is_file():
+            if path.is_relative_to(folder) and ".." not in path.parts and text.isprintable() and path.is_file():
                 yield path
 
 
@@ -240,7 +245,8 @@ def _hash(path: Path) -> str:
 
 def _versions(libraries: Iterable[str]) -> dict[str, str]:
     """Return the versions of the distributions of these libraries, but of those that every drkit requires."""
-    names = {name for library in libraries for name in _distributions().get(library, ())}
+    others = [library for library in libraries if package_of(library) not in _requirements()]
+    names = {name for library in others for name in _distributions().get(library, ())}
     return {name: version(name) for name in sorted(names) if package_of(name) not in _requirements()}
 
 

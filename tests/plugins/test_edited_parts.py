@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.metadata import version
 from textwrap import dedent
 
 import pytest
@@ -53,7 +54,7 @@ PACKAGE = {
                 hidden = torch.from_numpy(rng.uniform(tokens.ids.shape[1])) < self.ratio
                 return make_view(tokens, hidden & tokens.maskable, rng, self.context, rows=rows, nested=nested)
     """,
-    "shares.py": "OF_ALL = 1.0",
+    "shares.py": "OF_ALL = 1.0\nTEXTS = ('no/such/../file', '\\0', '" + "\u2460" * 190 + "', '/', '.')",
     "filter.py": """
         from attrs import evolve
 
@@ -246,6 +247,14 @@ def test_keeping_stale_code_keeps_no_other_change(ideas):
     code, out, err = composed(site, texts, run, *changed, "--keep-stale", "pretrained")
     assert code == 0
     assert "again because pretrain.learning_rate" in out + err
+
+
+def test_a_library_counts_by_its_version_and_drkits_own_are_recorded_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "reads_libraries.py").write_text("import json, numpy, torch, nltk, drkit.maskers, no_such_library")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = plugin_code("reads_libraries", "my-ideas 0.3")
+    assert list(found.files) == ["reads_libraries.py"]
+    assert found.packages == {"my-ideas": "0.3", "nltk": version("nltk")}
 
 
 def test_a_module_that_is_missing_or_of_drkit_has_no_code():
