@@ -28,7 +28,7 @@ SCRATCH = "drkit-scratch-"
 MANIFEST = "manifest.json"
 # The list of the files of a folder that drkit wrote, in that folder.
 WRITTEN = ".drkit-files.json"
-# Larger files are compared by size alone: nobody edits them by hand, and hashing takes long.
+# Before a folder is replaced, larger files are compared by size alone: nobody edits them by hand.
 _LARGEST_HASHED = 2**20
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
@@ -180,7 +180,7 @@ def check_replaceable(path: Path) -> None:
     foreign = [
         name
         for name, file in found.items()
-        if name not in written or file.is_symlink() or written[name] != _written_entry(file)
+        if name not in written or file.is_symlink() or not _is_as_written(file, written[name])
     ]
     if foreign:
         named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else "")
@@ -235,7 +235,7 @@ def filling_folder(folder: Path) -> Iterator[Path]:
 
 def list_written(folder: Path) -> None:
     """Write the list of all files in a folder that drkit has just written."""
-    files = {name: asdict(_written_entry(file)) for name, file in _files_in(folder).items()}
+    files = {name: asdict(FileEntry.of(file)) for name, file in _files_in(folder).items()}
     write_text(folder / WRITTEN, json.dumps(files, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -306,10 +306,10 @@ class FileEntry:
         return cls(path.stat().st_size, file_hash(path))
 
 
-def _written_entry(path: Path) -> FileEntry:
-    """Describe a file of a folder that may be replaced."""
+def _is_as_written(path: Path, entry: FileEntry) -> bool:
+    """Return whether a file of a folder that may be replaced is the one that drkit wrote."""
     size = path.stat().st_size
-    return FileEntry(size, file_hash(path) if size <= _LARGEST_HASHED else "")
+    return size == entry.bytes and (size > _LARGEST_HASHED or file_hash(path) == entry.blake2b)
 
 
 def file_hash(path: Path) -> str:

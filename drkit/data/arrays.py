@@ -38,16 +38,63 @@ def record_batch(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
     return pa.record_batch(arrays, schema=schema)
 
 
-def read_batches(path: Path, advice: str = "run its stage again") -> list[Any]:
-    """Memory-map the record batches of an Arrow file.
+def read_batches(path: Path, advice: str = "run its stage again", *, whole: bool = True) -> list[Any]:
+    """Memory-map the record batches of an Arrow file, and check that they can be read.
 
-    Raises DrkitError, which ends with `advice`, if it is missing or not an Arrow file.
+    Lengths, offsets and indices must lie within the file, texts must be UTF-8, and nothing may be null: drkit writes no
+    nulls. whole: False checks only the lengths, for a caller that calls `check_batch` before it reads a batch.
+
+    Raises DrkitError, which ends with `advice`, if the file is missing, damaged, or not an Arrow file.
     """
-    try:
+    with _explain_damage(path, advice):
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    except (OSError, pa.ArrowException) as error:
-        raise DrkitError(f"cannot be read as an Arrow file ({error}); {advice}", where=path) from None
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    for batch in batches:
+        check_batch(batch, path, advice, whole=whole)
+    return batches
+
+
+def check_batch(batch: Any, path: Path, advice: str = "run its stage again", *, whole: bool = True) -> None:
+    """Raise DrkitError if a record batch of a file is damaged; see `read_batches`."""
+    with _explain_damage(path, advice):
+        batch.validate(full=whole)
+        if batch.num_rows > 8 * path.stat().st_size:  # a row takes a bit at least
+            raise ValueError(f"{batch.num_rows} rows")
+        for column in batch.columns if whole else ():
+            _refuse_nulls(column)
+
+
+def _refuse_nulls(values: Any) -> None:
+    if values.null_count or pa.types.is_null(values.type):
+        raise ValueError("values are missing")
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        _refuse_nulls(values.values)
+    elif pa.types.is_dictionary(values.type):
+        _refuse_nulls(values.dictionary)
+
+
+def read_arrow(path: Path, advice: str = "run its stage again") -> Any:
+    """Memory-map an Arrow file as one table. Raises DrkitError as `read_batches` does."""
+    batches = read_batches(path, advice)
+    return pa.Table.from_batches(batches) if batches else read_schema(path, advice).empty_table()
+
+
+def read_schema(path: Path, advice: str = "run its stage again") -> Any:
+    """Return the schema of an Arrow file; reads no values. Raises DrkitError as `read_batches` does."""
+    with _explain_damage(path, advice), pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).schema
+
+
+@contextmanager
+def _explain_damage(path: Path, advice: str) -> Iterator[None]:
+    """Turn what Arrow raises for a file that is missing, damaged or of another format into a DrkitError."""
+    try:
+        yield
+    except DrkitError:
+        raise
+    except (OSError, pa.ArrowException, ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise DrkitError(f"cannot be read as an Arrow file ({reason:.200}); {advice}", where=path) from None
 
 
 class ArrayWriter:
@@ -115,25 +162,50 @@ class ArrayWriter:
 class Arrays:
     """The columns of a file written by `ArrayWriter`, as read-only views of the memory-mapped file; picklable.
 
-    Raises DrkitError if the file is missing or not an Arrow file.
+    Raises DrkitError if the file is missing, damaged, or not an Arrow file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._batch = read_batches(path)[0]
-        self.metadata = {key.decode(): value.decode() for key, value in (self._batch.schema.metadata or {}).items()}
+        batches = read_batches(path)
+        if len(batches) != 1:
+            raise DrkitError(f"holds {len(batches)} record batches, expected 1; run its stage again", where=path)
+        self._batch = batches[0]
+        with _explain_damage(path, "run its stage again"):
+            metadata = self._batch.schema.metadata or {}
+            self.metadata = _Metadata(path, {key.decode(): value.decode() for key, value in metadata.items()})
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:
         return Arrays, (self.path,)
 
     def __getitem__(self, name: str) -> Any:
-        column = self._batch.column(name)
+        column = self._column(name)
         values = column.values if pa.types.is_large_list(column.type) else column
-        return values.to_numpy(zero_copy_only=True)
+        with _explain_damage(self.path, "run its stage again"):
+            return values.to_numpy(zero_copy_only=True)
 
     def offsets(self, name: str) -> NDArray[np.int64]:
         """Return where each row of a list column starts among its flat values, i64[rows + 1]."""
-        return np.asarray(self._batch.column(name).offsets.to_numpy(zero_copy_only=True), dtype=np.int64)
+        column = self._column(name)
+        if not pa.types.is_large_list(column.type):
+            raise DrkitError(f"the column {name!r} has no lists; run its stage again", where=self.path)
+        return np.asarray(column.offsets.to_numpy(zero_copy_only=True), dtype=np.int64)
+
+    def _column(self, name: str) -> Any:
+        if name not in self._batch.schema.names:
+            raise DrkitError(f"has no column {name!r}; run its stage again", where=self.path)
+        return self._batch.column(name)
+
+
+class _Metadata(dict[str, str]):
+    """Texts by name. Raises DrkitError for a name that the file lacks."""
+
+    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
+        super().__init__(texts)
+        self._path = path
+
+    def __missing__(self, name: str) -> str:
+        raise DrkitError(f"does not say its {name!r}; run its stage again", where=self._path)
 
 
 FILE = "values.arrow"

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.arrays import Arrays, ArrayWriter, read_batches
+from drkit.data.arrays import Arrays, ArrayWriter, check_batch, read_batches
 from drkit.data.collection import SPLITS
 from drkit.data.merging import Spilled, key_ranges, spill
 from drkit.errors import DrkitError
@@ -75,32 +75,47 @@ class IndexWriter:
 class MappedTable:
     """A memory-mapped Arrow file of several record batches, read as a stream of rows or by row indices.
 
-    Raises DrkitError if the file is missing or not an Arrow file.
+    A batch is validated before it is first read: to do so for all texts takes as long as to read them.
+
+    Raises DrkitError if the file is missing or not an Arrow file, and later if a batch that is read is damaged.
     """
 
     def __init__(self, path: Path) -> None:
-        self.batches = read_batches(path)
-        self.starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
+        self._path, self._batches, self._valid = path, read_batches(path, whole=False), set[int]()
+        self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield every row."""
-        for batch in self.batches:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for number in range(len(self._batches)):
+            yield from zip(*(column.to_pylist() for column in self._batch(number).columns), strict=True)
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield every value of a column; reads no other column."""
+        for number in range(len(self._batches)):
+            yield from self._batch(number).column(name).to_pylist()
 
     def take(self, indices: NDArray[np.int64]) -> list[tuple[Any, ...]]:
         """Return the rows at these indices, in this order."""
-        columns = (self._column(name, indices) for name in self.batches[0].schema.names) if len(indices) else ()
+        columns = (self._column(name, indices) for name in self._batches[0].schema.names) if len(indices) else ()
         return list(zip(*columns, strict=True))
 
     def take_first_column(self, indices: NDArray[np.int64]) -> list[Any]:
         """Return the values of the first column at these indices, in this order; reads no other column."""
-        return self._column(self.batches[0].schema.names[0], indices) if len(indices) else []
+        return self._column(self._batches[0].schema.names[0], indices) if len(indices) else []
 
     def _column(self, name: str, indices: NDArray[np.int64]) -> list[Any]:
-        return take_values([batch.column(name) for batch in self.batches], self.starts, indices)
+        for number in np.unique(np.searchsorted(self.starts, indices, side="right") - 1).tolist():
+            self._batch(number)
+        return take_values([batch.column(name) for batch in self._batches], self.starts, indices)
+
+    def _batch(self, number: int) -> Any:
+        if number not in self._valid:
+            check_batch(self._batches[number], self._path)
+            self._valid.add(number)
+        return self._batches[number]
 
 
 def take_values(chunks: Sequence[Any], starts: NDArray[np.int64], indices: NDArray[np.int64]) -> list[Any]:
@@ -153,7 +168,7 @@ class StoredCorpus:
 
     def ids(self) -> Iterator[str]:
         """Iterate over the ids of all passages, in the order of the passages."""
-        return (doc_id for batch in self._table.batches for doc_id in batch.column("doc_id").to_pylist())
+        return self._table.column("doc_id")
 
     def ids_at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of the passages at these indices, in this order; reads no text."""

@@ -31,7 +31,7 @@ from drkit.core.protocols import (
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.arrays import arrow_file, record_batch
+from drkit.data.arrays import arrow_file, read_arrow, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, ProblemsError
@@ -364,9 +364,11 @@ def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, 
 
 
 def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:
-    """Return the corpus indices of each query's negatives, best first, by query id."""
-    with pa.memory_map(str(folder / name)) as source:
-        table = pa.ipc.open_file(source).read_all()
+    """Return the corpus indices of each query's negatives, best first, by query id.
+
+    Raises DrkitError if the file is missing or damaged.
+    """
+    table = read_arrow(folder / name)
     lists = table["passages"].combine_chunks()
     flat, offsets = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
     offsets = offsets - offsets[0] if len(offsets) else offsets

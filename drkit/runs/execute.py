@@ -23,6 +23,7 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import (
     CHECKPOINTS,
     digest,
+    find_damages,
     is_temporary,
     link_or_copy,
     remove_folder,
@@ -44,7 +45,9 @@ from drkit.runs.manifest import (
     LAYOUT,
     STALE,
     Manifest,
+    damages,
     describe_files,
+    load_manifest,
     machine,
     read_manifest,
     read_stale,
@@ -52,7 +55,7 @@ from drkit.runs.manifest import (
     versions,
     write_manifest,
 )
-from drkit.runs.stage import Stage, StageRun, lasting_settings
+from drkit.runs.stage import Stage, StageOutput, StageRun, lasting_settings
 from drkit.runs.stale import keep_stale as keep_stale_stages
 from drkit.runs.survey import (
     UNFINISHED,
@@ -65,20 +68,29 @@ from drkit.runs.survey import (
 )
 
 
-def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
-    """Copy a finished stage with this fingerprint from another run, unless this run already has it."""
+def take_over(
+    stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path], note: Callable[[str], None]
+) -> None:
+    """Copy a finished stage with this fingerprint from another run, unless this run already has it.
+
+    The content of its files is compared with their hashes first. note: called with why a damaged stage is not reused.
+    """
     current = read_manifest(run / stage.name)
     if current is not None and current.fingerprint == fingerprint:
         return
     for other in reuse:
-        found = read_manifest(other / stage.name)
-        if found is not None and found.fingerprint == fingerprint and not found.stale:
-            folder = run / UNFINISHED / stage.name
-            with storage_errors(stage.name, run):
-                remove_folder(folder)
-                shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
-            publish(folder, run / stage.name)
-            return
+        found = load_manifest(other / stage.name)
+        if found is None or found.fingerprint != fingerprint or found.stale:
+            continue
+        if damaged := list(damages(found, other / stage.name, verify=True)):
+            note(f"{other / stage.name} is not reused: {damaged[0]}")
+            continue
+        folder = run / UNFINISHED / stage.name
+        with storage_errors(stage.name, run):
+            remove_folder(folder)
+            shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
+        publish(folder, run / stage.name)
+        return
 
 
 def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Path:
@@ -169,7 +181,7 @@ def execute(
         keep_stale_stages(stages, run, keep_stale)
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
         for stage in stages:
-            take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse)
+            take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse, progress.note)
             work.finish(stage)
         processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
@@ -254,7 +266,10 @@ def record_recipe(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) 
 
 @frozen(eq=False)
 class _Work:
-    """The work of the first process: all stages by name, and the manifests of those done so far."""
+    """The work of the first process: all stages by name, and the manifests of those done so far.
+
+    intact: the files (stage, name) whose content this process has written, or compared with its hash.
+    """
 
     stages: Mapping[str, Stage[Any]]
     run: Path
@@ -262,6 +277,7 @@ class _Work:
     progress: Progress
     engine: Engine
     done: dict[str, Manifest] = field(factory=dict)
+    intact: set[tuple[str, str]] = field(factory=set)
 
     def finish(self, stage: Stage[Any]) -> None:
         """Run a stage unless it is finished."""
@@ -272,27 +288,45 @@ class _Work:
         else:
             self._make(stage, "" if found.state is State.TO_DO else found.summary)
 
-    def _restore(self, stage: Stage[Any], reader: str) -> None:
-        """Run a finished stage again for its pruned files; raises DrkitError if they come out different."""
+    def _lost_inputs(self, stage: Stage[Any]) -> dict[str, str]:
+        """Return the stages whose files a stage reads and that must be made again first, each with the reason."""
+        lost = dict.fromkeys(pruned_inputs(stage, self.done), f"its files were pruned, and {stage.name} reads them")
+        for output in stage.inputs.values():
+            if output.stage not in lost and (damage := self._find_damage(output)):
+                lost[output.stage] = f"{damage}, and {stage.name} reads it"
+        return lost
+
+    def _find_damage(self, output: StageOutput) -> str:
+        """Return what is wrong with the content of an input, or nothing; a file is read once in a run."""
+        for name, entry in self.done[output.stage].files_at(output.path).items():
+            if (output.stage, name) not in self.intact:
+                for damage in find_damages({name: entry}, self.run / output.stage, verify=True):
+                    return damage
+                self.intact.add((output.stage, name))
+        return ""
+
+    def _restore(self, stage: Stage[Any], reason: str) -> None:
+        """Run a finished stage again, because a file was pruned or damaged; raises DrkitError if the result differs."""
         before = self.done[stage.name]
-        self._make(stage, f"again because its files were pruned, and {reader} reads them")
+        self._make(stage, f"again because {reason}")
         if self.done[stage.name].content() != before.content():
             raise DrkitError(
-                f"{stage.name} was made again because its files were pruned, and the result is not the same as before "
+                f"{stage.name} was made again because {reason}; the result is not the same as before "
                 f"(see the versions in `drkit status {self.run}`). Stages that were made from the old one run again "
                 f"with `drkit run {self.run}`."
             )
 
     def _make(self, stage: Stage[Any], reason: str) -> None:
-        for name in pruned_inputs(stage, self.done):
-            self._restore(self.stages[name], stage.name)
+        for name, lost in self._lost_inputs(stage).items():
+            self._restore(self.stages[name], lost)
         run, identity = self.run, stage.identity(input_hashes(stage, self.done))
-        written = read_manifest(run / UNFINISHED / stage.name)
+        written = load_manifest(run / UNFINISHED / stage.name)
         if written is not None and written.fingerprint == digest(identity):  # interrupted before its rename
-            publish(run / UNFINISHED / stage.name, run / stage.name)
-            self.progress.skip(stage.name, stage.summary)
-            self.done[stage.name] = written
-            return
+            if not any(damages(written, run / UNFINISHED / stage.name, verify=True)):
+                publish(run / UNFINISHED / stage.name, run / stage.name)
+                self.progress.skip(stage.name, stage.summary)
+                self._record(stage, written)
+                return
         folder = prepare_attempt(stage, run, identity)
         self.progress.begin(stage.name, stage.summary, reason)
         started, peaks = time.perf_counter(), watch_memory()
@@ -309,7 +343,11 @@ class _Work:
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)
         self.progress.end(stage.name, manifest.seconds)
+        self._record(stage, manifest)
+
+    def _record(self, stage: Stage[Any], manifest: Manifest) -> None:
         self.done[stage.name] = manifest
+        self.intact.update((stage.name, name) for name in manifest.files)
 
 
 def _manifest(

@@ -96,14 +96,14 @@ class Manifest:
 
         Records are left out, unless `path` names one. Raises DrkitError if the stage has no file at `path`.
         """
-        hashes = {
-            name: entry.blake2b
-            for name, entry in self.files.items()
-            if (name == path or name.startswith(f"{path}/") if path else name not in self.records)
-        }
+        hashes = {name: one.blake2b for name, one in self.files_at(path).items() if path or name not in self.records}
         if path and not hashes:
             raise DrkitError(f"the stage {self.stage!r} has no {path}; its files: {', '.join(self.files) or 'none'}")
         return digest(hashes)
+
+    def files_at(self, path: str = "") -> dict[str, FileEntry]:
+        """Return the stage's files, or those at `path` (a file or folder)."""
+        return {n: one for n, one in self.files.items() if not path or n == path or n.startswith(f"{path}/")}
 
     @property
     def bytes(self) -> int:

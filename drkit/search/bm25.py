@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
@@ -142,8 +143,10 @@ class Bm25Retriever:
     def load(cls, folder: str | Path) -> Bm25Retriever:
         """Open a saved index; its arrays are memory-mapped.
 
-        Raises DrkitError if it is missing, cannot be read, or was made by a version that splits words differently.
+        Raises DrkitError if it is missing, cannot be read, has changed since it was written, or was made by a version
+        that splits words differently.
         """
+        check_unchanged(folder)
         opened = cls(language=_read_language(Path(folder)))
         try:
             opened._ids = DocIds.read([Path(folder) / IDS])

@@ -21,10 +21,9 @@ import pyarrow as pa
 from attrs import define
 from filelock import FileLock
 from numpy.typing import NDArray
-from pyarrow import ArrowException
 
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
-from drkit.core.files import digest, make_folder, remove_temporaries, write_json
+from drkit.core.files import digest, file_hash, make_folder, remove_temporaries, write_json
 from drkit.core.processes import Shard
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
@@ -35,11 +34,15 @@ from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (
     ABOUT,
+    ENCODE_AGAIN,
     NPY,
     SPARSE,
+    TEXTS_HASH,
+    VECTORS_HASH,
     SparseRows,
     Storage,
     Vectors,
+    check_shard,
     ids_file,
     read_about,
     read_id_table,
@@ -53,7 +56,6 @@ Text: TypeAlias = "str | NDArray[np.int32]"
 SETTING = "passages_per_document"
 LOCK = ".lock"
 FLOAT16_MAX = float(np.finfo(np.float16).max)
-_HASH = "texts"
 _TEXTS_AT_ONCE = 1024
 # Numbers of sparse vectors, zeros included, before only the others are kept: 128 MB.
 _NUMBERS_AT_ONCE = 2**25
@@ -123,7 +125,7 @@ class _ShardTasks:
             self.shards = number + 1
             text_hash = _hash_texts(batch)
             if ids_file(self.folder, number).is_file():
-                _check_texts(self.folder, number, text_hash, first)
+                _check_texts(self.folder, number, format_of(loaded_value(self.encoder)), text_hash, first)
                 self.add(len(batch))
             elif number % self.share.processes != self.share.rank:
                 self.add(len(batch))
@@ -158,7 +160,8 @@ def encode_shard(
         yield len(piece)
     write_shard(vectors_file(folder, number, form), join(pieces))
     # The ids mark the shard as complete.
-    write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+    hashes = {TEXTS_HASH: text_hash, VECTORS_HASH: file_hash(vectors_file(folder, number, form))}
+    write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), hashes)
 
 
 def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -224,14 +227,10 @@ def check_identity(encoder: Encoder, expected: str) -> Encoder:
     return encoder
 
 
-def _check_texts(folder: Path, number: int, text_hash: str, first: int) -> None:
-    """Raise DrkitError if an existing shard holds vectors of other texts, or is broken."""
-    path = ids_file(folder, number)
-    try:
-        stored = (read_id_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
-    except (OSError, ArrowException) as error:
-        raise DrkitError(f"cannot read {path}: {error}; delete this file to encode its shard again") from error
-    if stored != text_hash:
+def _check_texts(folder: Path, number: int, format: str, text_hash: str, first: int) -> None:
+    """Raise DrkitError if an existing shard holds vectors of other texts, or is damaged."""
+    advice = f"delete {ids_file(folder, number)} to encode its shard again"
+    if check_shard(folder, number, format, advice).get(TEXTS_HASH) != text_hash:
         raise DrkitError(
             f"{folder} holds vectors of other texts (they differ after text {first}): "
             f"choose another folder, or delete this one"
@@ -282,7 +281,8 @@ def _finish(folder: Path, shards: int) -> Vectors | None:
                 f"choose another folder, or delete this one"
             )
         if about["count"] is None:
-            count = sum(read_id_table(ids_file(folder, number)).num_rows for number in range(shards))
+            ids = [read_id_table(ids_file(folder, number), ENCODE_AGAIN) for number in range(shards)]
+            count = sum(table.num_rows for table in ids)
             write_json(folder / ABOUT, {**about, "count": count, "shards": shards})
             remove_temporaries(folder)
     return Vectors.open(folder)

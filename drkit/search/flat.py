@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyarrow import ArrowException
 from torch import Tensor
 
 from drkit.core.files import read_json, replacing_folder, write_json
@@ -268,7 +267,7 @@ def reading_index(folder: Path) -> Iterator[None]:
     """Turn what libraries raise for broken files of an index into a DrkitError."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, ArrowException) as error:
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
         raise DrkitError(f"cannot read the index in {folder}: {error}; rebuild it with `drkit index`") from error
 
 

@@ -19,6 +19,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import check_replaceable, replacing_folder
 from drkit.errors import DrkitError
 from drkit.search.flat import (
@@ -162,9 +163,11 @@ def exact_index(vectors: Vectors) -> FlatIndex | InvertedIndex:
 def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     """Open a saved index of any kind; memory: see `FlatIndex.load`.
 
-    Raises DrkitError if it is missing or cannot be read.
+    Raises DrkitError if it is missing, cannot be read, or has changed since it was written (a file above 4 GB: by its
+    size).
     """
     kind = read_about(Path(folder)).get("kind", "flat")
+    check_unchanged(folder, "rebuild it with `drkit index`")
     _LOGGER.info("opening the %s index %s", kind, folder)
     if kind == InvertedIndex.kind:
         return InvertedIndex.load(folder)

@@ -120,7 +120,7 @@ class Rankings:
         starts = np.cumsum([0, *(len(hits) for _, hits in lists)])
         scores = as_float32([score for _, hits in lists for _, score in hits])
         made = cls([query_id for query_id, _ in lists], starts, codes(found), scores, found.dictionary)
-        made._check()
+        made.check()
         return made
 
     @classmethod
@@ -259,7 +259,7 @@ class Rankings:
     def _in_order(self, hits: NDArray[np.int64]) -> Rankings:
         return evolve(self, documents=self.documents[hits], scores=self.scores[hits])
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise DrkitError for a duplicate query or document, or a score that is not finite."""
         if len(set(self.query_ids)) < len(self):
             query_id = Counter(self.query_ids).most_common(1)[0][0]

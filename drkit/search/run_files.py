@@ -5,6 +5,7 @@ TREC scores are written as the shortest decimal that reads back as the same floa
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from codecs import BOM_UTF8
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import replacing
 from drkit.data.arrays import arrow_file, read_batches
 from drkit.data.qrels import decode_id, encode_id, encode_ids
@@ -33,6 +35,10 @@ _EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in th
 _BLOCK, _QUERIES = 8 << 20, 256
 # The files of arrays: their names, how they begin, and their columns.
 ARROW, _ARROW, _ARROW_COLUMNS = ".arrow", b"ARROW1", ("query_id", "doc_id", "score")
+_ARROW_TYPES = (ID, pa.large_list(pa.dictionary(pa.int32(), ID)), pa.large_list(pa.float32()))
+_ARROW_SCHEMA = pa.schema(list(zip(_ARROW_COLUMNS, _ARROW_TYPES, strict=True)))
+# The key of the hash of its content.
+_CHECKSUM = b"drkit.checksum"
 
 
 def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
@@ -69,7 +75,8 @@ def write_blocks(path: Path, blocks: Iterable[Rankings], tag: str) -> int:
 def write_rankings(path: Path, rankings: Rankings) -> None:
     """Write rankings as an Arrow file, each query's best first: `query_id`, and lists of `doc_id` and `score`.
 
-    `read_run` reads it; other programs read it as a table with one row per query.
+    `read_run` reads it, and compares it with the checksum that it carries; other programs read it as a table with one
+    row per query.
     """
     rankings = rankings.ordered()
     used, documents = used_documents(rankings.documents, len(rankings.doc_ids))
@@ -77,8 +84,9 @@ def write_rankings(path: Path, rankings: Rankings) -> None:
     lists = [pa.LargeListArray.from_arrays(rankings.starts, one) for one in (doc_ids, pa.array(rankings.scores))]
     columns = dict(zip(_ARROW_COLUMNS, [pa.array(rankings.query_ids, ID), *lists], strict=True))
     batch = pa.record_batch(columns)
-    with arrow_file(path, batch.schema) as writer:
-        writer.write_batch(batch)
+    schema = batch.schema.with_metadata({_CHECKSUM: _content_hash(_rankings_of(batch))})
+    with arrow_file(path, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
 def read_run(path: Path) -> Rankings:
@@ -87,9 +95,11 @@ def read_run(path: Path) -> Rankings:
     A run has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. It may be
     compressed (.gz, .zst), or a pipe. Memory: 8 bytes for each hit, and the ids once.
 
-    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
+    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive; and if the
+    file is damaged, or, in a run, has changed since it was written.
     """
     path = Path(path)
+    check_unchanged(path)
     blocks = _blocks(path)
     head = next(blocks, None)
     if head is None:
@@ -218,12 +228,31 @@ def _checked(path: Path, queries: Any, documents: Any, scores: NDArray[np.float3
 
 
 def _read_rankings(path: Path) -> Rankings:
-    """Read a file of `write_rankings`. Raises DrkitError for any other Arrow file."""
+    """Read a file of `write_rankings`. Raises DrkitError for any other Arrow file, and a damaged one."""
     advice = "give a file of rankings of a run, or a TREC run"
     batches = read_batches(path, advice)
-    if len(batches) != 1 or tuple(batches[0].schema.names) != _ARROW_COLUMNS:
+    if len(batches) != 1 or not batches[0].schema.equals(_ARROW_SCHEMA):
         raise DrkitError(f"not a file of rankings; {advice}", where=path)
-    query_ids, documents, scores = batches[0].columns
+    _, documents, scores = batches[0].columns
+    starts = scores.offsets.to_numpy()
+    if not np.array_equal(starts, documents.offsets.to_numpy()) or {starts[0], len(scores.values) - starts[-1]} != {0}:
+        raise DrkitError(f"the lists of documents and of scores do not match; {advice}", where=path)
+    rankings = _rankings_of(batches[0])
+    written = (batches[0].schema.metadata or {}).get(_CHECKSUM)
+    if written is None:  # of an older drkit, or another program
+        _check_rankings(rankings, path, advice)
+    elif written.decode(errors="replace") != _content_hash(rankings):
+        raise DrkitError(
+            "the rankings have changed since they were written (their checksum differs); make the file again, or "
+            "restore it from a copy",
+            where=path,
+        )
+    return rankings
+
+
+def _rankings_of(batch: Any) -> Rankings:
+    """Return the rankings in a record batch of `write_rankings`."""
+    query_ids, documents, scores = batch.columns
     return Rankings(
         query_ids.to_pylist(),
         scores.offsets.to_numpy(),
@@ -231,6 +260,30 @@ def _read_rankings(path: Path) -> Rankings:
         scores.values.to_numpy(),
         documents.values.dictionary,
     )
+
+
+def _check_rankings(rankings: Rankings, path: Path, advice: str) -> None:
+    """Raise DrkitError for what a file of rankings must not have: a duplicate, an empty id, a score not finite."""
+    if "" in rankings.query_ids or pc.any(pc.equal(rankings.doc_ids, "")).as_py():
+        raise DrkitError(f"an id is empty; {advice}", where=path)
+    if pc.count_distinct(rankings.doc_ids).as_py() < len(rankings.doc_ids):
+        raise DrkitError(f"an id occurs twice among the documents; {advice}", where=path)
+    try:
+        rankings.check()
+    except DrkitError as error:
+        raise DrkitError(f"{error}; {advice}", where=path) from None
+
+
+def _content_hash(rankings: Rankings) -> str:
+    """Return the hash of all ids, lists and scores."""
+    state = hashlib.blake2b(digest_size=16)
+    for ids in (pa.array(rankings.query_ids, ID), rankings.doc_ids):
+        state.update(pc.binary_length(ids).to_numpy(zero_copy_only=False).tobytes())
+        everything = pa.LargeListArray.from_arrays(pa.array([0, len(ids)], pa.int64()), ids)
+        state.update(pc.binary_join(everything, pa.scalar("", ID))[0].as_buffer())
+    for array in (rankings.starts, rankings.documents, rankings.scores):
+        state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
 
 
 def _number(text: str) -> float:

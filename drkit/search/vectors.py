@@ -3,7 +3,7 @@
 vectors.json     the encoder's identity, dtype, and, once all shards are written, the number of vectors
 00000.npy        vectors of the first 16,384 texts
                  or 00000.csr.safetensors: values, columns and row lengths of vectors that are mostly 0
-00000.arrow      their ids (`DocIds`), column `doc_id`; the metadata holds a hash of the texts
+00000.arrow      their ids (`DocIds`), column `doc_id`; the metadata holds a hash of the texts and one of the vectors
 
 Shards are memory-mapped while they are read and released afterwards, so a corpus may be larger than memory.
 """
@@ -21,12 +21,11 @@ import pyarrow as pa
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
-from pyarrow import ArrowException
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from drkit.core.files import read_json, replacing
-from drkit.data.arrays import arrow_file
+from drkit.core.files import file_hash, read_json, replacing
+from drkit.data.arrays import arrow_file, read_arrow
 from drkit.data.corpus import equal_ids, find_ids, id_hash, take_values
 from drkit.errors import DrkitError
 
@@ -34,6 +33,9 @@ ABOUT = "vectors.json"
 # The formats of vectors: of any encoder, and of a sparse one.
 FORMATS = (NPY, SPARSE) = ("npy", "csr.safetensors")
 BLOCK_BYTES = 2**26
+# The keys of the ids' metadata: the hash of the texts, and that of the file of vectors.
+TEXTS_HASH, VECTORS_HASH = "texts", "vectors"
+ENCODE_AGAIN = "delete the folder and encode the texts again"
 _DTYPES = ("<f4", "<f2")
 
 
@@ -61,7 +63,8 @@ class Vectors:
     def open(cls, folder: str | Path) -> Vectors:
         """Open a folder of vectors.
 
-        Raises DrkitError if it is missing or incomplete, or files are missing, broken or inconsistent.
+        Raises DrkitError if it is missing or incomplete, or files are missing, broken, inconsistent, or have changed since
+        they were written.
         """
         path = Path(folder)
         about = read_about(path)
@@ -82,6 +85,8 @@ class Vectors:
                 f"and vectors of shape {shape}; encode them again",
                 where=path,
             )
+        for number in range(about["shards"]):
+            check_shard(path, number, about["format"], ENCODE_AGAIN)
         return found
 
     def __len__(self) -> int:
@@ -124,10 +129,8 @@ class Vectors:
     @cached_property
     def doc_ids(self) -> DocIds:
         """The ids of the passages, or of the queries."""
-        try:
-            return DocIds.read([ids_file(self.folder, number) for number in range(self.about["shards"])])
-        except (OSError, ArrowException) as error:
-            raise DrkitError(f"cannot read the ids in {self.folder}: {error}; encode them again") from error
+        files = [ids_file(self.folder, number) for number in range(self.about["shards"])]
+        return DocIds.read(files, ENCODE_AGAIN)
 
 
 def vectors_file(folder: Path, number: int, format: str) -> Path:
@@ -138,6 +141,21 @@ def vectors_file(folder: Path, number: int, format: str) -> Path:
 def ids_file(folder: Path, number: int) -> Path:
     """Return the file with the ids of one shard; it is written after the vectors, so it marks a complete shard."""
     return folder / f"{number:05d}.arrow"
+
+
+def check_shard(folder: Path, number: int, format: str, advice: str) -> Mapping[str, str]:
+    """Compare the vectors of a finished shard with the hash beside its ids; return the metadata of the ids.
+
+    Raises DrkitError, with the advice, if a file is missing or damaged.
+    """
+    path = vectors_file(folder, number, format)
+    found = read_id_table(ids_file(folder, number), advice).schema.metadata or {}
+    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in found.items()}
+    if not path.is_file():
+        raise DrkitError(f"is missing; {advice}", where=path)
+    if VECTORS_HASH in metadata and file_hash(path) != metadata[VECTORS_HASH]:
+        raise DrkitError(f"the vectors have changed since they were written; {advice}", where=path)
+    return metadata
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -337,9 +355,9 @@ class DocIds:
         return cls(pa.chunked_array([pa.array(list(doc_ids), type=pa.large_string())]))
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> DocIds:
-        """Memory-map the ids of several files, in order. Raises OSError or ArrowException."""
-        chunks = [chunk for path in paths for chunk in read_id_table(path).column(COLUMN).chunks]
+    def read(cls, paths: Sequence[Path], advice: str = "rebuild the index with `drkit index`") -> DocIds:
+        """Memory-map the ids of several files, in order. Raises DrkitError, with the advice, if one is damaged."""
+        chunks = [chunk for path in paths for chunk in read_id_table(path, advice).column(COLUMN).chunks]
         return cls(pa.chunked_array(chunks, type=pa.large_string()))
 
     def __len__(self) -> int:
@@ -391,6 +409,9 @@ def write_id_table(path: Path, column: Any, metadata: Mapping[str, str] | None =
         writer.write_table(table)
 
 
-def read_id_table(path: Path) -> Any:
-    """Memory-map the table in an Arrow file. Raises OSError or ArrowException."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+def read_id_table(path: Path, advice: str) -> Any:
+    """Memory-map the table of `write_id_table`. Raises DrkitError, with the advice, if it is missing or damaged."""
+    table = read_arrow(path, advice)
+    if table.schema.names != [COLUMN] or table.schema.field(COLUMN).type != pa.large_string():
+        raise DrkitError(f"expected document ids (one column {COLUMN!r} of large_string); {advice}", where=path)
+    return table

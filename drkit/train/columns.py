@@ -17,7 +17,7 @@ import pyarrow as pa
 from attrs import asdict, evolve, frozen
 from numpy.typing import NDArray
 
-from drkit.data.arrays import arrow_file, read_batches, record_batch
+from drkit.data.arrays import arrow_file, read_batches, read_schema, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.data.values import PAIR, PASSAGE, QUERY, Value
@@ -53,9 +53,8 @@ def column_schema(info: ColumnInfo, values: Any = None) -> Any:
 def read_info(path: Path) -> ColumnInfo:
     """Return what a file says about its column. Raises DrkitError if it is not the file of a column."""
     try:
-        with pa.memory_map(str(path)) as source:
-            return ColumnInfo(**json.loads(pa.ipc.open_file(source).schema.metadata[_INFO]))
-    except (OSError, pa.ArrowException, TypeError, KeyError) as error:
+        return ColumnInfo(**json.loads(read_schema(path).metadata[_INFO]))
+    except (TypeError, KeyError, ValueError) as error:
         raise DrkitError(f"{path} is not the file of a column ({error}); run the stage that writes it again") from None
 
 

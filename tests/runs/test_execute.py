@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve, field, frozen
 
-from drkit.core.files import CHECKPOINTS, replacing, write_text
+from drkit.core.files import CHECKPOINTS, file_hash, replacing, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
@@ -417,6 +417,83 @@ def test_a_changed_file_of_the_same_size_is_found_by_its_hash(tmp_path):
     assert found(chain(), run) == {"a": "kept", "b": "kept", "c": "kept"}
     verified = found(chain(), run, verify=True)
     assert verified == {"a": "kept", "b": "out.txt was changed", "c": "b may change"}
+
+
+def test_a_damaged_input_of_the_same_size_is_made_again_before_a_stage_reads_it(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    (run / "b/out.txt").write_text("9+9")
+    progress = Begun()
+    go(chain(c=4), run, redo=True, progress=progress)
+    assert CALLS == ["b", "c"], "a, which c reads too, is intact"
+    assert progress.reasons["b"] == f"{AGAIN}out.txt was changed, and c reads it"
+    assert (run / "b/out.txt").read_text() == "1+2"
+    assert (run / "c/out.txt").read_text() == "1+1+2+4"
+
+
+def test_a_damaged_input_of_a_damaged_input_is_made_again_first(tmp_path):
+    run = tmp_path / "run"
+    go(line(), run)
+    (run / "a/out.txt").write_text("9")
+    (run / "b/out.txt").write_text("9+9")
+    go(line(c=4), run, redo=True)
+    assert CALLS == ["a", "b", "c"]
+    assert (run / "c/out.txt").read_text() == "1+2+4"
+
+
+def test_a_damaged_input_that_comes_out_different_is_said_before_it_is_read(tmp_path):
+    run = tmp_path / "run"
+    drifting = Stage("a", StageSpec("drifting", 1, Toy, f"{__name__}:write_version"), Toy(), "first")
+    VERSIONS[:] = ["old", "new"]
+    go((drifting, chain()[1]), run)
+    (run / "a/out.txt").write_text("odl")
+    with pytest.raises(DrkitError, match=r"a was made again because out\.txt was changed.* not the same as before"):
+        go((drifting, chain(b=3)[1]), run, redo=True)
+    assert CALLS == []
+    assert (run / "b/out.txt").read_text() == "old+2"
+
+
+def test_each_input_is_hashed_once_in_a_run_and_not_at_all_by_stages_that_are_kept(tmp_path, monkeypatch):
+    run, hashed = tmp_path / "run", []
+    monkeypatch.setattr("drkit.core.files.file_hash", lambda path: hashed.append(path.parent.name) or file_hash(path))
+    go(chain(), run)
+    hashed.clear()
+    go(chain(), run)
+    assert hashed == []
+    go((*chain()[:2], evolve(chain()[2], name="d"), chain(c=4)[2]), run, redo=True)
+    assert CALLS == ["d", "c"]
+    assert {name: hashed.count(name) for name in ("a", "b")} == {"a": 2, "b": 2}, "out.txt and log.jsonl, each once"
+
+
+def test_a_stage_of_another_run_with_changed_content_is_not_taken_over(tmp_path):
+    go(chain(), tmp_path / "one")
+    (tmp_path / "one/a/out.txt").write_text("9")
+    notes = Noted()
+    go(chain(), tmp_path / "two", reuse=[tmp_path / "one"], progress=notes)
+    assert CALLS == ["a"], "b and c of the other run were made from what a was"
+    assert notes.lines == [f"{tmp_path / 'one/a'} is not reused: out.txt was changed"]
+    assert (tmp_path / "two/c/out.txt").read_text() == "1+1+2+3"
+
+
+class Noted(Silent):
+    """Keeps the notes of a run."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+def test_what_a_kill_left_before_the_rename_is_compared_before_it_is_published(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    (run / UNFINISHED).mkdir()
+    (run / "b").rename(run / UNFINISHED / "b")
+    (run / UNFINISHED / "b/out.txt").write_text("9+9")
+    go(chain(), run)
+    assert CALLS == ["b"]
+    assert (run / "b/out.txt").read_text() == "1+2"
 
 
 def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not(tmp_path):

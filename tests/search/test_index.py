@@ -121,5 +121,5 @@ def test_broken_folders_and_wrong_queries(tmp_path):
     with refused("5 ids", "(4, 4)", "`drkit index`", where="/i"):
         FlatIndex.load(tmp_path / "i")
     (tmp_path / "i" / "ids.arrow").write_bytes(b"broken")
-    with pytest.raises(DrkitError, match=r"/i: .*`drkit index`"):
+    with pytest.raises(DrkitError, match=r"/i/ids\.arrow: .*`drkit index`"):
         FlatIndex.load(tmp_path / "i")
