@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from huggingface_hub import snapshot_download
 
 from drkit.commands.collections import NamedCollection
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import input_path, local_path, read_json, replacing_folder
 from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
@@ -194,6 +195,7 @@ def open_reranker(
             f"{run} has no finished re-ranker: resume it with `drkit run {run}` if its pipeline trains one (such as "
             f"three-stage), or give the folder or hub id of a cross-encoder"
         )
+    check_unchanged(run / RERANKER)
     return Reranker.load(run / RERANKER, device, token_budget=token_budget, precision=precision)
 
 
@@ -274,6 +276,8 @@ def _open_folder(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
             f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "
             f"remove {folder} and train it again: drkit run {folder.parent}"
         )
+    if is_of_run:
+        check_unchanged(folder)
     if (folder / MODULES).is_file():
         return _check_pooling(read_encoder(folder, device), folder, pooling)
     if is_cross_encoder(folder):

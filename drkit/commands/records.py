@@ -11,6 +11,7 @@ import cattrs
 from attrs import evolve, field, frozen
 
 from drkit.commands.evaluation import System, find_systems
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import read_json, read_log
 from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
@@ -76,6 +77,7 @@ class RunRecord:
         """How the systems were evaluated, or None without a finished evaluation. Raises DrkitError if it is damaged."""
         if "evaluation" not in self.manifests:
             return None
+        check_unchanged(self.folder / "evaluation")
         try:
             return cattrs.structure(self.manifests["evaluation"].metrics, Results)
         except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
@@ -126,8 +128,9 @@ class RunRecord:
     def log(self, stage: str, file: str) -> list[dict[str, float]]:
         """Return the lines of a log (`log.jsonl`, `probes.jsonl` ..) of a stage; none if it has no such log.
 
-        Raises DrkitError if a line is not JSON.
+        Raises DrkitError if it has changed since it was written, or a line is not JSON.
         """
+        check_unchanged(self.folder / stage / file)
         try:
             return read_log(self.folder / stage / file)
         except ValueError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from drkit.core.files import MANIFEST, FileEntry, file_hash, read_json, read_written
+from drkit.core.files import MANIFEST, FileEntry, file_hash, local_path, read_json, read_written
 from drkit.errors import DrkitError
 
 # Files above this size are compared by size alone when a command opens them: 4 GB take several seconds.
@@ -23,8 +23,9 @@ _compared: set[tuple[str, int, int]] = set()
 def check_unchanged(path: str | Path, advice: str = "") -> None:
     """Raise DrkitError, with the advice, if a file or folder differs from the record that drkit wrote with it.
 
-    Every recorded file of the folder is compared: its size, and, up to 4 GB, its hash; once in a process. A path without
-    a record is not checked. advice: what to do; of a stage of a run, how to make it again.
+    Every recorded file at the path is compared: its size, and, up to 4 GB, its hash; once in a process. A path without
+    a record is not checked, nor are texts for people (.md). advice: what to do; of a stage of a run, how to make it
+    again.
     """
     place = Path(path).absolute()
     for folder in (place, *place.parents)[: _LEVELS + 1]:
@@ -45,8 +46,17 @@ def _entries(folder: Path, place: Path) -> Iterator[tuple[str, FileEntry]]:
     """Yield the recorded files of a folder that are at a path, which is the folder or lies below it."""
     inner = place.relative_to(folder).as_posix()
     for name, entry in {**read_written(folder), **_read_manifest_files(folder)}.items():
-        if inner in (".", name) or name.startswith(f"{inner}/"):
+        if is_inside(name) and not name.endswith(".md") and (inner in (".", name) or name.startswith(f"{inner}/")):
             yield name, entry
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a name in the record of a folder leads to a file in that folder.
+
+    Raises DrkitError for a name that no file can have.
+    """
+    found = local_path(name)
+    return bool(found.name) and not found.is_absolute() and ".." not in found.parts
 
 
 def _read_manifest_files(folder: Path) -> dict[str, FileEntry]:
@@ -55,7 +65,7 @@ def _read_manifest_files(folder: Path) -> dict[str, FileEntry]:
         return {}
     try:
         table = read_json(folder / MANIFEST, "")
-        pruned = {name for name in table["pruned"] if not (folder / name).is_file()}
+        pruned = {name for name in table.get("pruned", ()) if not (folder / name).is_file()}
         return {name: FileEntry(**entry) for name, entry in table["files"].items() if name not in pruned}
     except (DrkitError, AttributeError, KeyError, TypeError, ValueError):
         return {}

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.arrays import Arrays, ArrayWriter, check_batch, read_batches
 from drkit.data.collection import SPLITS
@@ -209,8 +210,12 @@ SCORES, ANSWERS = "teacher-scores.arrow", "answers.arrow"
 
 
 def open_collection(folder: Path) -> StoredCollection:
-    """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError if it is missing."""
+    """Open the collection that `write_collection` wrote to `folder`.
+
+    Raises DrkitError if it is missing or damaged, or, in a run, has changed since it was written.
+    """
     folder = Path(folder)
+    check_unchanged(folder)
     _LOGGER.info("opening the collection %s", folder)
     splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
     collection = collection_of({PASSAGES: folder / PASSAGES, **splits})

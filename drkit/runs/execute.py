@@ -321,12 +321,12 @@ class _Work:
             self._restore(self.stages[name], lost)
         run, identity = self.run, stage.identity(input_hashes(stage, self.done))
         written = load_manifest(run / UNFINISHED / stage.name)
-        if written is not None and written.fingerprint == digest(identity):  # interrupted before its rename
-            if not any(damages(written, run / UNFINISHED / stage.name, verify=True)):
-                publish(run / UNFINISHED / stage.name, run / stage.name)
-                self.progress.skip(stage.name, stage.summary)
-                self._record(stage, written)
-                return
+        is_ours = written is not None and written.fingerprint == digest(identity)  # interrupted before its rename
+        if written and is_ours and not any(damages(written, run / UNFINISHED / stage.name, verify=True)):
+            publish(run / UNFINISHED / stage.name, run / stage.name)
+            self.progress.skip(stage.name, stage.summary)
+            self._record(stage, written)
+            return
         folder = prepare_attempt(stage, run, identity)
         self.progress.begin(stage.name, stage.summary, reason)
         started, peaks = time.perf_counter(), watch_memory()

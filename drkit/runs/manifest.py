@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -16,6 +17,7 @@ import cattrs
 import psutil
 from attrs import field, frozen
 
+from drkit.core.checksums import is_inside
 from drkit.core.files import (
     CHECKPOINTS,
     MANIFEST,
@@ -23,7 +25,7 @@ from drkit.core.files import (
     FileEntry,
     digest,
     find_damages,
-    local_path,
+    json_text,
     read_json,
     write_json,
 )
@@ -34,6 +36,8 @@ from drkit.errors import DrkitError
 LAYOUT = 2
 # The identity of the stage for which an unfinished attempt was started.
 IDENTITY = ".identity.json"
+# The hash of the rest of a manifest; those of older runs have none.
+_CHECKSUM = "checksum"
 # What has changed in the code since an attempt was started that goes on all the same.
 STALE = ".stale.json"
 # Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
@@ -129,8 +133,12 @@ def read_stale(folder: Path) -> tuple[str, ...]:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write the manifest; must be the last step, because a folder without a manifest is not finished."""
-    write_json(folder / MANIFEST, attrs.asdict(manifest))
+    """Write the manifest; must be the last step, because a folder without a manifest is not finished.
+
+    It ends with a checksum of itself.
+    """
+    table = json.loads(json_text(attrs.asdict(manifest)))
+    write_json(folder / MANIFEST, {**table, _CHECKSUM: digest(table)})
 
 
 def load_manifest(folder: Path) -> Manifest | None:
@@ -145,6 +153,8 @@ def load_manifest(folder: Path) -> Manifest | None:
         table = read_json(folder / MANIFEST, "")
     except DrkitError:
         return None
+    if isinstance(table, dict) and not _is_as_written(table):
+        return None
     if isinstance(table, dict) and table.get("layout") != LAYOUT and "fingerprint" in table:
         raise DrkitError(
             f"{folder.parent} was made by another version of drkit, in another layout; choose another --run-dir. "
@@ -153,21 +163,24 @@ def load_manifest(folder: Path) -> Manifest | None:
     try:
         manifest = cattrs.structure(table, Manifest)
         names = (*manifest.files, *manifest.pruned, *manifest.records)
-        return manifest if all(map(_is_inside, names)) else None
+        return manifest if all(map(is_inside, names)) else None
     except (cattrs.BaseValidationError, DrkitError, TypeError, ValueError):
         return None
+
+
+def _is_as_written(table: dict[str, Any]) -> bool:
+    """Return whether a manifest's table has its checksum, which is removed, or had none."""
+    written = table.pop(_CHECKSUM, None)
+    try:
+        return written is None or written == digest(table)
+    except UnicodeEncodeError:
+        return False
 
 
 def refuse_link(path: Path) -> None:
     """Raise DrkitError if a path of a run is a symbolic link: what drkit removes or replaces lies inside the run."""
     if path.is_symlink():
         raise DrkitError(f"{path} is a symbolic link; a run contains its own files: put what it points to in its place")
-
-
-def _is_inside(name: str) -> bool:
-    """Return whether a name in a manifest leads to a file in the stage's folder."""
-    found = local_path(name)
-    return bool(found.name) and not found.is_absolute() and ".." not in found.parts
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.files import CHECKPOINTS, digest, read_json
+from drkit.core.files import CHECKPOINTS, MANIFEST, digest, read_json
 from drkit.encoders.folder import CONFIG, is_cross_encoder
 from drkit.errors import DrkitError
 from drkit.runs.manifest import IDENTITY, Manifest, damages, load_manifest, read_manifest
@@ -116,6 +116,8 @@ def inspect_stage(stage: Stage[Any], run: Path, hashes: Mapping[str, str], *, ve
     if stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == fingerprint:
         saved = [path for path in checkpoints(run / UNFINISHED / stage.name / CHECKPOINTS) if is_complete(path)]
         return Finding(stage, State.RESUMED, step=step_of(saved[-1]) if saved else None)
+    if manifest is None and (run / stage.name / MANIFEST).is_file():
+        return Finding(stage, State.AGAIN, (f"its {MANIFEST} is damaged",))
     if manifest is None:
         return Finding(stage, State.TO_DO)
     return Finding(stage, State.AGAIN, damaged if is_same else tuple(_differences(stage, manifest, hashes)))

@@ -15,6 +15,7 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import read_json
 from drkit.core.processes import Shard
 from drkit.encoders.pooling import PARTS
@@ -57,7 +58,7 @@ class Retriever:
     def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:
         """Load the retriever of a finished run from its folders `encoder` and `index`.
 
-        Raises DrkitError if either folder is missing or cannot be read.
+        Raises DrkitError if either folder is missing, cannot be read, or has changed since it was written.
         """
         missing = [name for name in ("encoder", "index") if not (Path(run) / name).is_dir()]
         if missing:
@@ -65,6 +66,7 @@ class Retriever:
                 f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
                 f"or finish it with `drkit run {run}`"
             )
+        check_unchanged(Path(run) / "encoder")
         return cls(read_encoder(Path(run) / "encoder", device), open_index(Path(run) / "index"))
 
     @classmethod
@@ -142,6 +144,7 @@ class HybridRetriever:
         Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
         """
         path = Path(run) / "hybrid" / WEIGHT
+        check_unchanged(path)
         try:
             facts: Any = read_json(path, "")
             weight, depth = float(facts["weight"]), int(facts["depth"])

@@ -63,8 +63,8 @@ class Vectors:
     def open(cls, folder: str | Path) -> Vectors:
         """Open a folder of vectors.
 
-        Raises DrkitError if it is missing or incomplete, or files are missing, broken, inconsistent, or have changed since
-        they were written.
+        Raises DrkitError if it is missing or incomplete, or files are missing, broken, inconsistent, or have changed
+        since they were written.
         """
         path = Path(folder)
         about = read_about(path)

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import MANIFEST as FILE
+from drkit.core.files import digest
 from drkit.core.registry import installed
 from drkit.data.collection import read_passages
 from drkit.data.pairs import PairsCollection
@@ -217,14 +219,18 @@ def test_assignments(path, value):
         return
 
 
+SEALED = json.dumps({**json.loads(MANIFEST), "checksum": digest(json.loads(MANIFEST))}).encode()
+
+
 @fuzzed
-@given(json_of(MANIFEST))
+@given(json_of(MANIFEST) | json_of(SEALED))
 def test_manifests(content):
     def read(path):
         manifest = load_manifest(path.parent)
         if manifest is not None:
             list(damages(manifest, path.parent, verify=True))
             manifest.content()
+        check_unchanged(path.parent)
 
     gives_a_value_or_an_error(read, FILE, content)
 

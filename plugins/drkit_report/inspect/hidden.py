@@ -15,6 +15,7 @@ import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import SignalValues
@@ -42,6 +43,8 @@ class TextSample:
     def of(cls, source: TextSource, count: int) -> TextSample:
         """Take at most `count` texts of a finished run. Raises DrkitError if it has no tokens."""
         values = source.folder / COUNTS_STAGE / "values"
+        for path in (values, source.folder / "tokens"):
+            check_unchanged(path)
         importance = SignalValues.open(values) if values.is_dir() else None
         return cls(source, TokenStore.open(source.folder / "tokens"), importance, count)
 

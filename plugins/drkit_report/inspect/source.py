@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.registry import Installed
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.data.arrays import SignalValues
@@ -50,13 +51,16 @@ class TextSource:
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of the run."""
+        check_unchanged(self.folder / "vocabulary")
         return load_tokenizer(str(self.folder / "vocabulary"))
 
     @cached_property
     def counts(self) -> NgramCounts | None:
         """The n-gram counts of the run's texts, or None if its recipe does not compute them."""
-        is_finished = read_manifest(self.folder / COUNTS_STAGE) is not None
-        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS) if is_finished else None
+        if read_manifest(self.folder / COUNTS_STAGE) is None:
+            return None
+        check_unchanged(self.folder / COUNTS_STAGE)
+        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS)
 
     def pretrain(self) -> Pretrain:
         """Return the recipe's pre-training. Raises DrkitError if it has none."""
