@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from traceback import walk_tb
 from typing import Any
 
 
@@ -121,6 +122,16 @@ def import_extra(module: str, what: str) -> Any:
             f"{what} needs the package {package!r}, which is installed but cannot be imported: {reason}. Free memory "
             f"or raise its limit if it is short; otherwise install the package again"
         ) from error
+
+
+def describe_exit(ended: SystemExit) -> str:
+    """Return where code of others ended the program by `sys.exit`, and what it should do instead."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(ended.__traceback__)]
+    file, line = frames[-1] if frames else ("unknown", 0)
+    return (
+        f"{file}:{line} ends the program (SystemExit: {ended.code}); code that drkit calls must return, or raise an "
+        f"exception"
+    )
 
 
 def is_panic(error: BaseException) -> bool:

@@ -9,23 +9,57 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import click
 
 from drkit.core.files import json_text
 from drkit.core.progress import Progress
-from drkit_cli.terminal import echo
+from drkit.core.registry import DRKIT, installed, package_of
+from drkit.errors import DrkitError, describe_exit
+from drkit_cli.terminal import echo, only_results
 
+_LOGGER = logging.getLogger("drkit.plugins")
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command has: `--json`, `-q` and `-v`."""
+    """Add the options that every command has: `--json`, `-q` and `-v`.
+
+    While the command runs, standard output gets only its result, and code of others does not end the program.
+    """
     option = click.option(
         "--json", is_flag=True, expose_value=False, callback=_remember(_JSON), help="Print the result as JSON."
     )
-    return option(verbosity_options(command))
+    return option(verbosity_options(_guarded(command)))
+
+
+def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep parts and libraries from printing to standard output, and from ending the program without a word."""
+
+    @wraps(command)
+    def run(*arguments: Any, **given: Any) -> Any:
+        with only_results():
+            _report_loading()
+            try:
+                return command(*arguments, **given)
+            except SystemExit as ended:
+                raise DrkitError(describe_exit(ended)) from ended
+
+    return run
+
+
+def _report_loading() -> None:
+    """Say which plugins take long to load; with `-v`, how long each one took that is not drkit's own."""
+    for report in installed().plugins:
+        if package_of(report.provider) != DRKIT:
+            _LOGGER.info("plugin %s of %s: loaded in %.1f s", report.name, report.provider, report.seconds)
+        if report.is_slow:
+            print_note(
+                f"the plugin {report.name!r} of {report.provider} takes {report.seconds:.1f} s to load, in every "
+                f"command; import heavy libraries where they are used"
+            )
 
 
 def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ from drkit.recipe.parts import parts_of
 from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import recipe_table
-from drkit_cli.terminal import EscapedStream, ending_with_the_reader
+from drkit_cli.terminal import EscapedStream, ending_with_the_reader, results_stream
 
 # Results of a run, by what they are.
 _PATHS = {
@@ -69,9 +69,9 @@ def console() -> Console:
     """Return a console for standard output: as wide as the terminal or as COLUMNS, else wide enough for tables."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit():
-        return _console(sys.stdout, width=int(columns) if int(columns) >= _LEAST else _USUAL)
-    screen = _console(sys.stdout)
-    return screen if screen.is_terminal else _console(sys.stdout, width=max(screen.width, 110))
+        return _console(results_stream(), width=int(columns) if int(columns) >= _LEAST else _USUAL)
+    screen = _console(results_stream())
+    return screen if screen.is_terminal else _console(results_stream(), width=max(screen.width, 110))
 
 
 def error_console() -> Console:

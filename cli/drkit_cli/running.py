@@ -12,8 +12,8 @@ from attrs import evolve
 from drkit.core import processes
 from drkit.core.engine import LOCAL, Engine, open_engine
 from drkit.core.progress import Silent
-from drkit.core.registry import Registry
-from drkit.errors import DrkitError
+from drkit.core.registry import Registry, installed
+from drkit.errors import DrkitError, describe_exit
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit_cli.output import is_verbose, print_note, print_result, show_progress
@@ -49,7 +49,7 @@ def run_recipe(
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
     kept = kept_stale(made.stages, run, keep_stale)
     of_memory = () if has_gpu() else memory_notes(recipe, made.stages, machine_memory())
-    made = evolve(made, notes=(*notes, *made.notes, *of_memory))
+    made = evolve(made, notes=(*notes, *made.notes, *of_memory, *_notes_of_plugins(recipe, registry)))
     if trial:
         made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
     if not dry_run:
@@ -57,6 +57,15 @@ def run_recipe(
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, keep_stale=keep_stale, engine=opened)
     elif not processes.rank():
         _print_plan(evolve(made, stages=kept), run, recipe, registry)
+
+
+def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
+    """Return what is worth knowing about the plugins whose parts a recipe uses, such as a second installed version."""
+    from drkit.recipe.parts import all_parts
+
+    providers = {part.spec.provider for part in all_parts(recipe, registry)}
+    used = [report for report in installed().plugins if report.provider in providers]
+    return [f"the plugin {report.name!r} {note}" for report in used for note in report.notes]
 
 
 def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry) -> None:
@@ -120,7 +129,10 @@ def _execute(
 
 @contextmanager
 def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
-    """Print the name, package and version of the part in which a block raises an exception, and re-raise it."""
+    """Print the name, package and version of the part in which a block raises an exception, and re-raise it.
+
+    Raises DrkitError instead if the part ends the program.
+    """
     from drkit.recipe.parts import all_parts
     from drkit.runs.attribution import describe_error, failing_part
 
@@ -128,8 +140,10 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
         yield
     except DrkitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         part = failing_part(error, all_parts(recipe, registry))
+        if isinstance(error, SystemExit):
+            raise DrkitError(f"{part.full_title if part else 'a library'}: {describe_exit(error)}") from error
         if part is not None:
             echo(f"error in {part.full_title}: {describe_error(error)}", err=True)
         raise

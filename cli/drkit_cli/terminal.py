@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import click
@@ -22,9 +22,31 @@ from drkit.core.escaping import escape_controls
 _MOVES = re.compile(r"(?:\r|\n|\x1b\[A)*")
 
 
+# Where results go while a command runs (`only_results`); None: to standard output.
+_results: TextIO | None = None
+
+
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print a text to standard output, or to standard error."""
-    click.echo(escape_controls(text), err=err, nl=nl)
+    click.echo(escape_controls(text), file=None if err else _results, err=err, nl=nl)
+
+
+def results_stream() -> TextIO:
+    """Return the stream that results are written to."""
+    return _results or sys.stdout
+
+
+@contextmanager
+def only_results() -> Iterator[None]:
+    """Let only `echo`, and tables, write to standard output: what parts and libraries print goes to standard error."""
+    global _results
+    before = _results
+    _results = results_stream()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results = before
 
 
 @contextmanager

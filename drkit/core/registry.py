@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import pluggy
 from attrs import field, frozen
 
+from drkit.core.process_state import restored_process_state
 from drkit.core.settings import config_problems
 from drkit.core.spec import EXTENSIONS, ComponentSpec, Extension, Kind
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
@@ -143,6 +144,8 @@ def package_of(provider: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", provider.split(" ")[0].lower()) or "unknown"
 
 
+# Seconds to load a plugin that deserve a note.
+SLOW = 2.0
 GROUP = PROJECT = "drkit"  # the group of entry points, and pluggy's name of the project
 # What plugins build on: raised when a public name goes or means something else. A plugin may declare it as DRKIT_API.
 API_VERSION = 1
@@ -270,7 +273,8 @@ class NamedFile:
 class PluginReport:
     """How loading one plugin went: what it adds, problems in its parts, or the error that stopped it.
 
-    extensions: by kind (`drkit.core.spec.EXTENSIONS`).
+    notes: sentences about what did not stop it, such as a second installed version. extensions: by kind
+    (`drkit.core.spec.EXTENSIONS`).
     """
 
     name: str
@@ -282,6 +286,12 @@ class PluginReport:
     extensions: Mapping[str, tuple[Extension, ...]] = field(factory=dict)
     problems: tuple[str, ...] = ()
     error: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether loading took so long that every command is noticeably slower."""
+        return self.seconds > SLOW
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -294,15 +304,30 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
     """Load one plugin and check what its hooks return; an error becomes part of the report."""
     provider = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     started = time.perf_counter()
+    changed: list[str] = []
     try:
         # What a plugin prints when it is imported is not a result of the command.
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), restored_process_state() as changed:
             report = _call_hooks(entry.load(), entry.name, provider)
     except KeyboardInterrupt:
         raise
     except BaseException as failure:  # third-party code may fail in any way
         report = PluginReport(entry.name, provider, error=f"{type(failure).__name__}: {failure}")
-    return attrs.evolve(report, seconds=time.perf_counter() - started)
+    notes = [f"changed {' and '.join(changed)} when it was loaded; drkit has restored it"] if changed else []
+    notes += _other_versions(entry)
+    return attrs.evolve(report, seconds=time.perf_counter() - started, notes=tuple(notes))
+
+
+def _other_versions(entry: EntryPoint) -> Iterator[str]:
+    """Yield a sentence if several versions of an entry point's package are installed: any of them may run."""
+    found = distributions(name=entry.dist.name) if entry.dist else ()
+    places = {one.version: str(one.locate_file("")) for one in found}
+    if entry.dist and len(places) > 1:
+        listed = " and ".join(f"{version} ({place})" for version, place in sorted(places.items()))
+        yield (
+            f"is installed in {len(places)} versions, {listed}: the metadata of {entry.dist.version} is read, and the "
+            f"code may be of another; uninstall all of them (repeat pip uninstall), then install one"
+        )
 
 
 def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:

@@ -322,7 +322,7 @@ class Extension:
         """
         try:
             return resolve(self.target)
-        except Exception as error:  # third-party code may fail in any way
+        except (Exception, SystemExit) as error:  # third-party code may fail in any way
             self.require_packages()
             reason = f"{type(error).__name__}: {error}"
             raise DrkitError(f"{self.target} of {self.provider or 'a plugin'} cannot be loaded: {reason}") from error

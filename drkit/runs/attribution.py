@@ -9,6 +9,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
+from drkit.core.process_state import restored_process_state
 from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
@@ -58,15 +59,25 @@ def error_location(error: BaseException, spec: ComponentSpec) -> str:
 def trying(part: PartInUse, action: str) -> Iterator[None]:
     """Run a block that uses a part; any exception becomes a one-line DrkitError that names the part and the action."""
     try:
-        yield
+        with restored_process_state() as changed:
+            yield
     except ContractError as error:
         raise DrkitError(str(error)) from None
-    except Exception as error:  # a third-party part may fail in any way
+    except (Exception, SystemExit) as error:  # a third-party part may fail in any way
         location = error_location(error, part.spec)
         where = f" ({location})" if location else ""
         raise DrkitError(
             f"{part.full_title} failed on a toy batch, {action}: {describe_error(error)}{where}"
         ) from error
+    _refuse_changes(part, changed, action)
+
+
+def _refuse_changes(part: PartInUse, changed: Sequence[str], action: str) -> None:
+    """Raise DrkitError if a part has changed what all code of the process shares."""
+    if changed:
+        raise DrkitError(
+            f"{part.full_title} changed {' and '.join(changed)}, {action}; a part must leave the process as it is"
+        )
 
 
 def target_of(part: PartInUse) -> Any:
@@ -76,13 +87,15 @@ def target_of(part: PartInUse) -> Any:
     if problems:
         raise DrkitError(f"{part.full_title}: {'; '.join(problems)}")
     try:
-        factory = spec.load()
+        with restored_process_state() as changed:
+            factory = spec.load()
     except MissingExtraError:
         raise
-    except Exception as error:  # a third-party module may fail in any way
+    except (Exception, SystemExit) as error:  # a third-party module may fail in any way
         raise DrkitError(
             f"{part.full_title}: cannot import its target {spec.target!r}: {describe_error(error)}"
         ) from error
+    _refuse_changes(part, changed, "while it was imported")
     if not callable(factory):
         raise DrkitError(f"{part.full_title}: its target {spec.target!r} is not callable")
     return factory

@@ -32,6 +32,7 @@ from drkit.core.files import (
     sync,
     write_json,
 )
+from drkit.core.process_state import restored_process_state
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
@@ -385,7 +386,14 @@ def _manifest(
 def _carry_out(
     stage: Stage[Any], folder: Path, run: Path, registry: Registry, progress: Progress, engine: Engine
 ) -> Mapping[str, Any]:
-    """Import the stage's function and let it write into `folder`; returns the metrics."""
+    """Import the stage's function and let it write into `folder`; returns the metrics.
+
+    Its parts may be code of others: paths are absolute, and what it changes of the process is restored, with a note.
+    """
     function: Callable[[StageRun[Any]], Mapping[str, Any]] = resolve(stage.spec.run)
-    inputs = {name: run / output.stage / output.path for name, output in stage.inputs.items()}
-    return function(StageRun(stage.name, stage.settings, inputs, folder, registry, progress, engine))
+    inputs = {name: (run / output.stage / output.path).absolute() for name, output in stage.inputs.items()}
+    with restored_process_state() as changed:
+        metrics = function(StageRun(stage.name, stage.settings, inputs, folder.absolute(), registry, progress, engine))
+    if changed:
+        progress.note(f"a part in {stage.name} changed {' and '.join(changed)}; drkit has restored it")
+    return metrics

@@ -29,6 +29,9 @@ def plugins() -> None:
             _print_plugin(plugin)
         for line in (*_failures(parts), *clashes):
             echo(line)
+        for plugin in found:
+            for note in plugin["notes"]:
+                echo(f"{plugin['name']} ({plugin['from']}): {note}")
 
     print_result({"plugins": found, "clashes": clashes}, draw)
 
@@ -74,7 +77,14 @@ def _describe(report: PluginReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "state": "failed" if report.error else "broken in part" if report.problems else "ok",
         "problems": [problem for problem in (report.error, *report.problems) if problem],
+        "notes": list(_notes(report)),
     }
+
+
+def _notes(report: PluginReport) -> Iterator[str]:
+    yield from report.notes
+    if report.is_slow:
+        yield f"takes {report.seconds:.1f} s to load, in every command; import heavy libraries where they are used"
 
 
 def _failures(parts: Installed) -> Iterator[str]:
