@@ -29,6 +29,7 @@ from rich.text import Text
 from drkit.core.escaping import escape_controls
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.errors import DrkitError
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
 from drkit.recipe.parts import parts_of
 from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
@@ -261,10 +262,19 @@ def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def describe_truncations(run: Path, stages: Iterable[str]) -> list[str]:
-    """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them."""
+    """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them.
+
+    Of a damaged record, the line says what is wrong.
+    """
     from drkit.runs.stage import TRUNCATED, read_truncations
 
-    return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
+    lines: list[str] = []
+    for name in stages:
+        try:
+            lines += map(str, read_truncations(run / name / TRUNCATED))
+        except DrkitError as error:
+            lines.append(str(error))
+    return list(dict.fromkeys(lines))
 
 
 def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,12 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
     later and a stage needs such a file, the stage that made it runs again. dry_run: remove nothing. Returns what was
     removed, by stage.
 
-    Raises DrkitError if `run` is not a run, is not finished, or another process works in it.
+    Raises DrkitError if `run` is not a run, is not finished, or, unless `dry_run`, another process works in it.
     """
     if not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of a finished one")
-    with locked(run):
+    # To look takes no lock: a run that may only be read has none to take.
+    with nullcontext() if dry_run else locked(run):
         findings = list(survey(plan(read_recipe(run / RECIPE, registry), registry).stages, run))
         unfinished = [f"{found.stage.name}: {found.summary}" for found in findings if not found.is_finished]
         if unfinished:

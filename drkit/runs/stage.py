@@ -19,14 +19,15 @@ from typing import Any, Generic, TypeVar
 import attrs
 from attrs import asdict, field, frozen
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.engine import Engine, LocalEngine
-from drkit.core.files import digest, local_path, path_state, write_text
+from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.folder import MODULES, read_encoder_settings
-from drkit.errors import check_extras
+from drkit.errors import DrkitError, check_extras
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain
 from drkit.runs.code import stage_code
@@ -359,6 +360,14 @@ def record_truncations(found: Iterable[Truncation], folder: Path, progress: Prog
 
 
 def read_truncations(path: Path) -> list[Truncation]:
-    """Read the truncations of at least one text from a file of a stage; empty if the file does not exist."""
-    entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return [Truncation(**entry) for entry in entries if entry["truncated"]]
+    """Read the truncations of at least one text from a file of a stage; empty if the stage has no such file.
+
+    Raises DrkitError if it is missing, damaged, or has changed since it was written.
+    """
+    check_unchanged(path)
+    advice = f"remove the folder {path.parent} and make it again with `drkit run {path.parent.parent}`"
+    try:
+        entries = read_json(path, advice) if path.is_file() else []
+        return [Truncation(**entry) for entry in entries if entry["truncated"]]
+    except (KeyError, TypeError):
+        raise DrkitError(f"does not list truncated texts; {advice}", where=path) from None

@@ -159,7 +159,7 @@ def test_rows_of_json_have_stable_keys(drkit, runs):
     assert all({*row} == {"name", "summary", "paper", "from", "use"} for row in listed)
     assert {row["use"] for row in listed} == {""}
     plugin = json.loads(drkit("plugins", "--json")[1])["plugins"][0]
-    assert {*plugin} == {"name", "from", "adds", "seconds", "state", "problems"}
+    assert {*plugin} == {"name", "from", "adds", "seconds", "state", "problems", "notes"}
     stage = json.loads(drkit("compose", "--dry-run", "--json")[1])["stages"][0]
     assert {*stage} == {"stage", "does", "state", "reasons", "reads"}
     (row,) = json.loads(drkit("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10", "--json")[1])["rows"]
