@@ -1,15 +1,19 @@
-"""One large file, made in chunks by the tasks of an engine; finished chunks are kept until the file is complete."""
+"""One large file, made in chunks by the tasks of an engine; finished chunks are kept until the file is complete.
+
+The name of a finished chunk ends with the hash of its file, so a damaged one is made again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
 from drkit.core.engine import Engine, LocalEngine, Task, Uses, is_local
-from drkit.core.files import digest, remove_folder
+from drkit.core.files import digest, file_hash, remove_folder
 from drkit.core.processes import Shard
 
 T = TypeVar("T")
@@ -56,6 +60,8 @@ class FileChunks:
     ) -> list[Path]:
         """Write the chunks that are missing, a task each; returns the files of all chunks, in order.
 
+        The file of a chunk that another process has not finished does not exist.
+
         write: writes the items of a chunk to a file, atomically. on_progress: called with the number of items in
         finished chunks. shard: the share of this process, which leaves the other chunks to others.
 
@@ -69,7 +75,7 @@ class FileChunks:
             for number, chunk in enumerate(chunks):
                 path = self.folder / f"{number:05d}-{digest(chunk.content)}"
                 files.append(path)
-                if path.is_file() or number % own.processes != own.rank:
+                if number % own.processes != own.rank or finished_chunk(path):
                     kept += chunk.size
                 else:
                     yield Task(chunk.name, write_chunk, (chunk, write, path), uses=chunk.uses)
@@ -78,7 +84,7 @@ class FileChunks:
             made += size
             if on_progress:
                 on_progress(kept + made)
-        return files
+        return [finished_chunk(path) or path for path in files]
 
     def remove(self) -> None:
         """Remove all chunks, once the file is complete."""
@@ -114,6 +120,17 @@ def items_of(
 
 
 def write_chunk(chunk: FileChunk[T], write: Callable[[Iterable[T], Path], Any], path: Path) -> int:
-    """Make the items of a chunk and write them, in whatever process; returns their number."""
+    """Make the items of a chunk and write them, in whatever process; returns their number.
+
+    path: the file's, without the hash that its name gets at the end.
+    """
     write(chunk.make(*chunk.arguments), path)
+    with suppress(FileNotFoundError):  # a repeated task has finished the same chunk
+        path.replace(path.with_name(f"{path.name}-{file_hash(path)}"))
     return chunk.size
+
+
+def finished_chunk(path: Path) -> Path | None:
+    """Return the intact file of a finished chunk; path: as in `write_chunk`. None if it is missing or damaged."""
+    found = path.parent.glob(f"{path.name}-*")
+    return next((file for file in found if file_hash(file) == file.name.rpartition("-")[2]), None)

@@ -129,8 +129,12 @@ class ScoreBlocks:
         return path
 
     def _is_finished(self, number: int) -> bool:
+        """Return whether a block is there, intact, and of this teacher."""
         path = self._path(number)
-        return path.is_file() and read_info(path).source == self.teacher
+        try:
+            return path.is_file() and bool(read_batches(path)) and read_info(path).source == self.teacher
+        except DrkitError:
+            return False
 
     def _path(self, number: int) -> Path:
         return self.blocks / f"block-{number:07d}.arrow"

@@ -38,6 +38,7 @@ WRITERS = {
         "copy2",
         "fdopen",
     },
+    "drkit/core/file_chunks.py": {"replace"},  # a finished chunk gets its hash as part of its name
     "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, with hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become

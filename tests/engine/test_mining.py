@@ -19,6 +19,7 @@ from drkit.testing.toys import ToyCorpus, ToyReranker, toy_requests
 from tests.engine.encoders import Watched
 from tests.engine.engines import Pickling
 from tests.engine.test_encoding import in_the_middle, watched, workers
+from tests.runs.damages import DAMAGES
 from tests.search.test_encoding import encoder
 
 REQUESTS = [*toy_requests(70)]
@@ -117,6 +118,19 @@ def test_interrupted_mining_goes_on_with_either_engine(vectors, tmp_path, rest):
     assert len(kept) == 2
     assert mining.on(rest) == mining.here()
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.parametrize("rest", [LocalEngine(), Pickling()], ids=["local", "other"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_kept_block_that_was_damaged_is_mined_again(vectors, tmp_path, rest, damage):
+    mining = Mining(["dense"], vectors, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        mining.on(Pickling(after=2))
+    damaged, intact = sorted(mining.parts.folder.iterdir())
+    damage(damaged)
+    before = intact.stat().st_mtime_ns
+    assert mining.on(rest) == mining.here()
+    assert intact.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("change", ["state", "queries"])

@@ -143,6 +143,19 @@ def test_a_kill_costs_a_block(work, tmp_path):
     assert whole.join(asked, tmp_path / "whole").read_bytes() == resumed
 
 
+def test_a_block_that_cannot_be_read_is_scored_again(work, tmp_path):
+    _, asked, blocks = work
+    blocks(Lengths()).make(asked, Silent())
+    whole = blocks(Lengths()).join(asked, tmp_path / "whole").read_bytes()
+    first, second = sorted((tmp_path / "blocks").iterdir())[:2]
+    first.write_bytes(first.read_bytes()[:200])
+    second.write_text("no scores")
+    again = Lengths()
+    blocks(again).make(asked, Silent())
+    assert again.pairs == sum(len(own.passages) for block in list(cut_blocks(asked))[:2] for own in block)
+    assert blocks(again).join(asked, tmp_path / "again").read_bytes() == whole
+
+
 def test_processes_share_the_blocks(work, tmp_path):
     _, asked, blocks = work
     scorers = [Lengths(), Lengths()]

@@ -15,9 +15,11 @@ from attrs import evolve
 from drkit.core.engine import Loaded
 from drkit.core.processes import Shard
 from drkit.errors import DrkitError
-from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus
+from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index
 from drkit.search.text_encoder import length_sorted_batches
 from tests.engine.engines import Pickling
+from tests.refusals import refused
+from tests.runs.damages import flip_byte, halve
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.warm import warm_process
 
@@ -278,3 +280,28 @@ def test_a_corpus_of_many_times_the_budget_is_searched_within_it(tmp_path):
     # a block of 64 MB, its scores, and what torch needs besides
     assert rise[2**20] < 200, rise
     assert rise[2**30] > 240, rise
+
+
+@pytest.mark.parametrize("damage", [flip_byte, halve])
+def test_vectors_that_were_damaged_are_neither_kept_nor_indexed(tmp_path, damage):
+    folder, whole = tmp_path / "v", tmp_path / "whole"
+    encode_corpus(encoder(), iter(PAIRS), folder, storage=SMALL)
+    encode_corpus(encoder(), iter(PAIRS), whole, storage=SMALL)
+    damage(folder / "00002.npy")
+    with refused("changed", "encode the texts again", where="00002.npy"):
+        build_index(folder, tmp_path / "index")
+    with refused("changed", f"delete {folder / '00002.arrow'}", where="00002.npy"):
+        encode_corpus(encoder(), iter(PAIRS), folder, storage=SMALL)
+    (folder / "00002.arrow").unlink()
+    encode_corpus(encoder(), iter(PAIRS), folder, storage=SMALL)
+    assert files(folder) == files(whole)
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "ids.arrow", "index.json"])
+def test_an_index_with_a_changed_byte_is_refused_with_what_to_do(tmp_path, name):
+    encode_corpus(encoder(), iter(PAIRS), tmp_path / "v", storage=SMALL)
+    build_index(tmp_path / "v", tmp_path / "index")
+    open_index(tmp_path / "index")
+    flip_byte(tmp_path / "index" / name)
+    with refused("`drkit index`", where=f"index/{name}"):
+        open_index(tmp_path / "index")
