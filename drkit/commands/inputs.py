@@ -33,7 +33,7 @@ from drkit.encoders.folder import (
 from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, MissingExtraError, UnknownNameError
 from drkit.recipe.schema import RERANKER
-from drkit.recipe.start import RECIPE
+from drkit.recipe.start import RECIPE, is_stage_of_run
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
@@ -270,7 +270,7 @@ def _open_folder(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
                 f"checkpoints, such as {folder / 'retriever-1'}"
             )
         folder = folder / "encoder"
-    is_of_run = (folder.parent / RECIPE).is_file()
+    is_of_run = is_stage_of_run(folder)
     if is_of_run and (manifest := load_manifest(folder)) and manifest.pruned:
         raise DrkitError(
             f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "

@@ -18,7 +18,8 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
-from drkit.core.files import digest, replacing_folder
+from drkit.core.checksums import check_unchanged
+from drkit.core.files import digest, remove_folder, replacing_folder
 from drkit.core.protocols import (
     Corpus,
     LooksDeeper,
@@ -73,8 +74,9 @@ class Chain:
         self._corpus = corpus
 
     def save_index(self, folder: Path, corpus: Corpus) -> None:
-        """Index the passages and save that for other processes, if the source can; an existing folder is kept."""
-        if isinstance(self.source, SavesIndex) and not folder.is_dir():
+        """Index the passages and save that for other processes, if the source can; an intact folder is kept."""
+        if isinstance(self.source, SavesIndex) and not _is_intact(folder):
+            remove_folder(folder)
             self.index(corpus)
             with replacing_folder(folder) as temporary:
                 self.source.save_index(temporary)
@@ -361,6 +363,15 @@ def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, 
             columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
             writer.write_batch(record_batch(columns, SCHEMA))
     return counts.summary()
+
+
+def _is_intact(folder: Path) -> bool:
+    """Return whether a saved index is there, and none of its files has changed."""
+    try:
+        check_unchanged(folder)
+    except DrkitError:
+        return False
+    return folder.is_dir()
 
 
 def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:

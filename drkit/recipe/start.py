@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import CONFIG, MODULES, declared_settings
@@ -111,9 +111,14 @@ def declared_settings_of(folder: Path) -> DeclaredSettings | None:
             )
         return DeclaredSettings(folder, _declarable(settings), max_tokens)
     recipe = folder.parent / RECIPE
-    if (folder / CONFIG).is_file() and recipe.is_file():
+    if (folder / CONFIG).is_file() and is_stage_of_run(folder):
         return DeclaredSettings(folder, _declarable(read_table(recipe).get("encoder", {})))
     return None
+
+
+def is_stage_of_run(folder: Path) -> bool:
+    """Return whether a folder is a stage of a run, and not any folder beside a recipe."""
+    return (folder / MANIFEST).is_file() and (folder.parent / RECIPE).is_file()
 
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
     if earlier is None:
         return True
     recipe = local_path(earlier).parent / RECIPE
-    return recipe.is_file() and _was_made_from_scratch(read_table(recipe).get("encoder", {}))
+    return is_stage_of_run(local_path(earlier)) and _was_made_from_scratch(read_table(recipe).get("encoder", {}))
 
 
 def find_collection(text: str, parts: Installed) -> str:

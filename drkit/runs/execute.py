@@ -7,6 +7,7 @@ at any moment leaves either the whole stage or nothing of it.
 from __future__ import annotations
 
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,6 +91,8 @@ def take_over(
         with storage_errors(stage.name, run):
             remove_folder(folder)
             shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
+            for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+                inner.chmod(inner.stat().st_mode | stat.S_IRWXU)  # the other run may only be read; this one is written
         publish(folder, run / stage.name)
         return
 

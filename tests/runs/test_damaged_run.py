@@ -23,7 +23,7 @@ READERS = [
     ("index/ids.arrow", SEARCH),
     ("encoder/model.safetensors", SEARCH),
     ("encoder/config.json", SEARCH),
-    ("encoder/tokenizer.json", ("export", "RUN", "-o", "OUT")),
+    ("retriever-1/tokenizer.json", ("export", "RUN/retriever-1", "-o", "OUT")),
     ("bm25/data.csc.index.npy", (*SEARCH, "--hybrid")),
     ("hybrid/weight.json", (*SEARCH, "--hybrid")),
     ("collection/passages/texts.arrow", ("mine", "--collection", "RUN", "--miner", "bm25", "-o", "OUT")),

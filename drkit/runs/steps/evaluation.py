@@ -16,6 +16,7 @@ from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.store import count_truncated
+from drkit.errors import DrkitError
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
@@ -59,7 +60,7 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
     path = stage.folder / f"{name}{ARROW}"
-    if path.is_file():
+    if _is_whole(path):
         return
     rank_to_file(
         blocks,
@@ -69,6 +70,14 @@ def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBl
         uses="core" if name == "bm25" else "gpu",
         on_progress=lambda done: stage.progress.advance(done, total, what),
     )
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether an interrupted attempt has written the rankings at a path, and they are as it wrote them."""
+    try:
+        return path.is_file() and bool(len(read_run(path)))
+    except DrkitError:
+        return False
 
 
 def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
