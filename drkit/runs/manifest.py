@@ -21,6 +21,7 @@ from drkit.core.checksums import is_inside
 from drkit.core.files import (
     CHECKPOINTS,
     MANIFEST,
+    TRAINING,
     WRITTEN,
     FileEntry,
     digest,
@@ -36,8 +37,10 @@ from drkit.errors import DrkitError
 LAYOUT = 2
 # The identity of the stage for which an unfinished attempt was started.
 IDENTITY = ".identity.json"
-# The hash of the rest of a manifest; those of older runs have none.
+# The hash of the rest of a manifest; those of older runs have none. What depends on time and machine is left out: the
+# same stage has the same checksum everywhere.
 _CHECKSUM = "checksum"
+_VARYING = {"seconds", "finished", "memory", "machine", "versions", "pairs_per_second", TRAINING}
 # What has changed in the code since an attempt was started that goes on all the same.
 STALE = ".stale.json"
 # Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
@@ -138,7 +141,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
     It ends with a checksum of itself.
     """
     table = json.loads(json_text(attrs.asdict(manifest)))
-    write_json(folder / MANIFEST, {**table, _CHECKSUM: digest(table)})
+    write_json(folder / MANIFEST, {**table, _CHECKSUM: digest(_lasting(table))})
 
 
 def load_manifest(folder: Path) -> Manifest | None:
@@ -172,9 +175,16 @@ def _is_as_written(table: dict[str, Any]) -> bool:
     """Return whether a manifest's table has its checksum, which is removed, or had none."""
     written = table.pop(_CHECKSUM, None)
     try:
-        return written is None or written == digest(table)
-    except UnicodeEncodeError:
+        return written is None or written == digest(_lasting(table))
+    except (RecursionError, UnicodeEncodeError):
         return False
+
+
+def _lasting(value: Any) -> Any:
+    """Return plain data without what depends on time and machine."""
+    if isinstance(value, dict):
+        return {name: _lasting(inner) for name, inner in value.items() if name not in _VARYING}
+    return [_lasting(inner) for inner in value] if isinstance(value, list) else value
 
 
 def refuse_link(path: Path) -> None:

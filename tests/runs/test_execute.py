@@ -703,3 +703,29 @@ def test_another_version_of_a_library_that_decides_the_result_makes_a_stage_agai
 
 def test_versions_of_all_libraries_that_decide_a_result_are_recorded():
     assert {name for spec in declared_stages() for name in spec.libraries} <= {*PACKAGES}
+
+
+def test_a_manifest_has_the_same_checksum_whenever_and_wherever_it_is_written(tmp_path):
+    for name in ("one", "two"):
+        go(chain(), tmp_path / name)
+    one, two = (json.loads((tmp_path / name / "c/manifest.json").read_text()) for name in ("one", "two"))
+    assert one["checksum"] == two["checksum"]
+    manifest = read_manifest(tmp_path / "one/c")
+    elsewhere = evolve(manifest, seconds=99.0, finished="later", memory={"host": 1}, machine={"cores": "1"})
+    write_manifest(elsewhere, tmp_path / "one/c")
+    assert json.loads((tmp_path / "one/c/manifest.json").read_text())["checksum"] == one["checksum"]
+    assert read_manifest(tmp_path / "one/c") == elsewhere
+
+
+@pytest.mark.parametrize("change", [("inputs", '"inputs": 2', '"inputs": 3'), ("files", '"bytes": 7', '"bytes": 8')])
+def test_a_changed_manifest_is_damaged(tmp_path, change):
+    _, before, after = change
+    run = tmp_path / "run"
+    go(chain(), run)
+    file = run / "c/manifest.json"
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after, 1))
+    assert read_manifest(run / "c") is None
+    assert found(chain(), run)["c"] == "its manifest.json is damaged"
+    go(chain(), run)
+    assert CALLS == ["c"]
