@@ -46,6 +46,10 @@ class FileChunks:
         """Return the chunks of a file, in a hidden folder beside it."""
         return cls(path.with_name(f".{path.name}.parts"))
 
+    def path_of(self, number: int, chunk: FileChunk[Any]) -> Path:
+        """Return the file of a chunk, without the hash of its content that its name gets when it is finished."""
+        return self.folder / f"{number:05d}-{digest(chunk.content)}"
+
     def are_needed(self, engine: Engine | None) -> bool:
         """Return whether to write in chunks: with an engine other than the local one, or if chunks are left to use."""
         return self.folder.is_dir() or not is_local(engine)
@@ -73,7 +77,7 @@ class FileChunks:
         def missing() -> Iterator[Task[int]]:
             nonlocal kept
             for number, chunk in enumerate(chunks):
-                path = self.folder / f"{number:05d}-{digest(chunk.content)}"
+                path = self.path_of(number, chunk)
                 files.append(path)
                 if number % own.processes != own.rank or finished_chunk(path):
                     kept += chunk.size
