@@ -15,6 +15,7 @@ import numpy as np
 from attrs import frozen
 
 from drkit.errors import DrkitError
+from drkit.evaluate.measures import Scores, is_count
 
 
 @frozen
@@ -108,6 +109,13 @@ def bootstrap_intervals(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return [(float(low), float(high)) for low, high in zip(found.low, found.high, strict=True)]
+
+
+def mean_intervals(systems: Sequence[Scores], measure: str) -> list[tuple[float, float]]:
+    """Return the 95 % bootstrap interval of each system's `Scores.mean`; see `bootstrap_intervals`."""
+    found = bootstrap_intervals([one.per_query[measure] for one in systems])
+    scale = systems[0].queries if systems and is_count(measure) else 1
+    return [(low * scale, high * scale) for low, high in found]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
