@@ -17,7 +17,8 @@ from drkit.commands.evaluation import note_own_hits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder
 from drkit.core.progress import Progress, Silent
-from drkit.core.protocols import Collection
+from drkit.core.protocols import Collection, UnknownJudgements
+from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
 from drkit.errors import DrkitError
@@ -123,6 +124,10 @@ class EncoderEvaluation:
     def on_collection(self, collection: NamedCollection, split: str | None = None) -> Scores:
         """Return the scores of the queries of a split of a collection.
 
+        All its judgements count, as for `drkit evaluate FILE`: a judged query without a text counts 0, and a judged
+        passage that the collection lacks is not found. A note says how many there are. With
+        `collection.unknown_judgements=drop`, these judgements are left out, as in a run.
+
         split: test if None, or dev without test queries. Raises DrkitError if the collection does not have it.
         """
         name, splits = Path(collection.name.rpartition(":")[2]).resolve().name, collection.source.splits()
@@ -131,20 +136,41 @@ class EncoderEvaluation:
         identity = self._opened.identity()  # the encoder may be missing, before the collection is read
         with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
             folder, counts = collection.store(Path(scratch), splits=(split,), drop_unknown=True)
-            if dropped := counts.get("dropped_judgements"):
-                self.progress.note(
-                    f"{name}: {dropped:,} judgements of passages that it lacks are not counted, as in a run with "
-                    f"collection.unknown_judgements=drop"
-                )
             files = [file_hash(folder / PASSAGES / TEXTS), file_hash(folder / split / QUERIES)]
             key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
             stored, run = open_collection(folder), self.output / f"{name}-{key}.trec"
             self._rank(name, stored, split, run)
-            judgements = list(stored.judgements(split))
+            judgements = self._judgements(name, collection, stored, split, counts.get("dropped_judgements", 0))
         rankings = read_run(run)
         if note := note_own_hits(rankings, judgements, name, exclude_self=self.exclude_self):
             self.progress.note(note)
         return evaluate(rankings, judgements, self.measures, exclude_self=self.exclude_self)
+
+    def _judgements(
+        self, name: str, collection: NamedCollection, stored: StoredCollection, split: str, unknown: int
+    ) -> list[Judgement]:
+        """Return the judgements that count; unknown: the number of those that the stored collection lacks."""
+        known, settings = list(stored.judgements(split)), getattr(collection.source, "config", None)
+        if not unknown:
+            return known
+        if isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop":
+            self.progress.note(
+                f"{name}: {unknown:,} judgements of queries or passages that it lacks are not counted "
+                f"(collection.unknown_judgements=drop)"
+            )
+            return known
+        judgements, asked = list(collection.judgements(split)), {query.query_id for query in stored.queries(split)}
+        lost = [one.query_id for one in judgements if one.query_id not in asked]
+        if lost:
+            self.progress.note(
+                f"{name}: {len(set(lost)):,} judged queries have no text, such as {lost[0]!r}: they count 0"
+            )
+        if unknown > len(lost):
+            self.progress.note(
+                f"{name}: {unknown - len(lost):,} judgements are of passages that it lacks and count as not found; "
+                f"--set collection.unknown_judgements=drop leaves them out"
+            )
+        return judgements
 
     @cached_property
     def _opened(self) -> OpenedEncoder:

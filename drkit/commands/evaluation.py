@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.evaluate.names import HYBRID_NAME
+from drkit.evaluate.unmatched import likely_match, note_unjudged_hits
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run, write_run
@@ -24,7 +25,7 @@ from drkit.search.rankings import Rankings
 
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
 
-_WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
+_WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a file of rankings (a TREC run, .arrow, .json)"
 
 
 @frozen(eq=False)
@@ -80,27 +81,36 @@ def evaluate_files(
     """Return (name, scores) of every system, in order; see `drkit.evaluate.evaluate`.
 
     measures: those of the first system's run if None. exclude_self: also set if a system's own run sets it.
-    note: called with a message for every file that lacks judged queries, which count 0, or that has hits whose id is
-    their query's own.
+    note: called with a message for every file that lacks judged queries, which count 0, whose hits are not judged, or
+    that has hits whose id is their query's own.
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
     names = measures or next((_read_results(s.run)["measures"] for s in systems if s.run), MEASURES)
-    judged_ids = {judgement.query_id for judgement in judged.judgements}
+    documents: dict[str, dict[str, int]] = {}
+    for one in judged.judgements:
+        documents.setdefault(one.query_id, {})[one.doc_id] = one.relevance
     with_relevant = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
     results = []
     for system in systems:
         excludes_self = exclude_self or bool(system.run and _read_results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
-            rankings = _read_judged(path, judged_ids)
+            rankings = _read_judged(path, documents.keys())
             scores.append(evaluate(rankings, judged.judgements, names, exclude_self=excludes_self))
             missing = len(with_relevant - rankings.ranked)
             if note and missing:
-                note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
-            own = note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self)
-            if note and own:
-                note(own)
+                likely = likely_match(rankings.ranked - documents.keys(), documents.keys() - rankings.ranked)
+                note(
+                    f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0"
+                    f"{f'; of their ids, {likely}' if likely else ''}"
+                )
+            notes = (
+                note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self),
+                note_unjudged_hits(rankings, documents, path),
+            )
+            for text in filter(None, notes if note else ()):
+                note(text)
         results.append((system.name, average(scores)))
     return results
 
@@ -219,7 +229,7 @@ def _parse_systems(text: str, several: bool) -> list[System]:
     if not path.exists():
         raise DrkitError(f"not found: {text}; {_WHAT_TO_GIVE}")
     name = path.name
-    for ending in (*COMPRESSED, ".trec", ".arrow"):
+    for ending in (*COMPRESSED, ".trec", ".arrow", ".json"):
         name = name.removesuffix(ending)
     return [System(name, (path,))]
 
@@ -243,15 +253,19 @@ def _read_results(run: Path) -> Mapping[str, Any]:
     return manifest.metrics
 
 
-def _read_judged(path: Path, judged: set[str]) -> Rankings:
+def _read_judged(path: Path, judged: Set[str]) -> Rankings:
     """Return the rankings of a file. Raises DrkitError if none of its queries is judged."""
     rankings = read_run(path)
     if not rankings.ranked:
         raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
     if judged and not rankings.ranked & judged:
+        likely = likely_match(rankings.ranked, judged)
+        advice = (
+            f"{likely}: change the ids of one file" if likely else "give the judgements of its collection and split"
+        )
         raise DrkitError(
             f"none of the {len(rankings.ranked):,} queries of {path} is judged; the judged queries have ids such as "
-            f"{min(judged)!r}: give the judgements of its collection and split"
+            f"{min(judged)!r}: {advice}"
         )
     return rankings
 

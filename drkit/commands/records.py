@@ -17,7 +17,7 @@ from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
-from drkit.evaluate.significance import bootstrap_intervals
+from drkit.evaluate.significance import mean_intervals
 from drkit.evaluate.systems import comparison, verdict
 from drkit.recipe.parts import all_parts
 from drkit.recipe.schema import Recipe
@@ -113,7 +113,7 @@ class RunRecord:
         rows = comparison(list(self.scores.items())) if self.scores else []
         found = []
         for measure in self.results.measures if self.results else ():
-            intervals = bootstrap_intervals([scores.per_query[measure] for scores in self.scores.values()])
+            intervals = mean_intervals(list(self.scores.values()), measure)
             for row, (low, high) in zip(rows, intervals, strict=True):
                 tested = {"p": row.tests[measure].p} if measure in row.tests else {}
                 value: dict[str, Any] = {"system": row.system, "measure": measure, "mean": row.values[measure]}

@@ -242,11 +242,15 @@ HIGHEST_GRADE = 1_000_000
 
 @frozen
 class Judgement:
-    """One line of a qrels file; relevance > 0 is a positive, and at most HIGHEST_GRADE."""
+    """One line of a qrels file; relevance > 0 is a positive, and at most HIGHEST_GRADE.
+
+    subtopic: of the query, in diversity judgements; other judgements have "0".
+    """
 
     query_id: str
     doc_id: str
     relevance: int
+    subtopic: str = "0"
 
 
 @frozen

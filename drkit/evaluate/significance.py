@@ -8,13 +8,14 @@ rejection at the level of a single test.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
 from drkit.errors import DrkitError
+from drkit.evaluate.measures import Scores, is_count
 
 
 @frozen
@@ -36,7 +37,7 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
     """Test two systems' per-query values, aligned by query id; `difference` is values minus against.
 
     Systems with equal values for every query have p = 1. With fewer than two queries, or if all differences are equal,
-    so that they have no variance, p is NaN.
+    so that they have no variance, p is NaN. Values are equal up to rounding (see `rounding`).
 
     Raises DrkitError if the two were evaluated on different queries.
 
@@ -55,14 +56,23 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
     ours, theirs = (np.array([one[i] for i in ids], dtype=np.float64) for one in (values, against))
     differences, count = ours - theirs, len(ours)
     difference = float(differences.mean()) if count else math.nan
-    if count > 1 and not differences.any():
+    error = rounding([*ours, *theirs])
+    if count > 1 and np.abs(differences).max() <= error:
         return TTest(0.0, 0.0, 1.0, count, 0.0, 0.0)
-    if count < 2 or np.ptp(differences) == 0:
+    if count < 2 or np.ptp(differences) <= error:
         return TTest(difference, math.nan, math.nan, count)
     found = ttest_rel(ours, theirs)
     interval = found.confidence_interval(0.95)
     ends = float(interval.low), float(interval.high)
     return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)
+
+
+def rounding(values: Iterable[float]) -> float:
+    """Return the difference up to which values of measures are equal: a billionth of the largest one.
+
+    Sums and quotients differ by far less, such as .3 - .2 and .1 - 0 of P@10; no measure has steps so small.
+    """
+    return 1e-9 * max(map(abs, values), default=0.0)
 
 
 RESAMPLES = 2000
@@ -99,6 +109,13 @@ def bootstrap_intervals(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return [(float(low), float(high)) for low, high in zip(found.low, found.high, strict=True)]
+
+
+def mean_intervals(systems: Sequence[Scores], measure: str) -> list[tuple[float, float]]:
+    """Return the 95 % bootstrap interval of each system's `Scores.mean`; see `bootstrap_intervals`."""
+    found = bootstrap_intervals([one.per_query[measure] for one in systems])
+    scale = systems[0].queries if systems and is_count(measure) else 1
+    return [(low * scale, high * scale) for low, high in found]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

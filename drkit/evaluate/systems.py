@@ -14,7 +14,7 @@ from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
-from drkit.evaluate.measures import Scores
+from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
     AS_IT_IS,
     BM25_NAME,
@@ -23,7 +23,7 @@ from drkit.evaluate.names import (
     system_in_words,
     system_name,
 )
-from drkit.evaluate.significance import TTest, holm, paired_t_test
+from drkit.evaluate.significance import TTest, holm, paired_t_test, rounding
 from drkit.recipe.schema import BASELINES
 
 LEVEL = 0.05
@@ -31,6 +31,10 @@ CAPTION = (
     "In brackets: paired two-tailed t-test against the row above; "
     "* if p is below 0.05 after Holm's correction over all tests of the table."
 )
+
+
+# Where a caption follows values that say so.
+NOT_TESTED = "Not tested: a single query, or the same difference for every query, so that a t-test has no variance."
 
 
 def table_caption(draws: Mapping[str, int]) -> str:
@@ -249,9 +253,10 @@ class Change:
 class Versus:
     """A system compared with a baseline by one measure.
 
-    test: the paired t-test of system minus baseline, with the confidence interval of the mean difference; corrected:
-    its p after Holm's correction over all comparisons made. wins, ties, losses: number of queries where the system is
-    better, equal, worse. gained, lost: the queries with the largest differences, largest first.
+    test: the paired t-test of system minus baseline, with the confidence interval of the mean difference (of a count,
+    of the difference of the sums); corrected: its p after Holm's correction over all comparisons made. wins, ties,
+    losses: number of queries where the system is better, equal (up to rounding), worse. gained, lost: the queries with
+    the largest differences, largest first.
     """
 
     system: str
@@ -319,10 +324,12 @@ def versus_markdown(found: Sequence[Versus], texts: Mapping[str, str] | None = N
 def comparison_caption(found: Sequence[Versus]) -> str:
     """Return the significance tests in one sentence."""
     queries = found[0].test.queries if found else 0
-    return (
-        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {len(found)} comparisons "
+    tested = sum(not math.isnan(one.test.p) for one in found)
+    caption = (
+        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {tested} comparisons "
         f"made; * if the corrected p is below {LEVEL}."
     )
+    return caption if tested == len(found) else f"{caption} {NOT_TESTED}"
 
 
 def change_lines(changes: Sequence[Change], texts: Mapping[str, str]) -> Iterator[str]:
@@ -373,7 +380,11 @@ def _common_measures(systems: Sequence[tuple[str, Scores]], measures: Sequence[s
 def _versus(baseline: tuple[str, Scores], system: tuple[str, Scores], measure: str, shown: int) -> Versus:
     before, after = baseline[1].per_query[measure], system[1].per_query[measure]
     test = paired_t_test(after, before)
-    changes = [Change(q, before[q], after[q]) for q in after if after[q] != before[q]]
+    if is_count(measure):  # their values are sums
+        ends = {name: getattr(test, name) * test.queries for name in ("difference", "low", "high")}
+        test = evolve(test, **ends)
+    error = rounding([*before.values(), *after.values()])
+    changes = [Change(q, before[q], after[q]) for q in after if abs(after[q] - before[q]) > error]
     changes.sort(key=lambda change: (change.before - change.after, change.query_id))
     wins = sum(change.after > change.before for change in changes)
     losses = len(changes) - wins

@@ -77,7 +77,7 @@ def tune_bm25(
     dev: queries and judgements; without them, the first pair is taken. The passages are read once. depth: of the
     rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language: see
     `Bm25Retriever`; on_progress: called with the number of pairs done. The facts: `k1` and `b`, and with dev queries
-    the `measure`, the number of `queries`, and the `means` of all pairs.
+    the `measure`, the number of judged `queries`, and the `means` of all pairs.
 
     Raises DrkitError for an unknown measure, and without passages, pairs or judgements.
 
@@ -101,7 +101,8 @@ def tune_bm25(
     for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, language), start=1):
         k1, b = parameters[done - 1]
         run = retriever.rankings([query.query_id for query in asked], texts, hits)
-        mean = evaluate(run, judgements, [measure], exclude_self=exclude_self).mean(measure)
+        scores = evaluate(run, judgements, [measure], exclude_self=exclude_self)
+        mean = scores.mean(measure)
         if best is None or mean > max(means.values()):
             best = retriever, {"k1": k1, "b": b}
         del retriever  # the next one is made meanwhile
@@ -109,4 +110,4 @@ def tune_bm25(
         if on_progress:
             on_progress(done)
     assert best is not None
-    return best[0], {**best[1], "measure": measure, "queries": len(asked), "means": means}
+    return best[0], {**best[1], "measure": measure, "queries": scores.queries, "means": means}

@@ -1,4 +1,4 @@
-"""Files of rankings: TREC runs, safe for any id (see `drkit.data.qrels.encode_id`), or Arrow files of arrays.
+"""Files of rankings: TREC runs, safe for any id (see `drkit.data.qrels.encode_id`), Arrow files, or JSON dictionaries.
 
 TREC scores are written as the shortest decimal that reads back as the same float32.
 """
@@ -6,6 +6,7 @@ TREC scores are written as the shortest decimal that reads back as the same floa
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import zlib
 from codecs import BOM_UTF8
@@ -23,16 +24,27 @@ from pyarrow import csv
 from drkit.core.checksums import check_unchanged
 from drkit.core.files import replacing
 from drkit.data.arrays import arrow_file, read_batches
-from drkit.data.qrels import decode_id, encode_id, encode_ids
-from drkit.data.rows import LONGEST_LINE, open_bytes
+from drkit.data.qrels import (
+    decode_id,
+    encode_id,
+    encode_ids,
+    encode_query_id,
+    is_dictionary,
+    read_dictionary,
+    refuse_ambiguous_comment,
+)
+from drkit.data.rows import LONGEST_LINE, file_kind, open_bytes
 from drkit.errors import DrkitError
 from drkit.search.rankings import ID, Rankings, RunRow, as_float32, codes, in_blocks, used_documents
 
 # Columns of a run file by their number; the second form is MS MARCO's.
 _COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
+_NUMBERS = ("rank", "score")
 _EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in three columns (query document rank)"}
 # Bytes that are read at once, and queries that are written at once.
 _BLOCK, _QUERIES = 8 << 20, 256
+# Bytes in which a JSON dictionary shows that it is one.
+_HEAD = 1 << 16
 # The files of arrays: their names, how they begin, and their columns.
 ARROW, _ARROW, _ARROW_COLUMNS = ".arrow", b"ARROW1", ("query_id", "doc_id", "score")
 _ARROW_TYPES = (ID, pa.large_list(pa.dictionary(pa.int32(), ID)), pa.large_list(pa.float32()))
@@ -90,13 +102,15 @@ def write_rankings(path: Path, rankings: Rankings) -> None:
 
 
 def read_run(path: Path) -> Rankings:
-    """Read rankings: an Arrow file of drkit, memory-mapped, or a TREC run, whose hits stay in the order of the file.
+    """Read rankings: an Arrow file of drkit, memory-mapped, a TREC run, or a JSON dictionary; hits keep their order.
 
-    A run has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. It may be
-    compressed (.gz, .zst), or a pipe. Memory: 8 bytes for each hit, and the ids once.
+    A run has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. As in trec_eval,
+    words behind column 6 are ignored, a line that begins with `#` is a comment, and the lines of a query may be
+    anywhere. A dictionary is `{query: {document: score}}`, as ranx and pytrec_eval have it. The file may be compressed
+    (.gz, .zst), or a pipe. Memory: 8 bytes for each hit, and the ids once; a dictionary is read at once.
 
-    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive; and if the
-    file is damaged, or, in a run, has changed since it was written.
+    Raises DrkitError, with file and line, for an invalid line; and if the file is damaged, or, in a run, has changed
+    since it was written.
     """
     path = Path(path)
     check_unchanged(path)
@@ -106,13 +120,27 @@ def read_run(path: Path) -> Rankings:
         return Rankings.of(())
     if head[1].startswith(_ARROW):
         return _read_rankings(path)
-    top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
-    names = _COLUMNS[3 if len(top) == 3 else 6]
-    parsed = [
-        _parse(names, block) or _parse_by_line(path, names, first, block) for first, block in chain([head], blocks)
-    ]
+    if file_kind(path) == ".json" or is_dictionary(head[1][:_HEAD].decode(errors="replace")):
+        return _read_dictionary(path, b"".join(block for _, block in chain([head], blocks)))
+    names, comments, parsed = _COLUMNS[_width(head[1])], list[int](), list[_Parsed]()
+    for first, block in chain([head], blocks):
+        parsed.append(_parse(names, block) or _parse_by_line(path, names, first, block, comments))
     queries, documents, scores = zip(*parsed, strict=True)
-    return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores))
+    return _checked(path, _decoded(queries), _decoded(documents), np.concatenate(scores), comments)
+
+
+def _width(block: bytes) -> int:
+    """Return the number of columns of a run, by its first line that is no comment: 3 or 6."""
+    lines = (line for line in io.BytesIO(block) if not line.startswith(b"#"))
+    return 3 if len(_split(next(lines, b"").decode(errors="replace").rstrip("\n"))) == 3 else 6
+
+
+def _read_dictionary(path: Path, data: bytes) -> Rankings:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise DrkitError(f"not UTF-8 text ({error.reason} at byte {error.start})", where=path) from None
+    return Rankings.of((query, scores.items()) for query, scores in read_dictionary(path, text, "score").items())
 
 
 def _lines(rankings: Rankings, label: str) -> bytes:
@@ -124,7 +152,7 @@ def _lines(rankings: Rankings, label: str) -> bytes:
     doc_ids = encode_ids(rankings.doc_ids.take(pa.array(used)).to_pylist())
     if "" in doc_ids:
         encode_id("")
-    query_ids = pa.array([encode_id(query_id) for query_id in rankings.query_ids], ID)
+    query_ids = pa.array([encode_query_id(query_id) for query_id in rankings.query_ids], ID)
     ranks = np.arange(1, len(documents) + 1) - rankings.starts[rankings.queries]
     scores = pa.array(rankings.scores).cast(ID)
     if (rankings.scores == np.trunc(rankings.scores)).any():
@@ -155,7 +183,8 @@ def _parse(names: Sequence[str], block: bytes) -> _Parsed | None:
     has_empty_cell = (ends_cell[1:] & ends_cell[:-1]).any() or ends_cell[:1].any()
     is_spaced = delimiter == "\t" and b" " in block
     # Arrow would remove a byte order mark.
-    if has_empty_cell or is_spaced or b"\x00" in block or b"\r" in block or block.startswith(BOM_UTF8):
+    has_comment = block.startswith(b"#") or b"\n#" in block
+    if has_empty_cell or is_spaced or has_comment or b"\x00" in block or b"\r" in block or block.startswith(BOM_UTF8):
         return None
     types = {"query": pa.string(), "document": pa.string(), number: pa.float64() if number == "score" else pa.int64()}
     try:
@@ -173,15 +202,17 @@ def _parse(names: Sequence[str], block: bytes) -> _Parsed | None:
     return (table["query"], table["document"], scores) if np.isfinite(scores).all() else None
 
 
-def _parse_by_line(path: Path, names: Sequence[str], first: int, block: bytes) -> _Parsed:
-    columns = list(zip(*(cells for _, cells in _columns(path, names, first, block)), strict=True))
-    written = columns[names.index("score" if "score" in names else "rank")]
-    scores = _scores(np.array([_number(text) for text in written]), names)
+def _parse_by_line(path: Path, names: Sequence[str], first: int, block: bytes, comments: list[int]) -> _Parsed:
+    """Read lines one by one; the numbers of those that are comments are added to `comments`."""
+    rows = list(_rows(path, names, first, block, comments))
+    written = [cells[names.index("score" if "score" in names else "rank")] for _, cells in rows]
+    scores = _scores(np.array([_number(text) for text in written], np.float64), names)
     if not np.isfinite(scores).all():
         wrong = int(np.isfinite(scores).argmin())
-        raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{first + wrong}")
+        raise DrkitError(f"{_EXPECTED[len(names)]}, got {written[wrong]!r:.80}", where=f"{path}:{rows[wrong][0]}")
     queries, documents = (
-        pa.chunked_array([pa.array(columns[names.index(name)], pa.string())]) for name in ("query", "document")
+        pa.chunked_array([pa.array([cells[names.index(name)] for _, cells in rows], pa.string())])
+        for name in ("query", "document")
     )
     return queries, documents, scores
 
@@ -204,25 +235,26 @@ def _decoded(written: Iterable[Any]) -> Any:
     return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
 
 
-def _checked(path: Path, queries: Any, documents: Any, scores: NDArray[np.float32]) -> Rankings:
-    """Return the rankings of a file's lines. Raises DrkitError for a duplicate, naming the line."""
-    rows = codes(queries)
-    starts = np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(rows)]])
-    query_ids = queries.dictionary.take(pa.array(rows[starts[:-1]])).to_pylist()
-    if len(query_ids) > len(queries.dictionary):
-        seen = set[str]()
-        for query_id, start in zip(query_ids, starts[:-1], strict=True):
-            if query_id in seen:
-                raise DrkitError(
-                    f"query {query_id!r} occurs twice; all lines of a query must be consecutive",
-                    where=f"{path}:{start + 1}",
-                )
-            seen.add(query_id)
-    rankings = Rankings(query_ids, starts, codes(documents), scores, documents.dictionary)
-    if (line := rankings.duplicate()) is not None:
-        query_id, name = rankings.ids_of(line)
+def _checked(
+    path: Path, queries: Any, documents: Any, scores: NDArray[np.float32], comments: Sequence[int]
+) -> Rankings:
+    """Return the rankings of a file's lines, grouped by query. Raises DrkitError for a duplicate, naming the line.
+
+    comments: the numbers of the lines that are none of these.
+    """
+    rows, lines = codes(queries), np.arange(len(scores))  # rows are numbered as queries first occur
+    if (rows[1:] < rows[:-1]).any():
+        lines = np.argsort(rows, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(queries.dictionary)))])
+    query_ids = queries.dictionary.to_pylist()
+    rankings = Rankings(query_ids, starts, codes(documents)[lines], scores[lines], documents.dictionary)
+    if (hit := rankings.duplicate()) is not None:
+        query_id, name = rankings.ids_of(hit)
+        number = int(lines[hit]) + 1
+        for comment in comments:
+            number += comment <= number
         raise DrkitError(
-            f"duplicate document {name!r} for query {query_id!r}; list each document once", where=f"{path}:{line + 1}"
+            f"duplicate document {name!r} for query {query_id!r}; list each document once", where=f"{path}:{number}"
         )
     return rankings
 
@@ -307,22 +339,32 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             raise DrkitError(f"cannot be read after line {number - 1} ({error})", where=path) from None
 
 
-def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns)."""
+def _rows(
+    path: Path, names: Sequence[str], first: int, block: bytes, comments: list[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, columns); the numbers of comments are added to `comments`."""
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=first):
+        where = f"{path}:{number}"
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise DrkitError(
-                f"not UTF-8 text ({error.reason} at byte {error.start})", where=f"{path}:{number}"
-            ) from None
+            raise DrkitError(f"not UTF-8 text ({error.reason} at byte {error.start})", where=where) from None
         columns = _split(text)
-        if len(columns) != len(names):
+        if text.startswith("#"):
+            refuse_ambiguous_comment(text, where, is_row=_is_row(columns, names))
+            comments.append(number)
+        elif _is_row(columns, names) or len(columns) == len(names):
+            yield number, columns
+        else:
             raise DrkitError(
-                f"expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}",
-                where=f"{path}:{number}",
+                f"expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}", where=where
             )
-        yield number, columns
+
+
+def _is_row(columns: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether columns are a row: words may follow TREC's sixth, if the fourth and fifth are numbers."""
+    enough = len(columns) >= len(names) if len(names) == 6 else len(columns) == len(names)
+    return enough and all(math.isfinite(_number(columns[i])) for i, name in enumerate(names) if name in _NUMBERS)
 
 
 def _split(line: str) -> list[str]:

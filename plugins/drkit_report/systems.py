@@ -15,7 +15,7 @@ from drkit.data.corpus import StoredCollection
 from drkit.errors import UnknownNameError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
-from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
+from drkit.evaluate.significance import RESAMPLES, mean_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, format_p
 from drkit.recipe.schema import BASELINES
 from drkit.search import read_run
@@ -160,7 +160,7 @@ def baseline_index(systems: Sequence[ReportedSystem], name: str | None) -> int:
 def system_table(systems: Sequence[ReportedSystem], chosen: int) -> SystemTable:
     """Return the table of at least one system; chosen: the index of the baseline to show first."""
     measures = systems[0].scores.measures
-    intervals = {m: bootstrap_intervals([one.scores.per_query[m] for one in systems]) for m in measures}
+    intervals = {m: mean_intervals([one.scores for one in systems], m) for m in measures}
     return SystemTable(
         measures=measures,
         queries=systems[0].scores.queries,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from drkit.core.types import Judgement
-from drkit.search import write_qrels, write_run
+from drkit.search import read_qrels, read_run, write_qrels, write_run
 from tests.refusals import says
 from tests.runs.test_systems import make_run
 from tests.warm import drkit
@@ -68,6 +68,54 @@ def test_two_files_are_compared(files):
     found = json.loads(out)["comparisons"]
     assert [(one["measure"], one["wins"], one["losses"]) for one in found] == [("RR@10", 4, 2), ("AP", 4, 2)]
     assert found[0]["corrected"] == pytest.approx(min(1.0, 2 * found[0]["test"]["p"]))
+
+
+def test_json_dictionaries_are_read_where_trec_files_are(files, tmp_path):
+    """As ranx and pytrec_eval have them, whatever their names."""
+    for name in ("one", "two"):
+        run = {query: dict(hits) for query, hits in read_run(files / f"{name}.trec")}
+        (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
+    grades: dict[str, dict[str, int]] = {}
+    for one in read_qrels(files / "qrels.txt"):
+        grades.setdefault(one.query_id, {})[one.doc_id] = one.relevance
+    (tmp_path / "qrels").write_text(json.dumps(grades, indent=1), encoding="utf-8")
+    of_trec = [files / "one.trec", files / "two.trec", "--qrels", files / "qrels.txt"]
+    of_json = [tmp_path / "one.json", tmp_path / "two.json", "--qrels", tmp_path / "qrels"]
+    assert drkit("compare", *of_json, "-m", "RR@10")[:2] == drkit("compare", *of_trec, "-m", "RR@10")[:2]
+    code, out, err = drkit("evaluate", tmp_path / "one.json", *of_json[2:], "-m", "RR@10")
+    assert code == 0, err
+    assert out == drkit("evaluate", files / "one.trec", *of_trec[2:], "-m", "RR@10")[1]
+    fused = [tmp_path / "f.trec", tmp_path / "g.trec"]
+    for given, output in ((of_json, fused[0]), (of_trec, fused[1])):
+        code, out, err = drkit("fuse", *given[:2], "--tune", given[3], "-o", output)
+        assert code == 0, err
+    assert list(read_run(fused[0])) == list(read_run(fused[1]))
+
+
+def test_the_same_gain_of_every_query_is_not_tested(tmp_path):
+    documents = [f"d{i}" for i in range(10)]
+    for name, gain in (("a", 0), ("b", 1)):
+        relevant = [[f"r{i}" for i in range(3 + query % 3 + gain)] for query in range(4)]
+        hits = [[*found, *documents[len(found) :]] for found in relevant]
+        write_run(
+            tmp_path / f"{name}.trec",
+            [(f"q{q}", [(d, -float(i)) for i, d in enumerate(h)]) for q, h in enumerate(hits)],
+            "t",
+        )
+    write_qrels(tmp_path / "qrels", [Judgement(f"q{q}", f"r{i}", 1) for q in range(4) for i in range(9)])
+    code, out, err = drkit(
+        "compare", tmp_path / "a.trec", tmp_path / "b.trec", "--qrels", tmp_path / "qrels", "-m", "P@10"
+    )
+    assert (code, err) == (0, "")
+    assert "| +0.100 |  | not tested | not tested | 4 | 0 | 0 |" in out
+    assert says(out, "Not tested:", "same difference for every query")
+
+
+def test_counts_are_sums(files):
+    given = [files / "two.trec", "--qrels", files / "qrels.txt", "-m", "NumQ NumRel NumRet P@1", "--json"]
+    code, out, err = drkit("evaluate", *given)
+    assert code == 0, err
+    assert json.loads(out)["rows"][0]["values"] == pytest.approx({"NumQ": 6, "NumRel": 6, "NumRet": 10, "P@1": 4 / 6})
 
 
 def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):

@@ -61,6 +61,16 @@ def test_the_tuned_weight_is_printed_and_used(files, tmp_path):
     assert list(read_run(tmp_path / "t.trec")) == list(convex(align(*runs(files)), 0.5))
 
 
+def test_a_run_as_a_json_dictionary_is_mined(files, tmp_path):
+    run = {query: dict(hits) for query, hits in read_run(files / "a.trec")}
+    (tmp_path / "a.json").write_text(json.dumps(run), encoding="utf-8")
+    for name in (files / "a.trec", tmp_path / "a.json"):
+        given = ["--collection", f"beir:{files / 'beir'}", "--miner", f"run-file:{name}", "--format", "ids"]
+        code, _, err = drkit("mine", *given, "-o", tmp_path / f"{name.name}.jsonl")
+        assert code == 0, err
+    assert (tmp_path / "a.json.jsonl").read_bytes() == (tmp_path / "a.trec.jsonl").read_bytes()
+
+
 def test_a_fused_run_is_mined_and_evaluated(files, tmp_path):
     drkit("fuse", files / "a.trec", files / "b.trec", "-o", tmp_path / "f.trec")
     mined = tmp_path / "n.jsonl"

@@ -69,7 +69,7 @@ def test_values_do_not_depend_on_how_many_queries_are_measured_at_once(run, qrel
     names = ["Rprec", "P(rel=2)@5", "Judged@10", "nDCG(judged_only=True)@2"]
     expected = evaluate(rows(run), judgements(qrels), names)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("drkit.evaluate.measures.QUERIES_AT_ONCE", queries)
+        patched.setattr("drkit.evaluate.engines.QUERIES_AT_ONCE", queries)
         assert evaluate(rows(run), judgements(qrels), names) == expected
 
 

@@ -7,6 +7,8 @@ import pytest
 from drkit.commands import encoder_evaluation as module
 from drkit.commands.collections import NamedCollection
 from drkit.commands.encoder_evaluation import EncoderEvaluation, data_sets
+from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_function
+from drkit.commands.evaluation import System, evaluate_files, find_judgements
 from drkit.core.progress import Silent
 from drkit.data import DocumentsCollection, DocumentsConfig
 from drkit.data.formats import BeirCollection
@@ -135,16 +137,32 @@ def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encode
         evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path / "b", split="dev")
 
 
-def test_judgements_of_unknown_passages_are_not_counted_and_other_splits_are_not_read(encoder, tmp_path):
-    data = write_data_set(tmp_path / "whole")
-    whole = evaluate_beir(str(encoder), data, tmp_path / "out")
+def test_all_judgements_count_as_for_the_file_that_was_written(encoder, tmp_path):
+    """A judged query without a text counts 0, and a judged passage that the collection lacks is not found."""
+    data, measures = write_data_set(tmp_path / "whole"), ("R@100", "nDCG@10")
+    whole = evaluate_beir(str(encoder), data, tmp_path / "out", measures=measures)
     with (data / "qrels" / "test.tsv").open("a") as file:
-        file.write("\ntest0\tunknown\t1\ntest1\tunknown\t1\n")
+        file.write("\ntest0\tunknown\t1\ntest1\tunknown\t1\nlost\td1\t1\n")
     (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nnobody\tunknown\tmuch\n")
-    progress = RecordedProgress()
-    assert evaluate_beir(str(encoder), data, tmp_path / "out", progress=progress).means == whole.means
+    progress, named = RecordedProgress(), NamedCollection(f"beir:{data}")
+    found = evaluate_encoder(str(encoder), named, tmp_path / "out", measures=measures, progress=progress)
     assert progress.begun == [], "the passages and the queries are the same"
-    assert says(progress.notes[0], "whole: 2 judgements", "passages", "collection.unknown_judgements=drop")
+    assert says(progress.notes[0], "whole: 1 judged queries", "text", "'lost'", "count 0")
+    assert says(progress.notes[1], "whole: 2 judgements", "passages", "collection.unknown_judgements=drop")
+    (run,) = (tmp_path / "out").glob("*.trec")
+    ((_, file),) = evaluate_files([System("run", (run,))], find_judgements([], collection=f"beir:{data}"), measures)
+    assert file == found
+    assert found.queries == len({j.query_id for j in Topics().judgements("test")}) + 1
+    vectors = TextEncoder.load(encoder)
+    by_function = evaluate_function(
+        vectors.encode_passages, f"beir:{data}", encode_queries=vectors.encode_queries, measures=measures
+    )
+    assert by_function.means() == pytest.approx(found.means(), abs=1e-3)
+    dropped = NamedCollection(f"beir:{data}", ("collection.unknown_judgements=drop",))
+    progress = RecordedProgress()
+    left = evaluate_encoder(str(encoder), dropped, tmp_path / "out", measures=measures, progress=progress)
+    assert left.means() == whole.means["whole"]
+    assert says(progress.notes[0], "whole: 3 judgements", "not counted")
 
 
 def test_an_encoder_is_named_after_its_folder_or_its_run(encoder, tmp_path):

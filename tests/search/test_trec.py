@@ -157,7 +157,10 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
         ("q Q0 e 1 high t", 2, ("score", "'high'")),
         ("q Q0 e 1 nan t", 2, ("score", "'nan'")),
         ("q Q0 d 1 0.5 t", 2, ("duplicate", "'d'", "'q'")),
-        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", 3, ("'q'", "twice")),
+        ("p Q0 d 1 0.5 t\nq Q0 d 1 0.5 t", 3, ("duplicate", "'d'", "'q'")),
+        ("# a note\nq Q0 e 1 0.5 t\n# another\nq Q0 d 1 0.5 t", 5, ("duplicate", "'d'")),
+        ("q Q0 a word 1 0.5 t", 2, ("6 columns", "got 7")),
+        ("#metoo Q0 d 1 0.5 t", 2, ("comment", "'#metoo'", "%23metoo%drkit")),
         ("q e 1", 2, ("6 columns", "got 3", "'q e 1'")),
     ],
 )
@@ -195,3 +198,111 @@ def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
     (tmp_path / "q").write_text("q 0 d high\n")
     with refused("score", "'high'", where="q:1"):
         list(read_qrels(tmp_path / "q"))
+
+
+def test_a_run_is_read_as_trec_eval_reads_it(tmp_path):
+    """Comments, words behind column 6, and the lines of a query anywhere: its own test files have all of these."""
+    lines = [
+        "# made by hand",
+        "q2 Q0 a 1 0.5 t",
+        "q1 Q0 a 1 3 t and more words",
+        "# 2 Q0 d 1 0.5 t",
+        "q2 Q0 #b 2 0.9 t",
+    ]
+    (tmp_path / "r").write_text("\n".join([*lines, "q1 Q0 c 2 4 t"]))
+    assert list(read_run(tmp_path / "r")) == [
+        ("q2", [("a", 0.5), ("#b", pytest.approx(0.9))]),
+        ("q1", [("a", 3.0), ("c", 4.0)]),
+    ]
+    (tmp_path / "only").write_text("# nothing\n")
+    assert list(read_run(tmp_path / "only")) == []
+
+
+@given(RUNS, st.randoms())
+def test_the_lines_of_a_run_may_be_in_any_order(tmp_path_factory, run, random):
+    folder = tmp_path_factory.mktemp("trec")
+    write_run(folder / "r", ((query, hits.items()) for query, hits in run.items()), "t")
+    lines = (folder / "r").read_bytes().splitlines(keepends=True)
+    random.shuffle(lines)
+    (folder / "r").write_bytes(b"".join(lines))
+    assert {query: dict(hits) for query, hits in read_run(folder / "r")} == run
+
+
+def test_judgements_are_read_as_trec_eval_reads_them(tmp_path):
+    (tmp_path / "q").write_text("# of TREC-6\n301 0 a 1\n# 3 of 4\n301 2 #b -1\n")
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("301", "a", 1), Judgement("301", "#b", -1, "2")]
+    (tmp_path / "q").write_text("301 0 a 1\n#302 0 a 1\n")
+    with refused("comment", "'#302'", "%23302%drkit", where="q:2"):
+        list(read_qrels(tmp_path / "q"))
+
+
+def test_no_line_that_drkit_writes_is_a_comment(tmp_path):
+    write_run(tmp_path / "r", [("#q", [("#d", 1.0)])], "#t")
+    write_qrels(tmp_path / "q", [Judgement("#q", "#d", 1)])
+    assert (tmp_path / "r").read_text() == "%23q%drkit\tQ0\t#d\t1\t1.0\t#t\n"
+    assert list(read_run(tmp_path / "r")) == [("#q", [("#d", 1.0)])]
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("#q", "#d", 1)]
+
+
+def test_subtopics_come_back(tmp_path):
+    judgements = [Judgement("51", "d", 1, "1"), Judgement("51", "d", 0, "2"), Judgement("51", "e", 1, "a b")]
+    write_qrels(tmp_path / "q", judgements)
+    assert list(read_qrels(tmp_path / "q")) == judgements
+    (tmp_path / "q").write_text("51 1 d 1\n51 1 d 0\n")
+    with refused("judged twice", where="q:2"):
+        list(read_qrels(tmp_path / "q"))
+
+
+@given(RUNS, st.sampled_from(["r.json", "r.txt", "r"]), st.sampled_from([None, 2]))
+def test_a_json_dictionary_is_a_run_and_judgements(tmp_path_factory, run, name, indent):
+    """As ranx and pytrec_eval have them."""
+    path = tmp_path_factory.mktemp("json") / name
+    path.write_text(json.dumps(run, indent=indent), encoding="utf-8")
+    assert {query: dict(hits) for query, hits in read_run(path)} == run
+    grades = {query: dict.fromkeys(hits, 2) for query, hits in run.items()}
+    path.write_text(json.dumps(grades, indent=indent), encoding="utf-8")
+    assert list(read_qrels(path)) == [Judgement(q, d, 2) for q, hits in grades.items() for d in hits]
+
+
+def test_a_compressed_dictionary_is_read(tmp_path):
+    (tmp_path / "r.json.gz").write_bytes(gzip.compress(b'{"q": {"d": 2}}'))
+    assert list(read_run(tmp_path / "r.json.gz")) == [("q", [("d", 2.0)])]
+    assert list(read_qrels(tmp_path / "r.json.gz")) == [Judgement("q", "d", 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"q": {"d": 1, "d": 2}}', ("'d'", "twice")),
+        ('{"q": {"d": 1}, "q": {}}', ("'q'", "twice")),
+        ('{"q": {"d": "high"}}', ("'d'", "'high'")),
+        ('{"q": {"d": NaN}}', ("'d'", "nan")),
+        ('{"q": {"d": true}}', ("'d'", "True")),
+        ('{"q": {"": 1}}', ("empty id",)),
+        ('{"": {"d": 1}}', ("empty id",)),
+        ('{"q": {"\\ud800": 1}}', ("Unicode",)),
+        ('{"q": {"d": 1}', ("malformed JSON",)),
+        ('{"q": {"d": 1}, "p": ["d"]}', ("'p'", "list")),
+        ('[{"q": 1}]', ("list",)),
+        ('{"query": "q"}', ("'query'", "str")),
+    ],
+)
+@pytest.mark.parametrize("read", [read_run, lambda path: list(read_qrels(path))])
+def test_a_dictionary_of_anything_else_is_refused(tmp_path, text, named, read):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(DrkitError, match=r"r\.json|empty id|Unicode") as caught:
+        read(tmp_path / "r.json")
+    assert all(name in str(caught.value) for name in named)
+
+
+def test_grades_in_a_dictionary_are_whole_numbers(tmp_path):
+    (tmp_path / "q.json").write_text('{"q": {"d": 1.0, "e": 0.5}}')
+    with refused("'0.5'", where="q.json: query 'q'"):
+        list(read_qrels(tmp_path / "q.json"))
+
+
+def test_an_id_that_begins_with_a_brace_is_no_dictionary(tmp_path):
+    (tmp_path / "r").write_text("{q} Q0 d 1 0.5 t\n")
+    (tmp_path / "q").write_text("{q} 0 d 1\n")
+    assert list(read_run(tmp_path / "r")) == [("{q}", [("d", 0.5)])]
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("{q}", "d", 1)]

@@ -114,7 +114,7 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=5,
+    version=6,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
@@ -166,7 +166,7 @@ class EvaluationSettings:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=4,
+    version=5,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={

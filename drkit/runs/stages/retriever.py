@@ -56,7 +56,7 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
 
 CHOOSE = StageSpec(
     name="choice",
-    version=1,
+    version=2,
     settings=ChoiceSettings,
     run="drkit.runs.steps.retriever:choose",
     inputs={"judged": "the dev split of the collection", "runs": "the retrievers' rankings of the dev queries"},
