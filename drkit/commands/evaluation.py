@@ -162,13 +162,15 @@ def find_judgements(
     collection, settings: see `NamedCollection`. split: test if None (for systems of a run: the split that the
     run was evaluated on).
 
-    Raises DrkitError if nothing is given and no system belongs to a run, or two runs have different judgements.
+    Raises DrkitError if nothing is given and no system belongs to a run, two runs have different judgements, or none
+    has a relevance above 0, by which every system would get 0.
     """
     named = NamedCollection(collection, tuple(settings)) if collection is not None else None
     if qrels is not None:
-        return JudgedQueries(tuple(read_qrels(qrels)), _query_texts(named, split or "test") if named else {})
+        texts = _query_texts(named, split or "test") if named else {}
+        return _with_relevant(JudgedQueries(tuple(read_qrels(qrels)), texts), qrels)
     if named is not None:
-        return _read_split(named, split or "test")
+        return _with_relevant(_read_split(named, split or "test"), f"{collection} ({split or 'test'})")
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
     if not runs:
         raise DrkitError(f"no judgements for {systems[0].files[0]}; give --qrels FILE or --collection NAME")
@@ -177,6 +179,16 @@ def find_judgements(
         if set(other.judgements) != set(first.judgements):
             raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
     return first
+
+
+def _with_relevant(judged: JudgedQueries, where: Path | str) -> JudgedQueries:
+    """Return the judgements. Raises DrkitError if there are some, but none has a relevance above 0."""
+    if judged.judgements and not any(judgement.relevance > 0 for judgement in judged.judgements):
+        raise DrkitError(
+            f"{where}: none of the {len(judged.judgements):,} judgements has a relevance above 0, so every system "
+            f"would get 0; give judgements with a relevant passage (their grades may be in another column)"
+        )
+    return judged
 
 
 def judge_by_answers(

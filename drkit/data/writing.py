@@ -134,7 +134,7 @@ def write_collection(
     splits: those to write; all if None. drop_unknown: drop judgements with unknown ids, whatever the collection's
     setting.
 
-    Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
+    Counts: passages, empty_passages (kept, but without words), queries, judgements and positives by split,
     dropped_judgements (only if they are dropped), and `content_sha256`, a hash of everything written. If the collection
     has a method `negatives(split)`, which yields (query id, passage id) pairs to train against, these are written and
     counted too. Memory: the ids of the queries, and 8 bytes per judgement.
@@ -171,6 +171,10 @@ def _write_passages(collection: Collection, folder: Path, content: Any) -> dict[
                 empty += sum(not passage.content.strip() for passage in some)
         if not len(index):
             raise DrkitError(f"{collection.name} has no passages; give a collection with at least one text")
+        if empty == len(index):
+            raise DrkitError(
+                f"{collection.name}: none of the {empty:,} passages has a text; give the column or field that has it"
+            )
         index.finish()
     _refuse_duplicates(collection, StoredCorpus(folder).duplicates())
     return {"passages": len(index), "empty_passages": empty}

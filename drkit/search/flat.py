@@ -1,7 +1,9 @@
 """Flat indexes: exact search by inner product.
 
-The float32 sums of a matrix product depend on how it is blocked. So a few more candidates are taken than requested, and
-these are scored again one by one: scores and order depend on the vectors alone, and ties are ordered by position.
+The float32 sums of a matrix product depend on how it is blocked, and are off by up to a bound that the lengths of the
+vectors give. So more candidates are taken than requested, until no other vector can score as high, and these are scored
+again one by one: scores and order depend on the vectors alone, ties are ordered by position, and the first hits are
+the same whatever the depth.
 Vectors that exceed the memory budget stay in their files and are read block by block.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,7 +47,7 @@ class FlatIndex:
         self, vectors: Any, doc_ids: DocIds, candidates: Candidates, encoder: Mapping[str, Any] | None = None
     ) -> None:
         self.vectors, self.encoder = vectors, encoder
-        self.doc_ids, self._top = doc_ids, candidates.top
+        self.doc_ids, self._from = doc_ids, candidates
 
     @classmethod
     def build(
@@ -139,18 +142,28 @@ class FlatIndex:
     def _candidates(self, queries: NDArray[np.float32], depth: int) -> list[NDArray[np.int64]]:
         """Return for each query positions i64[M] that certainly contain the best `depth`: the last ones score lower."""
         count = min(len(self), depth + SPARE)
-        scores, positions = self._top(queries, count)
-        found = list(positions)
-        unsure = [i for i in range(len(queries)) if _tied(scores[i], depth)]
+        scores, positions = self._from.top(queries, count)
+        found, errors = list(positions), self._errors(queries)
+        unsure = [i for i in range(len(queries)) if _may_miss(scores[i], depth, errors[i])]
         while unsure and count < len(self):
-            count, still_tied = min(len(self), 4 * count), []
+            count, still_unsure = min(len(self), 4 * count), []
             size = _queries_per_pass(count)
             for some in (unsure[start : start + size] for start in range(0, len(unsure), size)):
-                for i, wider_scores, wider in zip(some, *self._top(queries[some], count), strict=True):
+                for i, wider_scores, wider in zip(some, *self._from.top(queries[some], count), strict=True):
                     found[i] = wider
-                    still_tied += [i] if _tied(wider_scores, depth) else []
-            unsure = still_tied
+                    still_unsure += [i] if _may_miss(wider_scores, depth, errors[i]) else []
+            unsure = still_unsure
         return found
+
+    def _errors(self, queries: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return how far the float32 product of each query with any vector may be from the exact one, f64[Q].
+
+        A sum of D products, in any order, is off by at most D roundings of |q| |x| (Higham 2002, section 3.1); two more
+        are for the rounding of the exact scores.
+        """
+        lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
+        bounds: NDArray[np.float64] = (self.dimension + 2) * 2.0**-24 * self._from.longest * lengths
+        return bounds
 
 
 def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -210,9 +223,9 @@ def check_vectors(vectors: Any, doc_ids: DocIds) -> None:
             )
 
 
-def _tied(scores: NDArray[np.float32], depth: int) -> bool:
-    """Return whether the last candidates may still tie with the one at rank `depth`."""
-    return depth < len(scores) and bool(scores[depth - 1] - scores[-1] <= 1e-6 * abs(scores[0]))
+def _may_miss(scores: NDArray[np.float32], depth: int, error: float) -> bool:
+    """Return whether a vector below the last candidate may score as high as the one at rank `depth`."""
+    return depth < len(scores) and float(scores[depth - 1]) - float(scores[-1]) <= 2 * error
 
 
 def _queries_per_pass(count: int) -> int:
@@ -290,6 +303,12 @@ class Candidates:
         self._vectors = vectors
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._on_gpu: list[tuple[int, Tensor]] = []
+
+    @cached_property
+    def longest(self) -> float:
+        """The length of the longest vector, rounded up; the first use reads all vectors."""
+        lengths = [float(torch.linalg.vector_norm(rows, dim=1).max()) for _, rows in self._rows()]
+        return 1.0001 * max(lengths)
 
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return scores f32[Q,count], best first, and positions i64[Q,count] for queries f32[Q,D]."""

@@ -243,3 +243,20 @@ def test_a_duplicate_id_is_refused_with_both_lines_before_any_work(foreign):
         assert f"{path}:6" in err
         path.write_text(whole)
     assert not (foreign / "mined.jsonl").exists()
+
+
+@pytest.mark.parametrize("grade", [0, -1])
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_judgements_without_a_relevant_passage_are_refused(files, tmp_path, command, grade):
+    rankings = [files / "one.trec", files / "two.trec"][: 2 if command == "compare" else 1]
+    write_qrels(tmp_path / "qrels.txt", [Judgement(f"q {i}", "ü", grade) for i in range(6)])
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (beir / name).write_bytes((files / "beir" / name).read_bytes())
+    lines = ["query-id\tcorpus-id\tscore", *(f"q {i}\tü\t{grade}" for i in range(6))]
+    (beir / "qrels" / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
+    for given in (("--qrels", tmp_path / "qrels.txt"), ("--collection", f"beir:{beir}")):
+        code, out, err = drkit(command, *rankings, *given)
+        assert (code, out) == (2, "")
+        assert says(err, given[1].name if given[0] == "--qrels" else "beir (test)", "relevance above 0")

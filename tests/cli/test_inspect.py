@@ -5,12 +5,15 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.core.types import TokenBatch
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from drkit_report.inspect.hidden import TextSample
 from drkit_report.inspect.masks import inspect_mask
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
 from drkit_report.inspect.words import inspect_words
@@ -267,3 +270,22 @@ def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
     code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
     assert code == 2
     assert "empty; " in err
+
+
+class WithoutTokens:
+    """A store whose texts are all empty: special tokens alone."""
+
+    def __len__(self):
+        return 3
+
+    def batch(self, indices, signals):
+        ids, none = torch.ones(len(indices), 2, dtype=torch.long), torch.zeros(len(indices), 2, dtype=torch.bool)
+        values = {name: torch.zeros(len(indices), 2) for name in signals}
+        return TokenBatch(
+            ids, attention=~none, maskable=none, words=ids - 2, keys=torch.arange(len(ids)), signals=values
+        )
+
+
+def test_texts_without_tokens_have_no_tenths_of_importance():
+    sample = TextSample(source=None, store=WithoutTokens(), importance=object(), count=3)
+    assert sample.borders is None

@@ -108,6 +108,11 @@ def test_empty_texts_and_titles_are_kept_and_counted(tmp_path):
     counts = write_collection(BeirCollection(BeirConfig(path=str(beir(tmp_path, corpus, "q\t3\t1\n")))), tmp_path / "o")
     assert (counts["passages"], counts["empty_passages"]) == (4, 3)
     assert [p.content for p in open_collection(tmp_path / "o").corpus] == ["", "", "T", " "]
+    without = BeirCollection(
+        BeirConfig(path=str(beir(tmp_path, [row for row in corpus if row["_id"] != "3"], "q\t4\t1\n")))
+    )
+    with refused("none of the 3 passages has a text"):
+        write_collection(without, tmp_path / "none")
 
 
 def test_queries_without_judgements_are_left_out_and_negative_relevance_is_no_positive(tmp_path):

@@ -68,6 +68,23 @@ def test_coarse_values_with_many_equal_scores_are_a_full_sort_too(count, dimensi
         assert (list(hits.doc_ids), list(hits.scores)) == (doc_ids, scores)
 
 
+@pytest.mark.parametrize("spread", [1e-4, 1e-6, 0], ids=["close", "closer than a rounding", "equal"])
+@pytest.mark.parametrize("angle", ["orthogonal", "alike"])
+def test_the_first_hits_do_not_depend_on_the_depth_where_scores_are_closer_than_the_errors_of_their_sums(spread, angle):
+    # Sums of 384 products whose parts cancel are off by more than a share of the sum.
+    random = np.random.default_rng(1)
+    query = random.normal(size=384).astype(np.float32)
+    matrix = random.normal(size=(1 if angle == "alike" else 3000, 384)) + spread * random.normal(size=(3000, 384))
+    if angle == "orthogonal":
+        matrix -= np.outer(matrix @ query - spread * random.normal(size=3000), query) / (query @ query)
+    matrix, ids = matrix.astype(np.float32), [f"d{i}" for i in range(3000)]
+    index = FlatIndex.build(matrix, ids)
+    for depth in (1, 2, 10, 100, 3000):
+        (hits,) = index.search(query[None], depth)
+        doc_ids, _ = by_full_sort(query, matrix, ids, depth)
+        assert list(hits.doc_ids) == doc_ids, depth
+
+
 def test_the_vectors_are_gone_through_in_pieces(monkeypatch):
     matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
     whole = FlatIndex.build(matrix, ids).search(queries, 20)

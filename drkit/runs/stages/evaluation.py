@@ -71,7 +71,7 @@ def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
 
 SEARCH = StageSpec(
     name="search",
-    version=4,
+    version=5,
     settings=SearchSettings,
     run="drkit.runs.steps.evaluation:search",
     inputs={

@@ -56,7 +56,7 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     for note in tables.notes() if isinstance(tables, PairTables) else ():
         stage.progress.note(note)
     if counts["empty_passages"]:
-        stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: BM25 cannot find them")
     scored = counts.get("teacher_scores", 0)
     if scored:
         use = "used" if stage.settings.scored else "not used; a round with teacher=given and the miner given uses them"

@@ -65,10 +65,12 @@ class TextSample:
 
     @cached_property
     def borders(self) -> NDArray[np.float64] | None:
-        """The importances f64[9] that divide all tokens into tenths; None without importance."""
+        """The importances f64[9] that divide all tokens into tenths; None without importance, or without tokens."""
         if self.importance is None:
             return None
         values = np.concatenate([tokens.signals[IMPORTANCE][tokens.maskable].numpy() for tokens in self.batches()])
+        if not len(values):
+            return None
         return np.asarray(np.quantile(values, np.arange(1, TENTHS) / TENTHS), dtype=np.float64)
 
     @cached_property
