@@ -50,7 +50,7 @@ class CandidateSettings:
 
 QUERIES = StageSpec(
     name="queries",
-    version=1,
+    version=2,
     settings=CandidateSettings,
     run="drkit.runs.steps.queries:make_candidates",
     inputs={

@@ -133,7 +133,7 @@ def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
 _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
-    version=2,
+    version=3,
     settings=PassageSettings,
     run="drkit.runs.steps.texts:tokenise_passages",
     libraries=("tokenizers",),
@@ -145,7 +145,7 @@ PASSAGE_TOKENS = StageSpec(
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
-    version=2,
+    version=3,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
     libraries=("tokenizers",),
@@ -167,7 +167,7 @@ class SpanSettings:
 
 SPANS = StageSpec(
     name="spans",
-    version=1,
+    version=2,
     settings=SpanSettings,
     run="drkit.runs.steps.texts:cut_spans",
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
