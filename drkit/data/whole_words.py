@@ -275,7 +275,7 @@ class _Characters:
         goes_on = letters & of_letter & (((self.first & _UNSPACED) == 0) | is_linked)
         goes_on |= is_linked & ((self.first & _PICTURE) > 0)
         # Tokens of a mark and letters after it would make one word of a clause.
-        marks &= self.is_mark | ~self.is_unspaced
+        marks &= self.is_mark | ~self.is_unspaced | ((self.first & _LINKS) > 0)
         joined = (marks & (self.before != 0) & ((self.before & _SPACE) == 0)) | (after_mark & goes_on)
         is_adjacent = ~self.gaps & ~self.is_empty & ~np.append(True, self.is_empty[:-1])
         return np.asarray(joined & is_adjacent)

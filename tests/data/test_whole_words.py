@@ -199,8 +199,32 @@ def test_a_mask_hides_its_share_of_a_clause(name, script, tmp_path):
 
 
 letters = st.sampled_from(
-    ["a", "b", " ", ".", "!", "1", "e\u0301", "क्षि", "मा", "ழ்", "漢", "。", "ษ้", "한", "שָׁ", "كَ", "か\u3099", "𠮷"]
-    + ["👩\u200d💻", "👍🏽", "❤\ufe0f", "x\u0323\u0302", "ខ្ម", "й"]
+    [
+        "a",
+        "b",
+        " ",
+        ".",
+        "!",
+        "1",
+        "é",
+        "x̣̂",
+        "й",
+        "क्षि",
+        "मा",
+        "ழ்",
+        "漢",
+        "。",
+        "が",
+        "𠮷",
+        "ษ้",
+        "ខ្ម",
+        "한",
+        "שָׁ",
+        "كَ",
+        "👩\u200d💻",
+        "👍🏽",
+        "❤️",
+    ]
 )
 
 
@@ -215,7 +239,7 @@ def test_no_word_begins_within_a_letter(name, texts):
             encoding.offsets, encoding.offsets[1:], pairwise(words.tolist()), strict=False
         ):
             # A token of a mark and the next letter is a word where no spaces separate words.
-            goes_on = end > min(stop for stop in ends if stop > start)
+            goes_on = end > min(stop for stop in [*ends, end] if stop > start or stop == end)
             assert one == two or start in ends or goes_on, (text, before, start)
         (alone,) = whole.of_encodings(backend.encode_batch(["".join(text)], add_special_tokens=False))
         assert words.tolist() == alone.tolist(), "the other texts of a batch matter"
