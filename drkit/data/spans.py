@@ -5,7 +5,8 @@ order. Two spans of one document are a training pair (coCondenser; CoT-MAE), so 
 gives at least two spans.
 
 Sentences are found by nltk's Punkt, trained on the texts themselves: it learns abbreviations, collocations and sentence
-starters without supervision (Kiss and Strunk 2006). Nothing is downloaded.
+starters without supervision (Kiss and Strunk 2006). Nothing is downloaded. Ends that Punkt does not look for, such as
+the Chinese full stop, are in `drkit.data.sentences`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.corpus import StoredCorpus
+from drkit.data.sentences import cut_at_ends
 from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
 from drkit.errors import DrkitError, import_extra
 
@@ -39,14 +41,14 @@ class SentenceSplitter(Protocol):
 
 
 class Punkt:
-    """Sentences by a trained Punkt tokenizer. Picklable."""
+    """Sentences by a trained Punkt tokenizer, and by the ends of other scripts than Latin's. Picklable."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[tuple[int, int]]:
         """Return (start, end) of every sentence in characters, in order, without the white space between them."""
-        return list(self._tokenizer.span_tokenize(text))
+        return list(cut_at_ends(text, self._tokenizer.span_tokenize(text)))
 
 
 def train_punkt(texts: Iterable[str]) -> Punkt:
