@@ -53,6 +53,7 @@ QUERIES = StageSpec(
     version=2,
     settings=CandidateSettings,
     run="drkit.runs.steps.queries:make_candidates",
+    libraries=("tokenizers", "regex"),
     inputs={
         "vocabulary": "the tokenizer",
         "passages": "the texts of queries from a file or model",

@@ -136,7 +136,7 @@ PASSAGE_TOKENS = StageSpec(
     version=3,
     settings=PassageSettings,
     run="drkit.runs.steps.texts:tokenise_passages",
-    libraries=("tokenizers",),
+    libraries=("tokenizers", "regex"),
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     resumable=True,
@@ -148,7 +148,7 @@ QUERY_TOKENS = StageSpec(
     version=3,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
-    libraries=("tokenizers",),
+    libraries=("tokenizers", "regex"),
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     folders=("query-tokens", "pseudo-query-tokens"),
@@ -172,7 +172,7 @@ SPANS = StageSpec(
     run="drkit.runs.steps.texts:cut_spans",
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
     extras=("nltk",),
-    libraries=("nltk",),
+    libraries=("tokenizers",),
     folders=("spans",),
     work=text_work(seconds=1e-5, disk=_TOKEN_BYTES),  # Punkt is trained on some texts, and cuts all
 )
