@@ -159,7 +159,8 @@ def of_another_time(folder, stems=(), made_with=None):
         vocabulary["word_to_stem"][word] = stem
     path.write_text(json.dumps(vocabulary), encoding="utf-8")
     analyzer = json.loads((folder / "analyzer.json").read_text())
-    known = {**analyzer.pop("made_with"), **made_with} if made_with else {}
+    recorded = analyzer.pop("made_with")
+    known = {**recorded, **made_with} if made_with else {}
     (folder / "analyzer.json").write_text(json.dumps({**analyzer, "made_with": known} if known else analyzer))
 
 
