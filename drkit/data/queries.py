@@ -142,7 +142,8 @@ def tokenise_given(
         for batch in batched(encode_texts(pairs, tokenizer), _BATCH):
             found = texts.find([name for name, _, _ in batch])
             repeated = [encoding for (_, _, encoding), own in zip(batch, found, strict=True) for _ in own]
-            writer.append([e.ids[:room] for e in repeated], [e.word_ids[:room] for e in repeated])
+            words = writer.words.of_encodings(repeated)
+            writer.append([e.ids[:room] for e in repeated], [own[:room] for own in words])
             indices.extend(index for own in found for index in own.tolist())
             counts["given"] += len(batch)
             counts["unknown"] += sum(not len(own) for own in found)

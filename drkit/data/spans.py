@@ -5,7 +5,8 @@ order. Two spans of one document are a training pair (coCondenser; CoT-MAE), so 
 gives at least two spans.
 
 Sentences are found by nltk's Punkt, trained on the texts themselves: it learns abbreviations, collocations and sentence
-starters without supervision (Kiss and Strunk 2006). Nothing is downloaded.
+starters without supervision (Kiss and Strunk 2006). Nothing is downloaded. Ends that Punkt does not look for, such as
+the Chinese full stop, are in `drkit.data.sentences`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.corpus import StoredCorpus
+from drkit.data.sentences import cut_at_ends
 from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
 from drkit.errors import DrkitError, import_extra
 
@@ -39,14 +41,14 @@ class SentenceSplitter(Protocol):
 
 
 class Punkt:
-    """Sentences by a trained Punkt tokenizer. Picklable."""
+    """Sentences by a trained Punkt tokenizer, and by the ends of other scripts than Latin's. Picklable."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[tuple[int, int]]:
         """Return (start, end) of every sentence in characters, in order, without the white space between them."""
-        return list(self._tokenizer.span_tokenize(text))
+        return list(cut_at_ends(text, self._tokenizer.span_tokenize(text)))
 
 
 def train_punkt(texts: Iterable[str]) -> Punkt:
@@ -111,12 +113,14 @@ def split_documents(
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
-        no_words = [None] * len(before)
+        no_words = np.full(len(before), -1)
         room = max_length - tokenizer.num_special_tokens_to_add() - len(before)
         for number, text, encoding in encode_texts(documents, tokenizer):
-            spans = list(pairwise(_cuts(encoding, splitter(text), room, counts)))
-            ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
-            writer.append([[*before, *ids[a:b]] for a, b in spans], [[*no_words, *words[a:b]] for a, b in spans])
+            (words,) = writer.words.of_encodings([encoding])
+            spans = list(pairwise(_cuts(encoding, words.tolist(), splitter(text), room, counts)))
+            ids, offsets = encoding.ids, encoding.offsets
+            own = [np.concatenate([no_words, words[a:b]]) for a, b in spans]
+            writer.append([[*before, *ids[a:b]] for a, b in spans], own)
             arrays.append(
                 documents=np.full(len(spans), number),
                 begins=np.array([offsets[a][0] for a, _ in spans]),
@@ -125,10 +129,12 @@ def split_documents(
     return dict(counts)
 
 
-def _cuts(encoding: Any, sentences: Sequence[tuple[int, int]], limit: int, counts: Counter[str]) -> list[int]:
+def _cuts(
+    encoding: Any, words: Sequence[int], sentences: Sequence[tuple[int, int]], limit: int, counts: Counter[str]
+) -> list[int]:
     """Return the token positions at which the spans of a document begin, and the end of the last one."""
     boundaries = sentence_boundaries(encoding.offsets, sentences)
-    cuts = pack(boundaries, encoding.word_ids, limit)
+    cuts = pack(boundaries, words, limit)
     spans = len(cuts) - 1
     counts["documents"] += 1
     counts["empty"] += spans == 0
@@ -158,10 +164,10 @@ def sentence_boundaries(offsets: Sequence[tuple[int, int]], sentences: Sequence[
     return sorted({0, *inner.tolist(), len(offsets)})
 
 
-def pack(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
+def pack(boundaries: Sequence[int], words: Sequence[int], limit: int) -> list[int]:
     """Pack whole sentences into spans of at most `limit` tokens; return where spans begin, and the end of the last.
 
-    boundaries: where sentences begin, and the end of the last one; words: the word of each token.
+    boundaries: where sentences begin, and the end of the last one; words: the word of each token, -1 for none.
 
     >>> pack([0, 3, 6, 9, 10], range(10), limit=6), pack([0, 2, 6], range(6), limit=6)
     ([0, 6, 10], [0, 2, 6])
@@ -185,7 +191,7 @@ def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
     return [*([min(inner, key=lambda cut: abs(cut - middle))] if inner else []), last]
 
 
-def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
+def _pieces(boundaries: Sequence[int], words: Sequence[int], limit: int) -> list[int]:
     """Return the boundaries, with cuts between them that divide sentences longer than `limit` evenly."""
     pieces = [boundaries[0]]
     for stop in boundaries[1:]:
@@ -195,10 +201,10 @@ def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) 
     return pieces
 
 
-def _word_start(start: int, size: int, words: Sequence[int | None]) -> int:
+def _word_start(start: int, size: int, words: Sequence[int]) -> int:
     """Return the last word start at most `size` tokens after `start`; in the middle of a word if the word is longer."""
     for position in range(start + size, start, -1):
-        if words[position] is None or words[position] != words[position - 1]:
+        if words[position] < 0 or words[position] != words[position - 1]:
             return position
     return start + size
 

@@ -23,7 +23,8 @@ from drkit.core.engine import Engine
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
-from drkit.data.vocabulary import number_words, separates_words, special_ids_around, vocabulary_boundaries
+from drkit.data.vocabulary import special_ids_around
+from drkit.data.whole_words import WholeWords, number_words, separates_words, special_ids
 from drkit.errors import DrkitError
 
 FILE = "tokens.arrow"
@@ -50,7 +51,7 @@ def tokenise(
         prompt_tokens(prompt, tokenizer, max_length)
         for batch in batched(encode_texts(texts, tokenizer, prompt), _TEXTS_AT_ONCE):
             encodings = [encoding for _, _, encoding in batch]
-            words = (_word_numbers(encoding, len(prompt)) for encoding in encodings)
+            words = writer.words.of_encodings(encodings, len(prompt))
             writer.append([encoding.ids[:room] for encoding in encodings], [own[:room] for own in words])
             lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     counts = writer.counts
@@ -92,18 +93,10 @@ def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     return ids
 
 
-def _word_numbers(encoding: Any, prompt: int) -> Sequence[int | None]:
-    """Return the word of each token of a text; None for tokens of its first `prompt` characters."""
-    words: Sequence[int | None] = encoding.word_ids
-    if not prompt:
-        return words
-    return [None if end <= prompt else word for word, (_, end) in zip(words, encoding.offsets, strict=True)]
-
-
 class TokenWriter:
     """Writes a `TokenStore` to a folder, text by text; it appears there only if all succeeds.
 
-    `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
+    `words`: which tokens are whole words. `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
     """
 
     def __init__(self, folder: Path, tokenizer: Any, *, max_length: int) -> None:
@@ -113,7 +106,7 @@ class TokenWriter:
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
-        self._before, self._after = vocabulary_boundaries(tokenizer)
+        self.words = WholeWords.of(tokenizer)
         self.counts = dict.fromkeys(("texts", "tokens", "empty", "unknown"), 0)
 
     def __enter__(self) -> TokenWriter:
@@ -123,13 +116,12 @@ class TokenWriter:
     def __exit__(self, *error: Any) -> None:
         self._writer.__exit__(*error)
 
-    def append(self, ids: Sequence[Sequence[int]], words: Sequence[Sequence[int | None]]) -> None:
-        """Append texts: their content ids, and the word number of each token (None: none), counted from any number."""
+    def append(self, ids: Sequence[Sequence[int]], words: Sequence[ArrayLike]) -> None:
+        """Append texts: their content ids, and the word of each token as `words` numbers them, from any number."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
         flat = np.array([token for text in ids for token in text], dtype=np.int32)
-        given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
-        starts = (np.cumsum(lengths) - lengths)[lengths > 0]
-        numbers = number_words(given, starts, self._before[flat], self._after[flat])
+        given = np.concatenate([np.empty(0, np.int64), *(np.asarray(text, dtype=np.int64) for text in words)])
+        numbers = number_words(given, (np.cumsum(lengths) - lengths)[lengths > 0])
         numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # special tokens spelled out in a text are not words
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
@@ -160,7 +152,7 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
         "sep": str(after[0]),
         "pad": str(tokenizer.pad_token_id),
         "unk": str(-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id),
-        "specials": " ".join(map(str, sorted(tokenizer.all_special_ids))),
+        "specials": " ".join(map(str, special_ids(tokenizer))),
         "max_length": str(max_length),
     }
 
@@ -353,15 +345,6 @@ def _read(texts: StoredTexts, characters: Iterable[str]) -> Iterator[tuple[str, 
 
 def _decode(texts: StoredTexts) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the texts decoded from their tokens, with a space before each word."""
-    store = texts.store
-    spellings: dict[int, str] = {}
+    store, words = texts.store, WholeWords.of(texts.tokenizer)
     for first, last in pairwise(store.offsets.tolist()):
-        text, spans, before = "", [], None
-        for token, word in zip(store.flat_ids[first:last].tolist(), store.flat_words[first:last].tolist(), strict=True):
-            if token not in spellings:
-                spellings[token] = texts.tokenizer.decode([token]).removeprefix("##").strip()
-            if text and word != before:
-                text += " "
-            spans.append((len(text), len(text) + len(spellings[token])))
-            text, before = text + spellings[token], word
-        yield text, np.array(spans, dtype=np.int64).reshape(-1, 2)
+        yield words.spell(store.flat_ids[first:last].tolist(), store.flat_words[first:last].tolist())

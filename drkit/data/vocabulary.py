@@ -1,11 +1,7 @@
-"""WordPiece vocabularies trained on the texts themselves, and which tokens of a vocabulary make up words.
+"""WordPiece vocabularies trained on the texts themselves, and the special tokens around a text.
 
 The same texts give the same vocabulary. The trainer numbers single characters in the order of its hash tables and
 breaks ties between merges by these numbers, so the characters are counted here and handed over in a fixed order.
-
-A fast tokenizer numbers words by the splitting that precedes the vocabulary. That misses two things: scripts without
-spaces (Chinese, Japanese, Thai: a clause would be one word and be masked as a whole), and tokenizers that split nothing
-and mark word starts in the vocabulary alone (Gemma's, which multilingual ModernBERTs use: a text would be one word).
 """
 
 from __future__ import annotations
@@ -15,12 +11,10 @@ import re
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import BertWordPieceTokenizer, Tokenizer, processors
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
@@ -31,10 +25,6 @@ _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Rare scripts would fill a small vocabulary with single characters.
 _ALPHABET = 200
 _SMALLEST = 100
-# Thai to Tibetan, Myanmar, Khmer; kana and CJK with their punctuation.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 # WordPiece makes longer words [UNK] when it tokenises (max_input_chars_per_word). BERT's pre-tokenizer ends a word at
 # underscores, punctuation, and CJK ideographs.
 _LONGEST_WORD = 100
@@ -44,7 +34,6 @@ _MARKED_SHARE = 0.01
 _BYTES_PER_WORD = 640
 _LETTER = "[^\\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _LONG_WORD = re.compile(f"(?<!{_LETTER}){_LETTER}{{{_LONGEST_WORD + 1},}}")
-_BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 
 
 def train_wordpiece(
@@ -153,24 +142,6 @@ def _alphabet(characters: Counter[str], normalizer: Any, size: int) -> list[str]
     return sorted(sorted(seen, key=lambda c: (-seen[c], c))[:size])
 
 
-def word_boundaries(tokens: Iterable[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return before and after which tokens a word boundary lies, whatever the words' numbers; bool[n] each.
-
-    >>> before, after = word_boundaries(["\u2581the", "re", "\u6f22\u5b57"])
-    >>> before.tolist(), after.tolist()
-    ([True, False, True], [False, False, True])
-    """
-    tokens = list(tokens)
-    alone = np.array([bool(_UNSPACED.search(token)) for token in tokens], dtype=bool)
-    begins = np.array([token.startswith(_BEGINNING) for token in tokens], dtype=bool)
-    return begins | alone, alone
-
-
-def vocabulary_boundaries(tokenizer: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return `word_boundaries` of a whole vocabulary, bool[V] each, by token id."""
-    return word_boundaries(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
-
-
 def special_ids_around(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return the special ids that a fast tokenizer puts before a text and after it."""
     encoding = tokenizer("a", verbose=False)
@@ -209,30 +180,3 @@ def with_last_token(tokenizer: Any) -> Any:
         backend.post_processor = processors.Sequence([*offsets, template])
     named = {"pad_token": last, **tokenizer.special_tokens_map}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizer.model_input_names, **named)
-
-
-def separates_words(tokenizer: Any) -> bool:
-    """Return whether a fast tokenizer finds two words in a text of two words."""
-    encoding = tokenizer("one two", add_special_tokens=False)
-    before, _ = word_boundaries(encoding.tokens())
-    return len(set(encoding.word_ids())) > 1 or bool(before[1:].any())
-
-
-def number_words(
-    words: NDArray[np.int64], starts: NDArray[np.int64], before: NDArray[np.bool_], after: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Number the words of each text from 0 without gaps, so that no number exceeds the number of tokens; i64[n].
-
-    words i64[n]: the tokens' words as given, texts one after the other; starts: the first token of each text; before,
-    after bool[n]: boundaries in addition to those between different numbers.
-
-    >>> never, first = np.zeros(5, dtype=bool), np.arange(5) == 0
-    >>> number_words(np.array([4, 4, 7, 0, 0]), np.array([0, 3]), never, first).tolist()
-    [0, 1, 2, 0, 0]
-    """
-    begins = before.copy()
-    begins[1:] |= (words[1:] != words[:-1]) | after[:-1]
-    begins[starts] = True
-    counted = np.cumsum(begins, dtype=np.int64)
-    lengths = np.diff(np.append(starts, len(words)))
-    return np.asarray(counted - np.repeat(counted[starts], lengths))

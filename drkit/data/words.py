@@ -24,8 +24,8 @@ _UNSPACED = (
 # Vowel points and cantillation of Hebrew, vowels of Arabic, and its tatweel: texts have them or not.
 _OPTIONAL = "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u0652\u0670\u06d6-\u06ed"
 # Soft hyphens, joiners and marks of direction, which are not seen, and break no word.
-_INVISIBLE = "\u00ad\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef"
-_LEFT_OUT = re.compile(f"[{_OPTIONAL}{_INVISIBLE}]")
+INVISIBLE = "\u00ad\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef"
+_LEFT_OUT = re.compile(f"[{_OPTIONAL}{INVISIBLE}]")
 
 
 def find_words(text: str) -> list[str]:

@@ -20,6 +20,7 @@ from drkit.core.hub import check_model_path
 from drkit.core.registry import installed
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
+from drkit.data.whole_words import special_ids
 from drkit.errors import DrkitError, did_you_mean
 
 # The model type of drkit's own encoders without layers (`drkit.encoders.static`).
@@ -322,7 +323,7 @@ def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
         max_positions=longest_text(config),
         mask_id=tokenizer.mask_token_id,
         pad_id=config.pad_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-        special_ids=tuple(sorted(tokenizer.all_special_ids)),
+        special_ids=special_ids(tokenizer),
         layer_norm_eps=eps if isinstance(eps, float) else getattr(config, eps),
         dropout=dropout if isinstance(dropout, float) else getattr(config, dropout),
         initializer_range=config.initializer_range,

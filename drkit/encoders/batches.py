@@ -11,12 +11,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drkit.core.types import TokenBatch
-from drkit.data.vocabulary import number_words, word_boundaries
+from drkit.data.whole_words import WholeWords, looks_byte_level, read_offsets, special_ids
 from drkit.errors import DrkitError
 
 # Smaller groups would not keep a processor busy.
 _TOKENS_PER_GROUP = 1024
 _SIMILAR_LENGTH = 0.85
+# The special tokens of common models, for encodings that come without their tokenizer.
+_BRACKETED = ("PAD", "UNK", "CLS", "SEP", "MASK", "BOS", "EOS")
+_BARRED = ("endoftext", "padding", "im_start", "im_end", "begin_of_text", "end_of_text")
+_SPECIAL_NAMES = (
+    *(f"[{name}]" for name in _BRACKETED),
+    *(f"<{name.lower()}>" for name in _BRACKETED),
+    *(f"<|{name}|>" for name in _BARRED),
+    "<s>",
+    "</s>",
+)
 # Texts are padded to a multiple of so many tokens.
 MULTIPLE = 16
 
@@ -60,14 +70,19 @@ def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tenso
 
 
 def token_batch(
-    encoding: Any, keys: Sequence[int] | None = None, signals: Mapping[str, Any] | None = None
+    encoding: Any,
+    keys: Sequence[int] | None = None,
+    signals: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
 ) -> TokenBatch:
     """Return the batch of a fast tokenizer's `BatchEncoding`, padded on the right.
 
     keys: permanent numbers of the examples, which their masks depend on; None: 0, 1, .., so that every batch draws the
     same masks: pass row numbers of your dataset. signals: what parts read of these texts, by name, such as
     `importance`: a tensor f32[B,L], or a list of f32[tokens] of each text, special tokens left out; values of tokens
-    that were truncated are ignored.
+    that were truncated are ignored. tokenizer: the one that made the encoding, whose special tokens are never maskable,
+    not even where a text spells them ("[SEP]"); None: those around the texts, and the names that common models give
+    theirs ([MASK], <mask>, ..).
 
     Raises DrkitError for a slow tokenizer (without word ids), padding on the left, or a signal for fewer tokens than a
     text has.
@@ -80,7 +95,7 @@ def token_batch(
     attention = torch.as_tensor(np.asarray(encoding["attention_mask"])).bool()
     if not bool((attention.cummin(1).values == attention).all()):
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
-    words = torch.from_numpy(np.stack([_word_numbers(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
+    words = torch.from_numpy(_word_numbers(encoding, tokenizer))
     numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
     given = {name: _aligned_signal(name, values, encoding) for name, values in (signals or {}).items()}
     return TokenBatch(
@@ -101,10 +116,25 @@ def _aligned_signal(name: str, values: Any, encoding: Any) -> Tensor:
     return placed
 
 
-def _word_numbers(encoding: Any, row: int) -> NDArray[np.int64]:
-    given = np.array([-1 if word is None else word for word in encoding.word_ids(row)], dtype=np.int64)
-    before, after = word_boundaries(encoding.tokens(row))
-    if not before.any():
-        return given
-    counted = number_words(given, np.zeros(1, dtype=np.int64), before, after)
-    return np.where(given < 0, -1, counted - counted[given >= 0].min(initial=len(given)))
+def _word_numbers(encoding: Any, tokenizer: Any) -> NDArray[np.int64]:
+    """Return the word i64[B,L] of each token, from 0 in each text, or -1."""
+    ids, rows = np.asarray(encoding["input_ids"], dtype=np.int64), encoding.encodings
+    given = np.array([[-1 if word is None else word for word in row.word_ids] for row in rows], dtype=np.int64)
+    given = given.reshape(ids.shape)
+    known, at, numbers = np.unique(ids, return_index=True, return_inverse=True)
+    spelled = np.array([token for row in rows for token in row.tokens], dtype=object)
+    tokens: list[str] = spelled[at].tolist()
+    if tokenizer is None:
+        is_special = np.isin(known, ids[given < 0]) | np.isin(tokens, _SPECIAL_NAMES)
+        # Unknown characters have the name of the text that they stand for.
+        is_special[numbers.ravel()[spelled != spelled[at][numbers.ravel()]]] = True
+    else:
+        is_special = np.isin(known, special_ids(tokenizer))
+    inside = ~is_special[numbers.reshape(ids.shape)]
+    texts = [row[own].tolist() for row, own in zip(spelled.reshape(ids.shape), inside, strict=True)]
+    whole = WholeWords(tokens, np.flatnonzero(is_special).tolist(), byte_level=looks_byte_level(texts))
+    gaps = np.concatenate([np.empty(0, dtype=bool), *(read_offsets(row)[0] for row in rows)])
+    starts = np.arange(0, ids.size, max(ids.shape[1], 1))
+    words = whole.number(numbers.ravel(), given.ravel(), gaps, starts).reshape(ids.shape)
+    first = np.where(words < 0, ids.shape[1], words).min(axis=1, initial=ids.shape[1], keepdims=True)
+    return np.where(words < 0, -1, words - first)

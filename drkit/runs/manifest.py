@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -46,9 +47,12 @@ STALE = ".stale.json"
 # Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
 PACKAGES = (
     *("drkit", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "scipy", "pyarrow"),
-    *("sentence-transformers", "peft", "faiss-cpu", "faiss-gpu", "bm25s", "PyStemmer", "nltk", "datasets"),
+    *("sentence-transformers", "peft", "faiss-cpu", "faiss-gpu", "bm25s", "PyStemmer", "nltk", "regex", "datasets"),
     *("ir-datasets", "ir-measures", "pytrec_eval-terrier"),
 )
+
+# What decides the terms of BM25 (stems, stop words, letters), and the ends of sentences, by the extra of drkit.
+_TEXT_LIBRARIES = {"bm25": ("bm25s", "PyStemmer", "unicode"), "nltk": ("nltk", "regex")}
 
 
 @frozen
@@ -212,6 +216,7 @@ def versions() -> dict[str, str]:
     All are recorded; a stage's fingerprint covers those that `Stage.packages` names.
     """
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    found["unicode"] = unicodedata.unidata_version  # Python's own tables of characters
     plugins = {one.dist.name for one in entry_points(group=GROUP) if one.dist}
     for package in (*PACKAGES, *sorted(plugins - {*PACKAGES})):
         try:
@@ -219,6 +224,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def text_libraries(extras: Iterable[str]) -> dict[str, str]:
+    """Return the versions of what turns texts into terms and sentences, for code that needs these extras of drkit."""
+    here, names = versions(), {name for extra in extras for name in _TEXT_LIBRARIES.get(extra, ())}
+    return {name: here.get(name, "") for name in sorted(names)}
 
 
 @cache

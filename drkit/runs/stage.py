@@ -31,7 +31,7 @@ from drkit.errors import DrkitError, check_extras
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain
 from drkit.runs.code import stage_code
-from drkit.runs.manifest import versions
+from drkit.runs.manifest import text_libraries, versions
 from drkit.runs.work import Sizes, Work
 
 S = TypeVar("S")
@@ -192,11 +192,16 @@ class Stage(Generic[S]):
     def packages(self) -> dict[str, str]:
         """Versions of the packages that decide the result: of plugins and their libraries, and of the stage's own."""
         here = versions()
-        return {**{name: here.get(name, "") for name in self.spec.libraries}, **self.code.packages}
+        own = {name: here.get(name, "") for name in self.spec.libraries}
+        return {**own, **text_libraries(self._extras), **self.code.packages}
+
+    @property
+    def _extras(self) -> tuple[str, ...]:
+        return tuple(declared_by(self.settings, "extras", self.spec.extras))
 
     def check_extras(self) -> None:
         """Raise MissingExtraError if packages that the stage needs are not installed."""
-        check_extras(f"the stage {self.name!r}", declared_by(self.settings, "extras", self.spec.extras))
+        check_extras(f"the stage {self.name!r}", self._extras)
 
     def fingerprint(self, contents: Mapping[str, str]) -> str:
         """Return the hash of `identity`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from array import array
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.core.checksums import check_unchanged
-from drkit.core.files import read_json, write_text
+from drkit.core.files import digest, read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, UnknownNameError, import_extra
@@ -75,7 +77,7 @@ class Bm25Retriever:
         library, stemmer = import_extra("bm25s", "BM25"), import_extra("Stemmer", "BM25")
         # Lucene's 33 for English; nothing for `none`.
         stop_words = getattr(library.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())
-        self._language = language
+        self._language, self._stop_words = language, frozenset(stop_words)
         self._tokenizer = library.tokenization.Tokenizer(
             lower=False,
             splitter=split_words,
@@ -137,24 +139,57 @@ class Bm25Retriever:
         self._tokenizer.save_vocab(folder)
         self._engine.save(folder, show_progress=False)
         self._ids.write(Path(folder) / IDS)
-        write_text(Path(folder) / _ANALYZER, json.dumps({"version": ANALYZER_VERSION, "language": self._language}))
+        facts = {"version": ANALYZER_VERSION, "language": self._language, "made_with": self._made_with()}
+        write_text(Path(folder) / _ANALYZER, json.dumps(facts))
+
+    def _made_with(self) -> dict[str, str]:
+        """Return the versions of what decides terms, and a hash of the stop words."""
+        stemmer = {} if self._language == "none" else {"PyStemmer": version("PyStemmer")}
+        return {**stemmer, "unicode": unicodedata.unidata_version, "stop words": digest(sorted(self._stop_words))}
 
     @classmethod
     def load(cls, folder: str | Path) -> Bm25Retriever:
         """Open a saved index; its arrays are memory-mapped.
 
-        Raises DrkitError if it is missing, cannot be read, has changed since it was written, or was made by a version
-        that splits words differently.
+        Raises DrkitError if it is missing, cannot be read, has changed since it was written, or was made by versions of
+        drkit, PyStemmer or Python that make other terms of its words.
         """
         check_unchanged(folder)
-        opened = cls(language=_read_language(Path(folder)))
+        facts = _read_analyzer(Path(folder))
+        opened = cls(language=str(facts.get("language")))
         try:
             opened._ids = DocIds.read([Path(folder) / IDS])
             opened._tokenizer.load_vocab(folder)
             opened._engine = type(opened._engine).load(folder, mmap=True, show_progress=False)
         except Exception as error:  # bm25s reads damaged files without checking them
             raise DrkitError(f"{folder} is not an index of BM25 ({error}); rebuild it") from None
+        opened._check_terms(Path(folder), facts.get("made_with") or {})
         return opened
+
+    def _check_terms(self, folder: Path, made_with: Mapping[str, str]) -> None:
+        """Raise DrkitError if the words of this opened index would get other terms here and now."""
+        here = self._made_with()
+        if made_with == here:
+            return
+        rebuild = f"Rebuild it, for a run with `drkit run {folder.parent}`."
+        if made_with.get("stop words", here["stop words"]) != here["stop words"]:
+            raise DrkitError(
+                f"{folder} is an index of BM25 that leaves out other stop words than this bm25s. {rebuild}"
+            )
+        stems: Mapping[str, str] = self._tokenizer.word_to_stem
+        for word in self._tokenizer.word_to_id:
+            if not word.isascii() and word not in split_words(word):
+                made = made_with.get("unicode", "another version")
+                raise DrkitError(
+                    f"{folder} is an index of BM25 whose words were split by Unicode {made}; this Python has Unicode "
+                    f"{here['unicode']}, which does not know {word!r} as a word. {rebuild}"
+                )
+            if word in stems and (now := self._tokenizer.stemmer(word)) != stems[word]:
+                made = made_with.get("PyStemmer", "another version")
+                raise DrkitError(
+                    f"{folder} is an index of BM25 with the stems of PyStemmer {made}; PyStemmer {here['PyStemmer']} "
+                    f"has others ({word!r}: {stems[word]!r}, now {now!r}), so its words would not be found. {rebuild}"
+                )
 
     def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
         """Return the best `depth` passages of each text; none for a text of stop words or unknown words only.
@@ -201,15 +236,15 @@ class Bm25Retriever:
         return positions, scores[positions]
 
 
-def _read_language(folder: Path) -> str:
-    """Return the language of a saved index. Raises DrkitError if its words are not those of this version."""
+def _read_analyzer(folder: Path) -> dict[str, Any]:
+    """Return how a saved index makes terms. Raises DrkitError if it is not as this version of drkit does."""
     found = read_json(folder / _ANALYZER, f"{folder} is not an index of BM25; rebuild it")
     if not isinstance(found, dict) or found.get("version") != ANALYZER_VERSION:
         raise DrkitError(
             f"{folder} is an index of BM25 that another version of drkit made, which splits words differently; rebuild "
             f"it, for a run with `drkit run {folder.parent}`"
         )
-    return str(found.get("language"))
+    return found
 
 
 def _contents(passages: Texts, ids: list[str]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from drkit.data.generation import blocks
 from drkit.data.rows import batched
 from drkit.data.spans import pack
 from drkit.data.store import TokenStore, encode_texts, prompt_tokens
+from drkit.data.whole_words import WholeWords
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (
@@ -174,9 +175,11 @@ def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterato
     reader = getattr(encoder, "passages", encoder)
     tokenizer, most, length = reader.tokenizer, reader.passages_per_document, reader.passage_length
     room = length - tokenizer.num_special_tokens_to_add() - len(prompt_tokens(reader.passage_prompt, tokenizer, length))
+    words = WholeWords.of(tokenizer)
     for doc_id, text, encoding in encode_texts(documents, tokenizer):
         offsets = encoding.offsets[: most * room]
-        cuts = pack([0, len(offsets)], encoding.word_ids, room)[: most + 1] if offsets else [0, 0]
+        (numbers,) = words.of_encodings([encoding])
+        cuts = pack([0, len(offsets)], numbers.tolist(), room)[: most + 1] if offsets else [0, 0]
         for n, (start, stop) in enumerate(pairwise(cuts)):
             yield f"{doc_id}#{n}", text[offsets[start][0] : offsets[stop - 1][1]] if stop else ""
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from drkit.core.draws import Draws
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders import token_batch
 from drkit.errors import DrkitError
 from drkit.maskers import UniformConfig, UniformMasker
@@ -133,29 +129,3 @@ def test_a_tokenizer_that_cannot_tell_words_is_refused(tmp_path):
             tokenise([("1", "two words")], tokenizer, tmp_path, max_length=16)
     finally:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-PIECES = st.lists(st.sampled_from(["▁a", "b", "##c", "漢", "ก", "▁字", "Ġd", "▁"]), max_size=12)
-
-
-@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["▁a", "b", "漢"])), min_size=1), min_size=1))
-def test_numbering_equals_the_naive_one(some):
-    flat = [pair for text in some for pair in text]
-    starts = np.cumsum([0, *(len(text) for text in some)])[:-1]
-    wanted = []
-    for text in some:
-        count = -1
-        for index, (word, piece) in enumerate(text):
-            before, then = text[index - 1] if index else (None, "")
-            count += index == 0 or word != before or piece in ("▁a", "漢") or then == "漢"
-            wanted.append(count)
-    borders = word_boundaries(piece for _, piece in flat)
-    assert number_words(np.array([word for word, _ in flat]), starts, *borders).tolist() == wanted
-
-
-@given(PIECES)
-def test_borders_depend_on_the_token_alone(pieces):
-    before, after = word_boundaries(pieces)
-    for index, piece in enumerate(pieces):
-        assert before[index] == (piece[0] in "▁漢ก")
-        assert after[index] == any(c in "漢ก字" for c in piece)

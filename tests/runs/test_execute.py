@@ -22,6 +22,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute, publish
 from drkit.runs.manifest import PACKAGES, read_manifest, write_manifest
+from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, StageOutput, StageSpec
 from drkit.runs.stages import declared_stages
 from drkit.runs.survey import State, survey
@@ -729,3 +730,28 @@ def test_a_changed_manifest_is_damaged(tmp_path, change):
     assert found(chain(), run)["c"] == "its manifest.json is damaged"
     go(chain(), run)
     assert CALLS == ["c"]
+
+
+def test_what_makes_terms_and_sentences_is_in_the_identity_of_stages():
+    terms, ends = {"PyStemmer", "bm25s", "unicode"}, {"nltk", "regex"}
+    made = {}
+    for request in (
+        ComposeRequest(miners=("bm25",)),
+        ComposeRequest(miners=("random",)),
+        ComposeRequest(paper="cotmae"),
+    ):
+        recipe = compose(request, installed())
+        made[request] = {stage.name: stage.packages.keys() for stage in plan(recipe, installed().registry).stages}
+    by_words, by_chance, documents = made.values()
+    assert terms <= by_words["bm25"]
+    assert terms <= by_words["negatives-1"]
+    assert not terms & (by_chance["negatives-1"] | by_words["tokens"])
+    assert ends <= documents["spans"]
+
+
+def test_other_stems_make_the_stages_of_bm25_again(tmp_path, monkeypatch):
+    stage = Stage("a", evolve(WRITE, extras=("bm25",)), Toy(), "indexes")
+    go((stage,), tmp_path)
+    here = read_manifest(tmp_path / "a").versions
+    monkeypatch.setattr("drkit.runs.manifest.versions", lambda: {**here, "PyStemmer": "2.2.0"})
+    assert found((stage,), tmp_path) == {"a": f"PyStemmer: {here['PyStemmer']} -> 2.2.0"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -142,6 +144,58 @@ def test_an_index_of_other_words_is_refused(analyzer, tmp_path):
     Bm25Retriever().index(corpus()).save(tmp_path)
     (tmp_path / "analyzer.json").write_text(analyzer)
     with pytest.raises(DrkitError, match=rf"{tmp_path} .*BM25.*version.*drkit run {tmp_path.parent}"):
+        Bm25Retriever.load(tmp_path)
+
+
+ORGANS = {"a": "the universities of organizing naïve people", "b": "an even number", "c": "日本語の本"}
+
+
+def of_another_time(folder, stems=(), made_with=None):
+    """Change a saved index to one that other versions made: its stems, and the versions; {}: of unknown versions."""
+    path = folder / "vocab.tokenizer.json"
+    vocabulary = json.loads(path.read_text(encoding="utf-8"))
+    for word, stem in stems:
+        vocabulary["stem_to_sid"][stem] = vocabulary["stem_to_sid"].pop(vocabulary["word_to_stem"][word])
+        vocabulary["word_to_stem"][word] = stem
+    path.write_text(json.dumps(vocabulary), encoding="utf-8")
+    analyzer = json.loads((folder / "analyzer.json").read_text())
+    recorded = analyzer.pop("made_with")
+    known = {**recorded, **made_with} if made_with else {}
+    (folder / "analyzer.json").write_text(json.dumps({**analyzer, "made_with": known} if known else analyzer))
+
+
+@pytest.mark.parametrize("made_with", [{"PyStemmer": "2.2.0"}, {}])
+def test_an_index_with_other_stems_is_refused(made_with, tmp_path):
+    Bm25Retriever().index(corpus(ORGANS)).save(tmp_path)
+    of_another_time(tmp_path, [("organizing", "organizzz")], made_with)
+    told = rf"stems of PyStemmer {made_with.get('PyStemmer', 'another version')}; PyStemmer {version('PyStemmer')} has"
+    with pytest.raises(
+        DrkitError, match=rf"{tmp_path} .*{told}.*'organizing': 'organizzz'.*drkit run {tmp_path.parent}"
+    ):
+        Bm25Retriever.load(tmp_path)
+
+
+def test_an_index_of_other_versions_with_the_same_terms_is_opened(tmp_path):
+    for language in ("english", "none"):
+        made = Bm25Retriever(language=language).index(corpus(ORGANS))
+        made.save(tmp_path / language)
+        of_another_time(tmp_path / language, made_with={"PyStemmer": "2.2.0", "unicode": "9.0.0"})
+        queries = ["universities", "organizing naïve", "日本語", "even"]
+        assert Bm25Retriever.load(tmp_path / language).search(queries, 3) == made.search(queries, 3)
+
+
+def test_an_index_with_other_stop_words_or_letters_is_refused(tmp_path):
+    Bm25Retriever().index(corpus(ORGANS)).save(tmp_path)
+    of_another_time(tmp_path, made_with={"stop words": "0" * 32})
+    with pytest.raises(DrkitError, match=r"other stop words.*Rebuild"):
+        Bm25Retriever.load(tmp_path)
+    Bm25Retriever().index(corpus(ORGANS)).save(tmp_path)
+    of_another_time(tmp_path, made_with={"unicode": "9.0.0"})
+    vocabulary = (tmp_path / "vocab.tokenizer.json").read_text(encoding="utf-8")
+    other = vocabulary.replace(json.dumps("naïve"), json.dumps("na\U0001f600ve"))
+    assert other != vocabulary
+    (tmp_path / "vocab.tokenizer.json").write_text(other, encoding="utf-8")
+    with pytest.raises(DrkitError, match=r"Unicode 9\.0\.0.*does not know.*Rebuild"):
         Bm25Retriever.load(tmp_path)
 
 

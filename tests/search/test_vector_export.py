@@ -186,3 +186,20 @@ def test_the_page_finds_what_drkit_finds(made, tmp_path, monkeypatch, capsys, st
     scores = [float(score) for _, score in rows]
     assert scores == pytest.approx(hits.scores[:3], abs=1e-5)
     assert scores == pytest.approx([expected[name] for name, _ in rows], abs=1e-5)
+
+
+def test_sentence_transformers_cuts_long_queries_where_the_page_says(made):
+    from sentence_transformers import SentenceTransformer
+
+    folder = made / "runs" / "R" / "encoder"
+    ours, theirs = TextEncoder.load(folder), SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    short, long = " ".join(WORDS[:4]), " ".join([*WORDS] * 8)
+    limit = {"text": {"max_length": HOW["query_length"]}}
+    for query in (short, long):
+        given = theirs.encode_query(query, processing_kwargs=limit)
+        np.testing.assert_allclose(given, ours.encode_queries([query])[0], atol=1e-5)
+    np.testing.assert_allclose(theirs.encode_query(short), ours.encode_queries([short])[0], atol=1e-5)
+    assert np.abs(theirs.encode_query(long) - ours.encode_queries([long])[0]).max() > 1e-3
+    page = PAGE.read_text(encoding="utf-8")
+    assert 'processing_kwargs={"text": {"max_length": 32}}' in page
+    assert "longer than `query_length`" in page

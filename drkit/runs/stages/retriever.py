@@ -151,7 +151,7 @@ def _vector_bytes(sizes: Sizes) -> float:
 
 INDEX = StageSpec(
     name="index",
-    version=2,
+    version=3,
     settings=IndexSettings,
     run="drkit.runs.steps.retriever:index_vectors",
     inputs={

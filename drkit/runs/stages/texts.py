@@ -133,10 +133,10 @@ def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
 _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
-    version=2,
+    version=3,
     settings=PassageSettings,
     run="drkit.runs.steps.texts:tokenise_passages",
-    libraries=("tokenizers",),
+    libraries=("tokenizers", "regex"),
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     resumable=True,
@@ -145,10 +145,10 @@ PASSAGE_TOKENS = StageSpec(
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
-    version=2,
+    version=3,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
-    libraries=("tokenizers",),
+    libraries=("tokenizers", "regex"),
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     folders=("query-tokens", "pseudo-query-tokens"),
@@ -167,12 +167,12 @@ class SpanSettings:
 
 SPANS = StageSpec(
     name="spans",
-    version=1,
+    version=2,
     settings=SpanSettings,
     run="drkit.runs.steps.texts:cut_spans",
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
     extras=("nltk",),
-    libraries=("nltk",),
+    libraries=("tokenizers",),
     folders=("spans",),
     work=text_work(seconds=1e-5, disk=_TOKEN_BYTES),  # Punkt is trained on some texts, and cuts all
 )

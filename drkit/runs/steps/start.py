@@ -18,6 +18,7 @@ from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore
+from drkit.data.whole_words import special_ids
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.folder import is_lexical
@@ -130,7 +131,7 @@ def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mappi
     """Set the token weights to the inverse document frequencies of the passages."""
     store = TokenStore.open(inputs["tokens"])
     frequencies = document_frequencies(store, vocab_size=encoder.config.vocab_size)
-    weights = weights_from_idf(idf(frequencies, texts=len(store)), tokenizer.all_special_ids)
+    weights = weights_from_idf(idf(frequencies, texts=len(store)), special_ids(tokenizer))
     encoder.set_token_weights(weights)
 
 

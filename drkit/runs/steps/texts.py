@@ -143,8 +143,16 @@ def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
         f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans"
     )
     if counts["alone"]:
-        stage.progress.note(f"{counts['alone']:,} documents have only one sentence and are their own context")
+        stage.progress.note(_describe_alone(counts["alone"], counts["documents"]))
     return counts
+
+
+def _describe_alone(alone: int, documents: int) -> str:
+    """Describe the documents of a single sentence, whose context is themselves."""
+    return (
+        f"{alone:,} of {documents:,} documents have only one sentence and are their own context: their two views "
+        f"differ by their masks alone. For another context see `drkit list context`"
+    )
 
 
 def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from drkit.data.arrays import SignalValues
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
+from drkit.data.whole_words import special_ids
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
 from drkit.recipe.schema import MAIN, DecoderTask, Pretrain, Recipe
@@ -86,7 +87,7 @@ class TextSource:
             max_positions=encoder.passage_length,
             mask_id=tokenizer.mask_token_id,
             pad_id=tokenizer.pad_token_id,
-            special_ids=tuple(sorted(tokenizer.all_special_ids)),
+            special_ids=special_ids(tokenizer),
         )
         return BuildContext(backbone=backbone, tokenizer=tokenizer, seed=self.recipe.seed)
 
