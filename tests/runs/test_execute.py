@@ -744,8 +744,8 @@ def test_what_makes_terms_and_sentences_is_in_the_identity_of_stages():
         made[request] = {stage.name: stage.packages.keys() for stage in plan(recipe, installed().registry).stages}
     by_words, by_chance, documents = made.values()
     assert terms <= by_words["bm25"]
-    assert terms <= by_words["negatives-1"]
-    assert not terms & (by_chance["negatives-1"] | by_words["tokens"])
+    assert terms <= by_words["negatives-retriever-1"]
+    assert not terms & (by_chance["negatives-retriever-1"] | by_words["tokens"])
     assert ends <= documents["spans"]
 
 
