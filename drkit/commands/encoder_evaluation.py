@@ -22,8 +22,8 @@ from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, check_measures, evaluate
-from drkit.evaluate.measures import MEASURES
+from drkit.evaluate import MEASURES, Scores, check_measures, evaluate
+from drkit.evaluate.measures import check_judgements
 from drkit.recipe.start import RECIPE
 from drkit.search import FlatIndex, Retriever, build_index, encode_corpus, read_run
 from drkit.search.blocks import rank_to_run
@@ -55,6 +55,8 @@ def evaluate_encoder(
     check_measures(measures)
     source: Any = NamedCollection(collection) if isinstance(collection, str) else collection
     queries, ids, vectors = list(source.queries(split)), [], []
+    judgements = list(source.judgements(split))
+    check_judgements(measures, judgements)
     for passages in batched(source.passages(), batch):
         ids += [passage.doc_id for passage in passages]
         vectors.append(np.asarray(encode([passage.content for passage in passages]), dtype=np.float32))
@@ -65,7 +67,7 @@ def evaluate_encoder(
     if len(asked) != len(queries):
         raise DrkitError(f"got {len(asked)} vectors for {len(queries)} queries; every query needs one")
     rankings = Rankings.at(index.doc_ids.array, [query.query_id for query in queries], index.rank(asked, DEPTH + 1))
-    return evaluate(rankings, source.judgements(split), measures, exclude_self=exclude_self)
+    return evaluate(rankings, judgements, measures, exclude_self=exclude_self)
 
 
 @frozen
@@ -139,8 +141,9 @@ class EncoderEvaluation:
             files = [file_hash(folder / PASSAGES / TEXTS), file_hash(folder / split / QUERIES)]
             key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
             stored, run = open_collection(folder), self.output / f"{name}-{key}.trec"
-            self._rank(name, stored, split, run)
             judgements = self._judgements(name, collection, stored, split, counts.get("dropped_judgements", 0))
+            check_judgements(self.measures, judgements)
+            self._rank(name, stored, split, run)
         rankings = read_run(run)
         if note := note_own_hits(rankings, judgements, name, exclude_self=self.exclude_self):
             self.progress.note(note)
@@ -150,15 +153,13 @@ class EncoderEvaluation:
         self, name: str, collection: NamedCollection, stored: StoredCollection, split: str, unknown: int
     ) -> list[Judgement]:
         """Return the judgements that count; unknown: the number of those that the stored collection lacks."""
-        known, settings = list(stored.judgements(split)), getattr(collection.source, "config", None)
-        if not unknown:
-            return known
-        if isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop":
+        settings = getattr(collection.source, "config", None)
+        if unknown and isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop":
             self.progress.note(
                 f"{name}: {unknown:,} judgements of queries or passages that it lacks are not counted "
                 f"(collection.unknown_judgements=drop)"
             )
-            return known
+            return list(stored.judgements(split))
         judgements, asked = list(collection.judgements(split)), {query.query_id for query in stored.queries(split)}
         lost = [one.query_id for one in judgements if one.query_id not in asked]
         if lost:

@@ -87,32 +87,34 @@ def evaluate_files(
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
     names = measures or next((_read_results(s.run)["measures"] for s in systems if s.run), MEASURES)
-    documents: dict[str, dict[str, int]] = {}
+    grades: dict[str, dict[str, int]] = {}
     for one in judged.judgements:
-        documents.setdefault(one.query_id, {})[one.doc_id] = one.relevance
-    with_relevant = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
+        grades.setdefault(one.query_id, {})[one.doc_id] = one.relevance
     results = []
     for system in systems:
         excludes_self = exclude_self or bool(system.run and _read_results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
-            rankings = _read_judged(path, documents.keys())
+            rankings = _read_judged(path, grades.keys())
             scores.append(evaluate(rankings, judged.judgements, names, exclude_self=excludes_self))
-            missing = len(with_relevant - rankings.ranked)
-            if note and missing:
-                likely = likely_match(rankings.ranked - documents.keys(), documents.keys() - rankings.ranked)
-                note(
-                    f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0"
-                    f"{f'; of their ids, {likely}' if likely else ''}"
-                )
-            notes = (
-                note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self),
-                note_unjudged_hits(rankings, documents, path),
-            )
-            for text in filter(None, notes if note else ()):
-                note(text)
+            if note:
+                own = note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self)
+                notes = (_note_missing(rankings, grades, path), own, note_unjudged_hits(rankings, grades, path))
+                for text in filter(None, notes):
+                    note(text)
         results.append((system.name, average(scores)))
     return results
+
+
+def _note_missing(rankings: Rankings, grades: Mapping[str, Mapping[str, int]], source: Path) -> str:
+    """Say how many queries with relevant passages a run lacks, and how their ids would match; nothing if none."""
+    relevant = {query for query, judged in grades.items() if max(judged.values()) > 0}
+    missing = len(relevant - rankings.ranked)
+    if not missing:
+        return ""
+    likely = likely_match(rankings.ranked - grades.keys(), grades.keys() - rankings.ranked)
+    matches = f"; of their ids, {likely}" if likely else ""
+    return f"{source} has no hits for {missing:,} of the {len(relevant):,} queries: they count 0{matches}"
 
 
 def find_systems(given: Sequence[str]) -> list[System]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.evaluate.measures import MEASURES as MEASURES
+    from drkit.evaluate.engines import MEASURES as MEASURES
     from drkit.evaluate.measures import Scores as Scores
     from drkit.evaluate.measures import average as average
     from drkit.evaluate.measures import check_measures as check_measures

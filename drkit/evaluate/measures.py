@@ -177,10 +177,24 @@ def average(scores: Sequence[Scores]) -> Scores:
     )
 
 
-def check_measures(measures: Sequence[str]) -> None:
-    """Raise DrkitError for an unknown measure."""
+def check_measures(measures: Sequence[str], *, has_subtopics: bool = True) -> None:
+    """Raise DrkitError for an unknown measure, or one whose engine is not installed.
+
+    has_subtopics: whether the judgements may have subtopics, which diversity measures need; those of a run have none.
+    """
     for name in measures:
-        parse_measure(name)
+        if is_of_subtopics(parse_measure(name)) and not has_subtopics:
+            raise DrkitError(
+                f"{name} needs judgements of subtopics, which a run does not keep; evaluate its rankings with "
+                f"`drkit evaluate RUN --qrels FILE -m {name}`, and choose another measure for the run"
+            )
+
+
+def check_judgements(measures: Sequence[str], judgements: Iterable[Judgement]) -> None:
+    """Raise DrkitError for judgements that one of the measures cannot use, as `evaluate` does."""
+    given = tuple(judgements)
+    _grades_by_query(given)
+    _check_judgements({name: parse_measure(name) for name in measures}, given)
 
 
 def cutoff(measure: str) -> int | None:

@@ -57,9 +57,9 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     Raises DrkitError if files of the collection or a run file to mine are missing, or a measure does not exist.
     """
     _refuse_stage_names(recipe)
-    check_measures(recipe.evaluation.measures)
+    check_measures(recipe.evaluation.measures, has_subtopics=False)
     if recipe.finetune:
-        check_measures([recipe.finetune.validation.measure])
+        check_measures([recipe.finetune.validation.measure], has_subtopics=False)
     splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
     builder = PlanBuilder(recipe, registry, splits)
     plan_texts(builder)

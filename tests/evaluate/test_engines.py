@@ -145,6 +145,12 @@ def test_diversity_measures_need_subtopics(diversity):
         check_measures(["ERR_IA"])
 
 
+def test_a_run_has_no_diversity_measures(diversity):
+    with pytest.raises(DrkitError, match=r"alpha_nDCG@20 needs judgements of subtopics.* --qrels FILE"):
+        check_measures(["alpha_nDCG@20"], has_subtopics=False)
+    check_measures(["alpha_nDCG@20"])
+
+
 def test_a_document_with_several_grades_has_no_ad_hoc_measure():
     with pytest.raises(DrkitError, match=r"'a' has relevance 1 for the subtopic '1' .*RR@10 needs one relevance"):
         evaluate(run_of("a", "b"), SUBTOPICS, ["RR@10"])
