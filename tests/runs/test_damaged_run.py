@@ -96,6 +96,15 @@ def test_half_of_an_index_changed_and_a_later_stage_repeated_gives_the_numbers_o
     assert verified.returncode == 0, verified.stdout
 
 
+def test_a_copy_without_hidden_files_is_the_same_run(copied, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(copied, copy, ignore=shutil.ignore_patterns(".*"))
+    done = drkit("run", copy, "--dry-run", "--json")
+    document = json.loads(done.stdout)
+    assert document["run"] == str(copy)
+    assert {stage["state"] for stage in document["stages"]} == {"kept"}
+
+
 def test_a_removed_stage_is_made_again_as_the_message_says(copied):
     before = damaged(copied, "encoder/model.safetensors", flip_byte)
     assert drkit(*(part.replace("RUN", str(copied)) for part in SEARCH), check=False).returncode == 2
