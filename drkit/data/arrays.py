@@ -139,6 +139,7 @@ class ArrayWriter:
                 file.close()
             if kind is None:
                 self._assemble()
+                shutil.rmtree(self._folder)  # what is left here would become part of a stage
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 

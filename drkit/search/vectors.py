@@ -76,6 +76,8 @@ class Vectors:
         are_counts = all(type(count) is int and 0 <= count < 2**40 for count in counts)
         if not are_counts or about.get("format") not in FORMATS:
             raise DrkitError(f"{path / ABOUT} does not describe vectors; delete the folder and encode them again")
+        for number in range(about["shards"]):
+            check_shard(path, number, about["format"], ENCODE_AGAIN)
         found = cls(path, about)
         expected = (about["count"], about["dimension"])
         shape = (len(found.sparse), about["dimension"]) if found.is_sparse else found.shards.shape
@@ -85,8 +87,6 @@ class Vectors:
                 f"and vectors of shape {shape}; encode them again",
                 where=path,
             )
-        for number in range(about["shards"]):
-            check_shard(path, number, about["format"], ENCODE_AGAIN)
         return found
 
     def __len__(self) -> int:

@@ -106,6 +106,8 @@ def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "config.json").write_text("{}")
     (tmp_path / "recipe.toml").write_text('[encoder]\npooling = "cls"\nquery_length = 16\nhidden = 8\n')
+    assert declared_settings_of(tmp_path / "pretrained") is None, "any folder beside a recipe is not a checkpoint of it"
+    (tmp_path / "pretrained" / "manifest.json").write_text("{}")
     assert declared_settings_of(tmp_path / "pretrained").settings == {"pooling": "cls", "query_length": 16}
     with pytest.raises(ProblemsError, match=r"pooling = 'cls', .*'mean'.*@ encoder\.pooling"):
         composed(tmp_path, "encoder.pooling=mean")

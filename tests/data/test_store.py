@@ -170,6 +170,17 @@ def test_the_writer_replaces_what_a_killed_one_left(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.arrow"]
 
 
+def test_values_that_cannot_be_removed_are_no_silent_part_of_the_folder(tmp_path, monkeypatch):
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    writer = ArrayWriter(tmp_path / "x.arrow", {"values": np.int32})
+    with pytest.raises(PermissionError), writer:  # noqa: PT012
+        writer.append(values=np.arange(3))
+        monkeypatch.setattr("drkit.data.arrays.shutil.rmtree", refuse)
+
+
 TRAIN = """
 import sys
 from collections import Counter

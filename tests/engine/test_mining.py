@@ -120,6 +120,15 @@ def test_interrupted_mining_goes_on_with_either_engine(vectors, tmp_path, rest):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_saved_index_that_was_damaged_is_made_again(vectors, tmp_path, damage):
+    folder, made = tmp_path / "index", Mining(["bm25"], vectors, tmp_path).chain
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    damage(max(folder.iterdir(), key=lambda path: path.stat().st_size))
+    made.save_index(folder, ToyCorpus())
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 @pytest.mark.parametrize("rest", [LocalEngine(), Pickling()], ids=["local", "other"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_kept_block_that_was_damaged_is_mined_again(vectors, tmp_path, rest, damage):

@@ -5,6 +5,9 @@ import shutil
 
 import pytest
 
+from drkit.core.files import write_json
+from drkit.runs.execute import UNFINISHED
+from drkit.runs.manifest import IDENTITY, load_manifest
 from tests.refusals import says
 from tests.runs.conftest import drkit
 from tests.runs.damages import flip_byte, halve
@@ -94,6 +97,33 @@ def test_half_of_an_index_changed_and_a_later_stage_repeated_gives_the_numbers_o
     assert (copied / "evaluation/table.md").read_text() == table
     verified = drkit("status", copied, "--verify", check=False)
     assert verified.returncode == 0, verified.stdout
+
+
+def test_rankings_of_an_interrupted_search_are_used_only_if_they_are_whole(copied):
+    attempt, before = (
+        copied / UNFINISHED / "runs",
+        {path.name: path.read_bytes() for path in copied.glob("runs/*.arrow")},
+    )
+    manifest = load_manifest(copied / "runs")
+    attempt.parent.mkdir(exist_ok=True)
+    (copied / "runs").rename(attempt)
+    (attempt / "manifest.json").unlink()
+    write_json(attempt / IDENTITY, manifest.identity())
+    kept = (attempt / "initial.arrow").stat().st_ino
+    flip_byte(attempt / "bm25.arrow")
+    halve(attempt / "retriever-1.arrow")
+    drkit("run", copied)
+    assert {path.name: path.read_bytes() for path in copied.glob("runs/*.arrow")} == before
+    assert (copied / "runs/initial.arrow").stat().st_ino == kept, "the others are not made again"
+
+
+def test_a_copy_without_hidden_files_is_the_same_run(copied, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(copied, copy, ignore=shutil.ignore_patterns(".*"))
+    done = drkit("run", copy, "--dry-run", "--json")
+    document = json.loads(done.stdout)
+    assert document["run"] == str(copy)
+    assert {stage["state"] for stage in document["stages"]} == {"kept"}
 
 
 def test_a_removed_stage_is_made_again_as_the_message_says(copied):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from drkit.core.files import WRITTEN
 from drkit.errors import DrkitError
 from drkit.search import FaissIndex, FaissSettings, FlatIndex, open_index
 from drkit.search.index import recall
@@ -108,6 +109,9 @@ def test_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="kind 'hnsw', not 'flat'"):
         FlatIndex.load(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").write_bytes(b"cut off")
+    with pytest.raises(DrkitError, match=r"/i/index\.faiss: has 7 bytes, expected .*`drkit index`"):
+        open_index(tmp_path / "i")
+    (tmp_path / "i" / WRITTEN).unlink()  # an index without a record of its files
     with pytest.raises(DrkitError, match=r"/i: .*cut .*`drkit index`"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").unlink()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from drkit.core.files import WRITTEN
 from drkit.errors import DrkitError
 from drkit.search import FaissIndex, FaissSettings, FlatIndex, build_index, encode_corpus, open_index
 from drkit.search.index import RESCORE, recall
@@ -95,6 +96,9 @@ def test_broken_files_and_settings_of_another_kind_are_refused(tmp_path):
     FaissIndex.build(MATRIX[:50], IDS[:50], kind="binary").save(tmp_path / "i")
     FaissIndex.build(MATRIX[:40], IDS[:40], kind="binary").save(tmp_path / "j")
     (tmp_path / "j" / "vectors.npy").replace(tmp_path / "i" / "vectors.npy")
+    with refused("bytes, expected", "`drkit index`", where="/i/vectors.npy"):
+        open_index(tmp_path / "i")
+    (tmp_path / "i" / WRITTEN).unlink()  # an index without a record of its files
     with refused("50 ids", "50 codes", "`drkit index`", where="/i"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").write_bytes(b"no index")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from drkit.core.files import MANIFEST
 from drkit.core.registry import installed
 from drkit.recipe.compose import quickened
 from drkit.recipe.start import RECIPE
@@ -52,7 +53,7 @@ def run(
         if recipe.is_dir():
             raise click.UsageError(f"--quick makes a smoke run of a recipe's file; {recipe} is a run, which it resumes")
         loaded = quickened(loaded, parts.registry)
-    if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
+    if run_dir is None and path.name == RECIPE and _is_run(path.parent):
         run_dir = path.parent
     run_recipe(
         loaded,
@@ -65,3 +66,8 @@ def run(
         trial=trial,
         engine=engine,
     )
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder is a run, also a copy without hidden files, and not any folder with a recipe."""
+    return (folder / ".lock").exists() or any(folder.glob(f"*/{MANIFEST}"))
