@@ -41,6 +41,8 @@ IDENTITY = ".identity.json"
 # same stage has the same checksum everywhere.
 _CHECKSUM = "checksum"
 _VARYING = {"seconds", "finished", "memory", "machine", "versions", "pairs_per_second", TRAINING}
+# The number of processes that a run began with, in its folder: its batches stay as large as theirs.
+PROCESSES = ".processes.json"
 # What has changed in the code since an attempt was started that goes on all the same.
 STALE = ".stale.json"
 # Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
@@ -49,6 +51,17 @@ PACKAGES = (
     *("sentence-transformers", "peft", "faiss-cpu", "faiss-gpu", "bm25s", "PyStemmer", "nltk", "datasets"),
     *("ir-datasets", "ir-measures", "pytrec_eval-terrier"),
 )
+
+
+def recorded_processes(run: Path) -> int | None:
+    """Return the number of processes that a run began with; None before it begins. Raises DrkitError if it is damaged."""
+    path = run / PROCESSES
+    if not path.is_file():
+        return None
+    found = read_json(path, "write the number of processes there that the run began with")
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise DrkitError("expected the number of processes that the run began with", where=path)
+    return found
 
 
 @frozen

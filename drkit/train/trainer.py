@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from drkit.recipe.schema import Training
 from drkit.train import gradients
 from drkit.train.arguments import compile_options, training_arguments
 from drkit.train.batches import Example, Schedule
-from drkit.train.callbacks import CompleteCheckpoints, ReportProgress, SaveOnInterrupt, TrimHeap
+from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
 from drkit.train.resuming import KEPT, newest_checkpoint
 
@@ -43,12 +43,16 @@ Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 @frozen
 class TrainingResult:
-    """The result of a training: optimizer steps, seconds, the mean loss over the last tenth of its log, and the log."""
+    """The result of a training: optimizer steps, seconds, the mean loss over the last tenth of its log, and the log.
+
+    processes: the number of processes by the first step that it trained.
+    """
 
     steps: int
     seconds: float
     loss: float
     log: tuple[Mapping[str, float], ...]
+    processes: Mapping[str, int] = field(factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -71,12 +75,14 @@ def train_in(
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
     rates: how often each example is read, as in `Schedule`.
-    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, throughput) to the stage's folder.
+    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, batch size of all processes, the
+    number of processes by the first step that it trained, throughput) to the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
+    schedule = Schedule.of(training, lengths, seed=seed, processes=processes.batch_processes(), rates=rates)
     result = train(
         module,
-        Schedule.of(training, lengths, seed=seed, processes=processes.count(), rates=rates),
+        schedule,
         collate,
         training=training,
         folder=folder / CHECKPOINTS,
@@ -88,7 +94,8 @@ def train_in(
     logged = [{name: value for name, value in entry.items() if name != TOKENS_PER_SECOND} for entry in result.log]
     write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
     throughput = [{name: entry[name] for name in ("step", TOKENS_PER_SECOND) if name in entry} for entry in result.log]
-    done = {**result.metrics, "examples": len(lengths), "throughput": throughput}
+    batches = {"batch_size": min(schedule.batch_size, len(lengths)), "processes": result.processes}
+    done = {**result.metrics, "examples": len(lengths), **batches, "throughput": throughput}
     write_json(folder / TRAINING, done)
     return result
 
@@ -133,7 +140,8 @@ def train(
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is completed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = SaveOnInterrupt(progress)
-    first = (meter, ReportProgress(progress), TrimHeap())
+    recorded = RecordProcesses(folder)
+    first = (recorded, meter, ReportProgress(progress), TrimHeap())
     for callback in (*first, *callbacks, trainer.sums, CompleteCheckpoints(kept), LogLastStep(), interrupt):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
@@ -150,14 +158,15 @@ def train(
         seconds=round(done.metrics["train_runtime"], 2),
         loss=sum(last) / len(last) if last else math.nan,
         log=log,
+        processes=recorded.numbers(),
     )
 
 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
-    The schedule's batches span all processes: each reads its share of every batch, so that N processes equal one
-    process with an N times larger batch. meter: started before each batch.
+    The schedule's batches span all processes, of which each reads its share, so that the gradients are those of one
+    process with the whole batch. meter: started before each batch.
     """
 
     def __init__(
