@@ -54,7 +54,7 @@ PACKAGES = (
 
 
 def recorded_processes(run: Path) -> int | None:
-    """Return the number of processes that a run began with; None before it begins. Raises DrkitError if it is damaged."""
+    """Return the number of processes that a run began with, or None before that. Raises DrkitError if it is damaged."""
     path = run / PROCESSES
     if not path.is_file():
         return None

@@ -174,8 +174,9 @@ def count_batches(training: Training, examples: int, *, processes: int = 1) -> i
 
 
 def query_counts(queries: int, training: Training) -> dict[str, int]:
-    """Return the numbers of training queries, of the processes that batches are made for, and of queries per batch and
-    step of all processes.
+    """Return the numbers of training queries, of the processes that batches are made for, and of queries of each.
+
+    `queries_per_batch` and `queries_per_step` are those of all processes together.
     """
     shared = processes.batch_processes()
     per_batch = min(training.per_device_train_batch_size * shared, queries)
