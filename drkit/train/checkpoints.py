@@ -20,9 +20,11 @@ from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import nn
 
+from drkit.core.files import read_json, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.folder import PASSAGES
+from drkit.encoders.architectures import TIED
+from drkit.encoders.folder import CONFIG, PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
@@ -37,10 +39,17 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer."""
+    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer.
+
+    A head that is only the tied projection is declared as no class of transformers, which would add a transform with
+    random weights.
+    """
     model: Any = encoder.model
     with without_progress_bars():
         model.save_pretrained(folder)
+    if getattr(model.config, TIED, False):
+        config = read_json(folder / CONFIG, "save the model again")
+        write_json(folder / CONFIG, {name: value for name, value in config.items() if name != "architectures"})
     if encoder.token_weights is not None:
         save_token_weights(encoder.token_weights, folder)
     if encoder.learned_pooling is not None:
