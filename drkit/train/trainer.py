@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
@@ -31,7 +33,7 @@ from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
 from drkit.recipe.schema import Training
 from drkit.train import gradients
-from drkit.train.arguments import compile_options, training_arguments
+from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
 from drkit.train.batches import Example, Schedule
 from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
@@ -101,17 +103,23 @@ def train_in(
 
 
 @contextmanager
-def restored_precision() -> Iterator[None]:
-    """Restore the precision of matrix products after a block: the argument `tf32` sets it for the whole process."""
+def restored_torch() -> Iterator[None]:
+    """Restore settings of torch after a block that arguments set for the whole process.
+
+    They are the precision of matrix products (`tf32`) and deterministic algorithms (`full_determinism`).
+    """
     backends: Any = torch.backends
-    before = backends.fp32_precision
+    before = backends.fp32_precision, backends.cudnn.deterministic, backends.cudnn.benchmark
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         yield
     finally:
-        backends.fp32_precision = before
+        backends.fp32_precision, backends.cudnn.deterministic, backends.cudnn.benchmark = before
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
 
 
-@restored_precision()
+@restored_torch()
 def train(
     module: nn.Module,
     schedule: Schedule,
@@ -147,7 +155,8 @@ def train(
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = processes.broadcast(None if processes.rank() else newest_checkpoint(folder, progress))
-    with warnings.catch_warnings(), interrupt.handling():
+    checkpointing = checkpointed_layers(module, checkpoint_options(training.arguments))
+    with warnings.catch_warnings(), interrupt.handling(), checkpointing:
         # accelerate plans to rename an option that transformers passes; users cannot do anything about it.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -256,6 +265,23 @@ def compile_layers(module: nn.Module, options: Mapping[str, Any]) -> int:
     for layer in layers:
         layer.compile(**options)
     return len(layers)
+
+
+@contextmanager
+def checkpointed_layers(module: nn.Module, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Keep only the inputs of the layers of all encoders and decoders for the backward pass, within a block.
+
+    A layer is computed again there, with the same random numbers: the gradients are the same, in less memory. options:
+    those of `torch.utils.checkpoint.checkpoint`; None: keep everything.
+    """
+    layers = transformer_layers(module) if options is not None else []
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, **options or {})
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 def transformer_layers(module: nn.Module) -> list[nn.Module]:
