@@ -15,13 +15,12 @@ from pathlib import Path
 from shutil import copyfile, copytree
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import nn
 
 from drkit.core.files import read_json, write_json
-from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
+from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_save, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import TIED
 from drkit.encoders.folder import CONFIG, PASSAGES
@@ -154,9 +153,7 @@ def copy_parts(source: Path, folder: Path) -> None:
 
 def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
     """Write the weights of a decoder or loss; their metadata names the part."""
-    # Copies: safetensors refuses weights that share memory.
-    weights = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in part.state_dict().items()}
-    save_file(weights, str(path), metadata={"part": json.dumps(_table_of(choice))})
+    save_file(weights_to_save(part), str(path), metadata={"part": json.dumps(_table_of(choice))})
 
 
 def saved_part(path: Path) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
+from drkit.core.loading import weights_to_save
 from drkit.core.progress import Progress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
@@ -240,8 +241,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            weights = self.accelerator.unwrap_model(self.model).state_dict()
-            save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
+            save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / WEIGHTS))
 
 
 class _Examples(Dataset[Example]):

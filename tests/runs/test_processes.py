@@ -58,6 +58,7 @@ def launched(run, *settings, processes=1):
     "settings",
     [
         ["--masker=pmi", "--decoder=enhanced"],
+        ["--masker=pmi", "--decoder=enhanced", "--set=pretrain.arguments.gradient_checkpointing=true"],
         # (A share of the targets is evenly spread over a forward's own, so it would be another one in other chunks.)
         ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.encoder.losses.mlm.targets=1.0"],
         [
@@ -65,7 +66,7 @@ def launched(run, *settings, processes=1):
             *(f"--set=pretrain.{side}.losses.replaced-lm.targets=1.0" for side in ("encoder", "decoders.main")),
         ],
     ],
-    ids=["local losses", "contrast in chunks", "a generator"],
+    ids=["local losses", "gradient checkpointing", "contrast in chunks", "a generator"],
 )
 def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(texts, tmp_path, settings):
     compose(texts, tmp_path / "one", 8, *settings)

@@ -320,3 +320,28 @@ def test_tf32_of_one_training_is_not_that_of_the_next_stage(tmp_path, monkeypatc
 def test_arguments_that_do_not_fit_are_told(tmp_path):
     with pytest.raises(DrkitError, match="no_such"):
         go(toy(), tmp_path, arguments={"no_such": 1})
+
+
+def turned():
+    """A toy whose weights are a transposed view, and part of a larger tensor."""
+    module = toy()
+    module.first.weight = module.second.weight = nn.Parameter(module.first.weight.detach().T)
+    module.first.bias = nn.Parameter(torch.randn(8)[::2])
+    assert not module.first.weight.is_contiguous()
+    return module
+
+
+def test_weights_in_any_layout_are_saved_and_resumed(tmp_path):
+    whole = turned()
+    go(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(turned(), tmp_path / "cut", Collate(cut_off=8))
+    resumed = turned()
+    go(resumed, tmp_path / "cut")
+    assert same(whole, resumed)
+
+
+def test_the_processes_of_a_training_are_recorded_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path, Collate(cut_off=8))
+    assert go(toy(), tmp_path).processes == {"1": 1}
