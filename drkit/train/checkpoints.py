@@ -46,7 +46,7 @@ def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> No
     model: Any = encoder.model
     with without_progress_bars():
         model.save_pretrained(folder)
-    if getattr(model.config, TIED, False):
+    if getattr(model.config, TIED, False) and (folder / CONFIG).is_file():  # the first of several processes writes it
         config = read_json(folder / CONFIG, "save the model again")
         write_json(folder / CONFIG, {name: value for name, value in config.items() if name != "architectures"})
     if encoder.token_weights is not None:
