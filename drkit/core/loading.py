@@ -188,6 +188,14 @@ def check_tokenizer(tokenizer: Any, folder: Path) -> None:
             backend.encode(text)
 
 
+def weights_to_save(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's weights as safetensors takes them: on the CPU, contiguous, each with memory of its own."""
+    return {
+        name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, weight in module.state_dict().items()
+    }
+
+
 def load_sentence_transformer(folder: Path, device: str) -> Any:
     """Return the `SentenceTransformer` of a folder, whose modules are sentence-transformers' own.
 

@@ -1,7 +1,7 @@
-"""What all code of a process shares: its current folder, signal handlers, and whether logging is on.
+"""What all code of a process shares: its current folder, signal handlers, whether logging is on, settings of torch.
 
 Code of a plugin that changes it breaks drkit far away: relative paths lead elsewhere, Ctrl-C does nothing, warnings are
-lost.
+lost, other parts get tensors of another type. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,6 +23,45 @@ _SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "what logging.disable has set": (lambda: logging.root.manager.disable, logging.disable),
 }
 
+# The same of torch, as texts and numbers: what it has when it is imported, and how to read and to set it.
+_TORCH: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "torch's default dtype": (
+        "torch.float32",
+        lambda torch: str(torch.get_default_dtype()),
+        lambda torch, name: torch.set_default_dtype(getattr(torch, name.removeprefix("torch."))),
+    ),
+    "torch's default device": (
+        "cpu",
+        lambda torch: str(torch.get_default_device()),
+        lambda torch, name: torch.set_default_device(name),
+    ),
+    "torch's gradient mode": (
+        True,
+        lambda torch: torch.is_grad_enabled(),
+        lambda torch, on: torch.set_grad_enabled(on),
+    ),
+    "torch's deterministic algorithms": (
+        False,
+        lambda torch: torch.are_deterministic_algorithms_enabled(),
+        lambda torch, on: torch.use_deterministic_algorithms(on),
+    ),
+    "torch's precision of matrix products": (
+        "highest",
+        lambda torch: torch.get_float32_matmul_precision(),
+        lambda torch, name: torch.set_float32_matmul_precision(name),
+    ),
+    "torch's anomaly detection": (
+        False,
+        lambda torch: torch.is_anomaly_enabled(),
+        lambda torch, on: torch.autograd.set_detect_anomaly(on),
+    ),
+    "torch's number of threads": (
+        None,
+        lambda torch: torch.get_num_threads(),
+        lambda torch, count: torch.set_num_threads(count),
+    ),
+}
+
 
 @contextmanager
 def restored_process_state() -> Iterator[list[str]]:
@@ -32,7 +72,7 @@ def restored_process_state() -> Iterator[list[str]]:
     >>> changed
     ['the current folder']
     """
-    before = {name: _value(get) for name, (get, _) in _SHARED.items()}
+    before, torch_before = {name: _value(get) for name, (get, _) in _SHARED.items()}, _torch_settings()
     changed: list[str] = []
     try:
         yield changed
@@ -42,6 +82,18 @@ def restored_process_state() -> Iterator[list[str]]:
                 changed.append(name)
                 with suppress(OSError, ValueError, TypeError):  # the folder is gone; only the main thread sets handlers
                     put(before[name])
+        for name, value in _torch_settings().items():
+            if torch_before[name] is not None and value != torch_before[name]:
+                changed.append(name)
+                _TORCH[name][2](sys.modules["torch"], torch_before[name])
+
+
+def _torch_settings() -> dict[str, Any]:
+    """Return the settings of torch by name; those that it will have if it is not imported, None if that is unknown."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "autograd"):  # or being imported
+        return {name: usual for name, (usual, _, _) in _TORCH.items()}
+    return {name: get(torch) for name, (_, get, _) in _TORCH.items()}
 
 
 def _value(get: Callable[[], Any]) -> Any:

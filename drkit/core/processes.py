@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _TIMEOUT = timedelta(days=14)
 THREADS = "OMP_NUM_THREADS"
 CGROUPS = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self")
+_BATCHES_OF: ContextVar[int | None] = ContextVar("batches_of", default=None)
 
 
 def count() -> int:
@@ -37,6 +39,24 @@ def count() -> int:
 def rank() -> int:
     """Return the number of this process, from 0 (RANK)."""
     return int(os.environ.get("RANK", "0"))
+
+
+def batch_processes() -> int:
+    """Return the number of processes whose texts make up a batch: as set by `batches_of`, or else `count`.
+
+    A run keeps the batches of the processes that it began with, however many carry it on.
+    """
+    return _BATCHES_OF.get() or count()
+
+
+@contextmanager
+def batches_of(processes: int) -> Iterator[None]:
+    """Make batches in a block as large as those of this many processes; the processes there are divide them."""
+    token = _BATCHES_OF.set(processes)
+    try:
+        yield
+    finally:
+        _BATCHES_OF.reset(token)
 
 
 def local_device() -> str:

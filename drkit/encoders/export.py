@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
-from drkit.encoders.architectures import STATIC, TIED
+from drkit.encoders.architectures import STATIC, TIED, find_architecture
 from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
@@ -146,7 +146,7 @@ def export_encoder(
     with replacing_folder(Path(folder)) as temporary:
         write(given, tokenizer, temporary, declared, token_weights or learned_pooling)
         write_json(temporary / DRKIT, {"format": 1, **declared.given(), "provenance": dict(provenance or {})})
-        write_text(temporary / "README.md", _model_card(declared, provenance or {}))
+        write_text(temporary / "README.md", _model_card(declared, provenance or {}, given.config))
     return Path(folder)
 
 
@@ -385,7 +385,7 @@ def _model_settings(declared: _Declarations) -> dict[str, Any]:
     }
 
 
-def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
+def _model_card(declared: _Declarations, provenance: Mapping[str, Any], config: Any = None) -> str:
     facts = "".join(
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
         for key, value in {**declared.given(), **provenance}.items()
@@ -406,8 +406,26 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
         f"{_NO_VECTOR if declared.lexical and declared.lexical.dense else ''}"
         f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
         f"sentence-transformers has one limit for both, {declared.longest}. A text is "
-        "encoded title first, then body, with a space between.\n\n"
+        f"encoded title first, then body, with a space between.{_without_dropout(config, library, trusted)}\n\n"
         f"| | |\n|---|---|\n{facts}"
+    )
+
+
+def _without_dropout(config: Any, library: str, trusted: str) -> str:
+    """Return what a card says on a dropout of 0, which some training in other libraries relies on; "" with dropout.
+
+    config: None for a router, whose encoders have cards of their own.
+    """
+    found = find_architecture(config.model_type) if config is not None and config.model_type != STATIC else None
+    sizes = found.sizes if found else None
+    names = [name for name in (sizes.dropout, sizes.attention_dropout) if isinstance(name, str)] if sizes else []
+    if not names or any(getattr(config, name, 0) for name in names):
+        return ""
+    settings = ", ".join(f'"{name}": 0.1' for name in names)
+    return (
+        " The encoder was trained without dropout, and its configuration has none. Training that makes two views of a "
+        "text by dropout (SimCSE) learns nothing from it; load it with dropout for that:\n\n```python\n"
+        f'encoder = {library}("path/to/this/folder", config_kwargs={{{settings}}}{trusted})\n```'
     )
 
 

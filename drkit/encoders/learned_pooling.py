@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 
-from drkit.core.loading import explain_load_errors
+from drkit.core.loading import explain_load_errors, weights_to_save
 from drkit.core.plugin_code import part_code
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
@@ -75,12 +75,8 @@ class LearnedPooling(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write `pooling.safetensors` into a folder."""
-        weights = {
-            name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, weight in self.part.state_dict().items()
-        }
         about = {"use": self.name, "settings": self.settings, "backbone": asdict(self.backbone)}
-        save_file(weights, str(folder / POOLING_FILE), metadata={_METADATA: json.dumps(about)})
+        save_file(weights_to_save(self.part), str(folder / POOLING_FILE), metadata={_METADATA: json.dumps(about)})
 
 
 def read_learned_pooling(folder: Path, registry: Registry | None = None) -> LearnedPooling | None:

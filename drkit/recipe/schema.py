@@ -21,6 +21,7 @@ from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings
 from drkit.core.spec import Choice as Choice
 from drkit.data.mixture import OWN
 from drkit.encoders.folder import PRECISIONS
+from drkit.errors import did_you_mean
 
 SCHEMA = 1
 
@@ -143,7 +144,33 @@ _RELIED_ON = (
     "do_train",
     "do_eval",
     "do_predict",
+    "ddp_broadcast_buffers",
 )
+# The other arguments that trainings use. Any further one would be ignored, or break a training: what reads batches,
+# calls the model or computes the loss is drkit's own.
+_USED = (
+    *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "lr_scheduler_kwargs"),
+    *("fp16", "tf32", "full_determinism", "use_cpu", "save_total_limit"),
+    *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    *("activation_checkpointing", "activation_checkpointing_kwargs"),
+    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"),
+    *("ddp_find_unused_parameters", "ddp_bucket_cap_mb"),
+    *("logging_first_step", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
+    *("report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+)
+# What to do instead of setting one that is not used.
+_INSTEAD = {
+    "train_sampling_strategy": "texts of similar length share a batch already, except where a loss compares them",
+    "group_by_length": "texts of similar length share a batch already, except where a loss compares them",
+    "label_smoothing_factor": "the loss is a part: choose one that smooths its labels, or write one",
+    "neftune_noise_alpha": "write a masker or a loss that adds noise",
+    "use_liger_kernel": "drkit has a fused loss over the vocabulary already",
+    "torch_empty_cache_steps": "set gradient_cache_chunk or arguments.gradient_checkpointing to save memory",
+    "eval_steps": "set finetune.validation.every or pretrain.probe.every",
+    "enable_jit_checkpoint": "set save_steps; Ctrl-C saves a checkpoint, too",
+    "include_num_input_tokens_seen": "the log has tokens per second",
+}
 
 
 # Arguments that shard a training's weights over processes, which runs cannot save.
@@ -164,7 +191,13 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
     if sharding:
         raise ValueError(
             f"'{sharding[0]}' is not supported: every process keeps a whole copy of the weights (torchrun). To save "
-            f"memory, set gradient_cache_chunk or bf16"
+            f"memory, set gradient_cache_chunk, bf16 or arguments.gradient_checkpointing"
+        )
+    unused = [name for name in value if name not in _USED]
+    if unused:
+        instead = _INSTEAD.get(unused[0]) or f"supported: {', '.join(sorted(_USED))}"
+        raise ValueError(
+            f"'{unused[0]}' is not an argument that drkit's trainings use{did_you_mean(unused[0], _USED)} {instead}"
         )
     for name in OPTIMIZER.keys() & value.keys():
         if isinstance(value[name], bool) or not isinstance(value[name], (int, float)):

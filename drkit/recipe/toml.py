@@ -347,16 +347,31 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     write_text(path, recipe_toml(recipe))
 
 
+def typed(attribute: attrs.Attribute[Any], value: Any) -> Any:
+    """Return a setting's value with the whole numbers in it as floats, if its type is float: 0 and 0.0 are the same."""
+    return _as_floats(value) if "float" in str(attribute.type) else value
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _as_floats(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_floats, value))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value + 0.0 if is_number else value  # -0.0, too
+
+
 def plain(value: Any) -> Any:
     """Return any piece of a recipe as plain data; a chosen part becomes its table."""
     if isinstance(value, Choice):
         return {"use": value.use, **plain(value.config)}
     if isinstance(value, WeightedLoss):
-        return {"use": value.use, "weight": value.weight, **plain(value.config)}
+        return {"use": value.use, "weight": _as_floats(value.weight), **plain(value.config)}
     if isinstance(value, Column) and isinstance(value.use, Choice):
-        return {**({} if value.default is None else {"default": value.default}), **plain(value.use)}
+        return {**({} if value.default is None else {"default": _as_floats(value.default)}), **plain(value.use)}
     if attrs.has(type(value)):
-        return {a.name: plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
+        read = {a.name: typed(a, getattr(value, a.name)) for a in attrs.fields(type(value))}
+        return {name: plain(v) for name, v in read.items() if v is not None}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
@@ -57,19 +58,32 @@ def error_location(error: BaseException, spec: ComponentSpec) -> str:
 
 @contextmanager
 def trying(part: PartInUse, action: str) -> Iterator[None]:
-    """Run a block that uses a part; any exception becomes a one-line DrkitError that names the part and the action."""
+    """Run a block that uses a part; any exception becomes a one-line DrkitError that names the part and the action.
+
+    What the part changed of the process, or of torch, is named before an error, which may be due to it.
+    """
+    seed = _torch_seed()
+    changed: list[str] = []
     try:
         with restored_process_state() as changed:
             yield
     except ContractError as error:
+        _refuse_changes(part, changed, action)
         raise DrkitError(str(error)) from None
     except (Exception, SystemExit) as error:  # a third-party part may fail in any way
+        _refuse_changes(part, changed, action)
         location = error_location(error, part.spec)
         where = f" ({location})" if location else ""
         raise DrkitError(
             f"{part.full_title} failed on a toy batch, {action}: {describe_error(error)}{where}"
         ) from error
-    _refuse_changes(part, changed, action)
+    _refuse_changes(part, [*changed, *(["torch's random seed"] if _torch_seed() != seed else [])], action)
+
+
+def _torch_seed() -> int | None:
+    """Return what the last `torch.manual_seed` set, if torch is imported; drawing numbers does not change it."""
+    torch: Any = sys.modules.get("torch")
+    return torch.initial_seed() if torch else None
 
 
 def _refuse_changes(part: PartInUse, changed: Sequence[str], action: str) -> None:

@@ -45,6 +45,7 @@ from drkit.recipe.toml import read_recipe, write_recipe
 from drkit.runs.manifest import (
     IDENTITY,
     LAYOUT,
+    PROCESSES,
     STALE,
     Manifest,
     damages,
@@ -53,6 +54,7 @@ from drkit.runs.manifest import (
     machine,
     read_manifest,
     read_stale,
+    recorded_processes,
     refuse_link,
     versions,
     write_manifest,
@@ -81,6 +83,8 @@ def take_over(
     if current is not None and current.fingerprint == fingerprint:
         return
     for other in reuse:
+        if stage.is_training and (recorded_processes(other) or 1) != processes.batch_processes():
+            continue  # trained on batches of another size
         found = load_manifest(other / stage.name)
         if found is None or found.fingerprint != fingerprint or found.stale:
             continue
@@ -172,7 +176,8 @@ def execute(
     instead of running again. keep_stale: names of stages that are kept although a plugin's code or a library changed,
     see `drkit.runs.stale`.
 
-    With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
+    With several processes (torchrun), the first runs the plan, and the others join it in the joint stages. Batches stay
+    as large as those of the processes that the run began with, whatever their number now.
 
     Raises DrkitError if the folder contains a run of another recipe (unless `redo`) or of another layout, another
     process works in it, or the disk is full or failing. Finished stages are never lost.
@@ -184,9 +189,10 @@ def execute(
         record_recipe(run, recipe, registry, redo=redo)
         keep_stale_stages(stages, run, keep_stale)
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
-        for stage in stages:
-            take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse, progress.note)
-            work.finish(stage)
+        with processes.batches_of(processes.broadcast(_record_processes(run, progress))):
+            for stage in stages:
+                take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse, progress.note)
+                work.finish(stage)
         processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return work.done
@@ -198,7 +204,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
     This process writes to a temporary folder; the run keeps the results of the first process.
     """
     by_name = {stage.name: stage for stage in stages}
-    with processes.group():
+    with processes.group(), processes.batches_of(processes.broadcast(None)):
         while (name := processes.broadcast(None)) is not None:
             with tempfile.TemporaryDirectory() as scratch:
                 # Checkpoints are shared: each process keeps its random state there.
@@ -212,7 +218,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
 
 def _check_run_folder(run: Path) -> None:
     """Raise DrkitError if a folder has files and is not a run; nothing is written into it then."""
-    ours = (LOCK, RECIPE, RECORDED, UNFINISHED)
+    ours = (LOCK, PROCESSES, RECIPE, RECORDED, UNFINISHED)
     found = run.iterdir() if run.is_dir() else ()
     # A kill during the first write of the recipe leaves a temporary file.
     others = [path for path in found if path.name not in ours and not is_temporary(path)]
@@ -266,6 +272,19 @@ def record_recipe(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) 
     for name in (RECIPE, RECORDED):  # of a process that was killed here
         for temporary in run.glob(f".{name}.*.tmp"):
             temporary.unlink()
+
+
+def _record_processes(run: Path, progress: Progress) -> int:
+    """Return the number of processes that the run began with, which is recorded if it begins now."""
+    began = recorded_processes(run)
+    if began is None:
+        write_json(run / PROCESSES, processes.count())
+    elif began != processes.count():
+        progress.note(
+            f"batches stay those of {began} process{'es' * (began > 1)}, with which this run began; "
+            f"{processes.count()} now divide{'s' * (processes.count() == 1)} them"
+        )
+    return began or processes.count()
 
 
 @frozen(eq=False)

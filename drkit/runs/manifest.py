@@ -42,6 +42,8 @@ IDENTITY = ".identity.json"
 # same stage has the same checksum everywhere.
 _CHECKSUM = "checksum"
 _VARYING = {"seconds", "finished", "memory", "machine", "versions", "pairs_per_second", TRAINING}
+# The number of processes that a run began with, in its folder: its batches stay as large as theirs.
+PROCESSES = ".processes.json"
 # What has changed in the code since an attempt was started that goes on all the same.
 STALE = ".stale.json"
 # Packages whose versions are recorded: those that compute, and those that read, cut and write texts.
@@ -53,6 +55,17 @@ PACKAGES = (
 
 # What decides the terms of BM25 (stems, stop words, letters), and the ends of sentences, by the extra of drkit.
 _TEXT_LIBRARIES = {"bm25": ("bm25s", "PyStemmer", "unicode"), "nltk": ("nltk", "regex")}
+
+
+def recorded_processes(run: Path) -> int | None:
+    """Return the number of processes that a run began with, or None before that. Raises DrkitError if it is damaged."""
+    path = run / PROCESSES
+    if not path.is_file():
+        return None
+    found = read_json(path, "write the number of processes there that the run began with")
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise DrkitError("expected the number of processes that the run began with", where=path)
+    return found
 
 
 @frozen

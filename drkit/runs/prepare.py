@@ -18,6 +18,7 @@ from drkit.recipe.check import check
 from drkit.recipe.schema import OPTIMIZER, Recipe, Training
 from drkit.recipe.start import RECIPE
 from drkit.runs.attribution import try_collection
+from drkit.runs.manifest import recorded_processes
 from drkit.runs.plan import Plan, plan
 from drkit.runs.survey import survey
 
@@ -35,7 +36,8 @@ def prepare(
     """
     check(recipe, registry)
     try_collection(recipe, registry)
-    made = plan(recipe, registry)
+    with processes.batches_of(recorded_processes(folder) or processes.count()):
+        made = plan(recipe, registry)
     for other in reuse:
         if not (other / RECIPE).is_file():
             raise DrkitError(f"--reuse {other}: not a run (missing {RECIPE}); give the folder of a run")

@@ -29,7 +29,7 @@ from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
-from drkit.recipe.toml import plain
+from drkit.recipe.toml import plain, typed
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
 from drkit.runs.work import Sizes, Work
@@ -76,7 +76,8 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             observes = a.metadata.get("observes", False)
             if not (observes(value) if callable(observes) else observes):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
-                yield from _flat(getattr(value, a.name), name)
+                found = typed(a, getattr(value, a.name))
+                yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
     elif isinstance(value, Mapping) or hasattr(value, "use"):
         table = value if isinstance(value, Mapping) else plain(value)
         for key, item in table.items():
@@ -86,6 +87,15 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(item, f"{path}.{index}")
     else:
         yield path, plain(value)
+
+
+def _untyped(value: Any) -> Any:
+    """Return settings without a declared type with equal numbers written alike: 0.0 as 0, within tables and lists."""
+    if isinstance(value, Mapping):
+        return {key: _untyped(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_untyped(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @frozen

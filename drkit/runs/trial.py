@@ -33,7 +33,7 @@ from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
-from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.pooling import POOLINGS, pooling_config
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
@@ -59,7 +59,13 @@ from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
 from drkit.testing.data import check_values, written_signal
-from drkit.testing.decoders import check_declarations, check_decoder_gradients, check_outputs, require_outputs
+from drkit.testing.decoders import (
+    check_declarations,
+    check_decoder_gradients,
+    check_outputs,
+    check_saving,
+    require_outputs,
+)
 from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
@@ -78,6 +84,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
     one-line DrkitError for the first broken part, or an index that faiss cannot build.
     """
+    _check_torch()
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
@@ -87,11 +94,24 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
         for part, inputs in _comparing_losses(recipe, registry):
-            _try_loss(part, build_part(part, context), inputs, learned_tensors(inputs))
+            loss = build_part(part, context)
+            _try_loss(part, loss, inputs, learned_tensors(inputs))
+            _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
         for part in column_parts(recipe.finetune, registry) if recipe.finetune else ():
             _try_column(part)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
+
+
+def _check_torch() -> None:
+    """Raise DrkitError if the program set torch up in a way that no part is written for."""
+    dtype, device = (torch.get_default_dtype(), torch.float32), (torch.get_default_device(), torch.device("cpu"))
+    for name, (found, usual) in {"dtype": dtype, "device": device}.items():
+        if found != usual:
+            raise DrkitError(
+                f"torch's default {name} is {found}, which was set before the run, but parts expect {usual}: set it "
+                f"back by torch.set_default_{name}"
+            )
 
 
 @contextmanager
@@ -136,7 +156,14 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     if sizes.pooling in POOLINGS:
         return encoder
     backbone = encoder.info(toys.toy_tokenizer())
-    learned = LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, registry=registry)
+    learned, other = (
+        LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, seed=seed, registry=registry)
+        for seed in (42, 43)
+    )
+    part = PartInUse.of(
+        Kind.POOLING, Choice(sizes.pooling, pooling_config(registry, sizes.pooling, learned.settings)), registry
+    )
+    _try_saving(part, learned.part, other.part)
     return MaskedLmEncoder(encoder.model, pooling=learned)
 
 
@@ -164,6 +191,9 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         maskers = build_maskers(settings, registry, context)
         module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, maskers).train()
+        other = auto_encoder(
+            settings, registry, module.encoder, attrs.evolve(context, seed=recipe.seed + 1), maskers
+        ).train()
         decoders = {
             name: PartInUse.of(Kind.DECODER, task.decoder, registry) for name, task in settings.decoders.items()
         }
@@ -182,8 +212,11 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
             views, _ = module.filled_views(tensors)
         for name, part in decoders.items():
             _try_decoder(part, module, name, views, tensors)
+            _try_saving(part, module.decoders[name], other.decoders[name])
         for name, (_, term) in settings.losses().items():
-            _try_term(PartInUse.of(Kind.LOSS, term, registry), module.terms[name], module, views, tensors)
+            part = PartInUse.of(Kind.LOSS, term, registry)
+            _try_term(part, module.terms[name], module, views, tensors)
+            _try_saving(part, module.terms[name].loss, other.terms[name].loss)
 
 
 def _try_maskers(
@@ -251,6 +284,13 @@ def _try_decoder(
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
         if out:
             check_decoder_gradients(title, out, inputs, decoder)
+
+
+def _try_saving(part: PartInUse, built: Any, other: Any) -> None:
+    """Check that a training can save a part that was called, and resume with another one that is built alike."""
+    if isinstance(built, nn.Module):
+        with trying(part, "while its weights were saved and loaded, as for a checkpoint"):
+            check_saving(part.full_title, built, other)
 
 
 def _try_term(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
+from drkit.core.loading import weights_to_save
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
 from drkit.decoders.layers import layers_read, visibility_rows
@@ -18,7 +19,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.maskers.views import keep_targets
 from drkit.testing.data import toy_signals
-from drkit.testing.specs import build, checked_spec, pickled, require, running, spec_of
+from drkit.testing.specs import ContractError, build, checked_spec, pickled, require, running, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
 # Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
@@ -79,12 +80,28 @@ def check_declarations(decoder: Any, title: str, length: int) -> None:
 
 def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder: Any, out: Mapping[str, Any]) -> None:
     """Check that saved weights are all of a decoder: a new one that loads them gives the same result."""
-    weights = {key: value.clone() for key, value in decoder.state_dict().items()}
     other = _build(spec, config, seed=8)
-    with running(spec.name, "loading the weights of state_dict()"):
-        other.load_state_dict(safetensors.torch.load(safetensors.torch.save(weights)))
+    check_saving(spec.name, decoder, other)
     loaded = _decode(spec, other, encoder)
     _require_same(out, loaded, f"{spec.name}: saving and loading its weights changes the result; register every tensor")
+
+
+def check_saving(title: str, module: nn.Module, other: nn.Module) -> None:
+    """Check that a training can save a module and resume: `other`, built alike, has the same weights afterwards.
+
+    Raises ContractError, also for tensors that are registered only in a call, which the new module does not have.
+    """
+    with running(title, "saving the weights of state_dict()"):
+        saved = safetensors.torch.save(weights_to_save(module))
+    weights = safetensors.torch.load(saved)
+    try:
+        other.load_state_dict(weights)
+    except Exception as error:
+        what = f"loading the weights of state_dict() into a new one raises {type(error).__name__}"
+        raise ContractError(f"{title}: {what}: {' '.join(str(error).split())[:200]}") from error
+    for name, value in weights_to_save(other).items():
+        same = torch.equal(value.nan_to_num(), weights[name].nan_to_num())
+        require(same, f"{title}: {name!r} is another tensor after its weights are saved and loaded")
 
 
 def _inputs(

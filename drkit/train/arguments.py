@@ -29,6 +29,11 @@ _LOG_LINES = 10
 _STEPS = 10
 # Arguments of transformers that would compile a whole module, which torch cannot: it builds frozen objects inside.
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+# .. and those that would call methods of a whole model, which a module of drkit's does not have. Newer names first.
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
+_OPTIONS_OF_CHECKPOINTING = ("preserve_rng_state", "determinism_check", "use_reentrant")
+# What only transformers' own training step or an evaluation of the Trainer would update.
+_UNUSABLE_OPTIMIZERS, _UNUSABLE_SCHEDULERS = ("lomo", "adalomo", "schedule_free"), ("reduce_lr_on_plateau", "greedy")
 
 
 class OneDevice(TrainingArguments):  # type: ignore[misc]
@@ -67,7 +72,16 @@ def training_arguments(training: Training, folder: Path, steps: int, seed: int) 
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
     }
-    free = {name: value for name, value in training.arguments.items() if name not in COMPILING}
+    own = (*COMPILING, *CHECKPOINTING, *(f"{name}_kwargs" for name in CHECKPOINTING))
+    free = {name: value for name, value in training.arguments.items() if name not in own}
+    optimizer, schedule = str(free.get("optim", "")), str(training.lr_scheduler_type)
+    if optimizer.startswith(_UNUSABLE_OPTIMIZERS):
+        raise DrkitError(f"the optimizer {optimizer!r} needs a training step of its own; choose another `optim`")
+    if schedule in _UNUSABLE_SCHEDULERS:
+        raise DrkitError(
+            f"the schedule {schedule!r} follows measurements that drkit's trainings do not make; choose another "
+            f"lr_scheduler_type, such as linear or cosine"
+        )
     try:
         return OneDevice(**{**arguments, **free})
     except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
@@ -86,6 +100,25 @@ def compile_options(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     return options if mode is None else {**options, "mode": mode}
 
 
+def checkpoint_options(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options of `torch.utils.checkpoint.checkpoint` for transformers' arguments; None: keep activations.
+
+    Raises DrkitError for options that it does not have, and for the reentrant variant, which cached gradients and
+    several processes cannot use.
+    """
+    if not any(arguments.get(name) for name in CHECKPOINTING):
+        return None
+    given = [arguments[name] for name in (f"{one}_kwargs" for one in CHECKPOINTING) if arguments.get(name)]
+    options = dict(given[0]) if given and isinstance(given[0], Mapping) else {}
+    wrong = [name for name in options if name not in _OPTIONS_OF_CHECKPOINTING]
+    if wrong or (given and not isinstance(given[0], Mapping)) or options.get("use_reentrant"):
+        raise DrkitError(
+            f"invalid options of gradient_checkpointing: expected a table with any of "
+            f"{', '.join(_OPTIONS_OF_CHECKPOINTING)} (false), got {given[0]!r:.80}"
+        )
+    return {**options, "use_reentrant": False}
+
+
 def problems(tried: Mapping[str, Any]) -> list[str]:
     """Return a line for each training that cannot start, given the settings of `Training` by table.
 
@@ -98,6 +131,7 @@ def problems(tried: Mapping[str, Any]) -> list[str]:
             with TemporaryDirectory(prefix=SCRATCH) as folder:
                 arguments = training_arguments(training, Path(folder), _STEPS, seed=0)
                 Trainer(model=model, args=arguments).create_optimizer_and_scheduler(_STEPS)
+            checkpoint_options(training.arguments)
             if options := compile_options(training.arguments):
                 torch.compile(model.to(device), **options)(torch.ones(2, 1, device=device))
         except Exception as error:  # each argument has errors of its own

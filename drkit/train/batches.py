@@ -80,12 +80,18 @@ class Schedule:
     def share(self, rank: int, processes: int) -> Share:
         """Return the share of every batch that one of several processes reads.
 
-        Raises DrkitError if there are fewer examples than processes.
+        Raises DrkitError if a batch has fewer examples than there are processes.
         """
         if len(self.lengths) < processes:
             raise DrkitError(
                 f"{len(self.lengths)} training examples for {processes} processes: each process needs at least one "
                 f"example per batch. Start fewer processes."
+            )
+        if self.batch_size < processes:  # of a run that fewer processes began
+            raise DrkitError(
+                f"batches of {self.batch_size} examples for {processes} processes: each process needs at least one "
+                f"example per batch, and a run keeps the batches it began with. Start at most {self.batch_size} "
+                f"processes, or a new run with another --run-dir."
             )
         return Share(self, rank, processes)
 
@@ -168,11 +174,15 @@ def count_batches(training: Training, examples: int, *, processes: int = 1) -> i
 
 
 def query_counts(queries: int, training: Training) -> dict[str, int]:
-    """Return the numbers of training queries, of processes, and of queries per batch and step of all processes."""
-    per_batch = min(training.per_device_train_batch_size * processes.count(), queries)
+    """Return the numbers of training queries, of the processes that batches are made for, and of queries of each.
+
+    `queries_per_batch` and `queries_per_step` are those of all processes together.
+    """
+    shared = processes.batch_processes()
+    per_batch = min(training.per_device_train_batch_size * shared, queries)
     return {
         "training_queries": queries,
-        "processes": processes.count(),
+        "processes": shared,
         "queries_per_batch": per_batch,
         "queries_per_step": per_batch * training.gradient_accumulation_steps,
     }

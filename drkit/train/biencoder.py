@@ -138,6 +138,9 @@ def judged_positive_mask(passage_indices: Tensor, judged: Tensor) -> Tensor:
     return found.scatter_(1, column, True)[:, which]
 
 
+_PASSAGES_AT_ONCE = 1024
+
+
 def share_positive(judged: Tensor) -> Tensor:
     """Return bool[Q,Q]: which queries share a judged positive; judged: i64[Q,J], padded with -1.
 
@@ -146,10 +149,40 @@ def share_positive(judged: Tensor) -> Tensor:
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
-    shared = torch.zeros(len(judged), len(judged), dtype=torch.bool, device=judged.device)
-    for passages in judged.T:
-        shared |= judged_positive_mask(passages, judged) & (passages >= 0)
+    present = judged >= 0
+    queries = torch.arange(len(judged), device=judged.device)[:, None].expand_as(judged)[present]
+    _, passages, counts = torch.unique(judged[present], return_inverse=True, return_counts=True)
+    shared = torch.diag(present.any(1))
+    # Passages of few queries: each pair of them. Of many: a matrix product, so that no passage costs more than Q x Q.
+    is_rare = 32 * counts**2 <= len(judged) ** 2
+    _link_pairs(shared, queries, passages, torch.where(is_rare, counts, 0))
+    _link_members(shared, queries, passages, (counts > 1) & ~is_rare)
     return shared
+
+
+def _link_pairs(shared: Tensor, queries: Tensor, passages: Tensor, counts: Tensor) -> None:
+    """Set in bool[Q,Q] every pair of queries of the same passage; counts: the queries of each passage, 0 to skip it.
+
+    queries, passages: i64[N] each, the query and passage of every judgement.
+    """
+    kept = counts[passages] > 0
+    order = passages[kept].argsort()
+    queries, passages = queries[kept][order], passages[kept][order]
+    repeats, starts = counts[passages], counts.cumsum(0) - counts
+    one = torch.repeat_interleave(repeats)
+    within = torch.arange(len(one), device=one.device) - (repeats.cumsum(0) - repeats)[one]
+    shared[queries[one], queries[starts[passages[one]] + within]] = True
+
+
+def _link_members(shared: Tensor, queries: Tensor, passages: Tensor, chosen: Tensor) -> None:
+    """Set in bool[Q,Q] every pair of queries of the same chosen passage; see `_link_pairs`."""
+    kept, numbers = chosen[passages], chosen.cumsum(0) - 1
+    queries, passages = queries[kept], numbers[passages[kept]]
+    for start in range(0, int(chosen.sum()), _PASSAGES_AT_ONCE):
+        some = (passages >= start) & (passages < start + _PASSAGES_AT_ONCE)
+        members = torch.zeros(len(shared), _PASSAGES_AT_ONCE, device=shared.device)
+        members[queries[some], passages[some] - start] = 1.0
+        shared |= members @ members.T > 0
 
 
 _BATCHES_AT_ONCE = 1000

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 
 from drkit.core import processes
-from drkit.core.files import replacing_folder, sync
+from drkit.core.files import make_folder, read_json, replacing_folder, sync, write_json
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.train.logs import TOKENS_PER_SECOND, first_not_finite
-from drkit.train.resuming import complete_checkpoint
+from drkit.train.resuming import CALLBACKS, complete_checkpoint
 
 _TRIM_STEPS = 50
 
@@ -60,6 +60,36 @@ class CompleteCheckpoints(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             complete_checkpoint(Path(args.output_dir, f"checkpoint-{state.global_step}"), kept=self._kept)
         processes.barrier()
+
+
+class RecordProcesses(TrainerCallback):  # type: ignore[misc]
+    """Records the number of processes that train, in a file that is resumed with its checkpoints.
+
+    folder: that of the checkpoints.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / CALLBACKS / "processes.json"
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Record the processes that train from here on.
+
+        A checkpoint has no random states for a new number of processes. They are seeded by the step: the dropout of the
+        first steps would come again otherwise.
+        """
+        found = self.numbers()
+        if [*found.values()][-1:] == [processes.count()]:
+            return
+        processes.barrier()  # all have read the file
+        if found:
+            set_seed(args.seed + state.global_step)
+        if state.is_world_process_zero:
+            make_folder(self._file.parent)
+            write_json(self._file, {**found, str(state.global_step + 1): processes.count()})
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of processes by the first step that it trained, in order."""
+        return dict(read_json(self._file, "train again")) if self._file.is_file() else {}
 
 
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]

@@ -15,14 +15,15 @@ from pathlib import Path
 from shutil import copyfile, copytree
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import nn
 
-from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
+from drkit.core.files import read_json, write_json
+from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_save, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.folder import PASSAGES
+from drkit.encoders.architectures import TIED
+from drkit.encoders.folder import CONFIG, PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
@@ -37,10 +38,17 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer."""
+    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer.
+
+    A head that is only the tied projection is declared as no class of transformers, which would add a transform with
+    random weights.
+    """
     model: Any = encoder.model
     with without_progress_bars():
         model.save_pretrained(folder)
+    if getattr(model.config, TIED, False) and (folder / CONFIG).is_file():  # the first of several processes writes it
+        config = read_json(folder / CONFIG, "save the model again")
+        write_json(folder / CONFIG, {name: value for name, value in config.items() if name != "architectures"})
     if encoder.token_weights is not None:
         save_token_weights(encoder.token_weights, folder)
     if encoder.learned_pooling is not None:
@@ -145,9 +153,7 @@ def copy_parts(source: Path, folder: Path) -> None:
 
 def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
     """Write the weights of a decoder or loss; their metadata names the part."""
-    # Copies: safetensors refuses weights that share memory.
-    weights = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in part.state_dict().items()}
-    save_file(weights, str(path), metadata={"part": json.dumps(_table_of(choice))})
+    save_file(weights_to_save(part), str(path), metadata={"part": json.dumps(_table_of(choice))})
 
 
 def saved_part(path: Path) -> dict[str, Any] | None:

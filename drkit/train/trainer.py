@@ -11,29 +11,32 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
+from drkit.core.loading import weights_to_save
 from drkit.core.progress import Progress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
 from drkit.recipe.schema import Training
 from drkit.train import gradients
-from drkit.train.arguments import compile_options, training_arguments
+from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
 from drkit.train.batches import Example, Schedule
-from drkit.train.callbacks import CompleteCheckpoints, ReportProgress, SaveOnInterrupt, TrimHeap
+from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
 from drkit.train.resuming import KEPT, newest_checkpoint
 
@@ -43,12 +46,16 @@ Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 @frozen
 class TrainingResult:
-    """The result of a training: optimizer steps, seconds, the mean loss over the last tenth of its log, and the log."""
+    """The result of a training: optimizer steps, seconds, the mean loss over the last tenth of its log, and the log.
+
+    processes: the number of processes by the first step that it trained.
+    """
 
     steps: int
     seconds: float
     loss: float
     log: tuple[Mapping[str, float], ...]
+    processes: Mapping[str, int] = field(factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -71,12 +78,14 @@ def train_in(
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
     rates: how often each example is read, as in `Schedule`.
-    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, throughput) to the stage's folder.
+    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, batch size of all processes, the
+    number of processes by the first step that it trained, throughput) to the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
+    schedule = Schedule.of(training, lengths, seed=seed, processes=processes.batch_processes(), rates=rates)
     result = train(
         module,
-        Schedule.of(training, lengths, seed=seed, processes=processes.count(), rates=rates),
+        schedule,
         collate,
         training=training,
         folder=folder / CHECKPOINTS,
@@ -88,23 +97,30 @@ def train_in(
     logged = [{name: value for name, value in entry.items() if name != TOKENS_PER_SECOND} for entry in result.log]
     write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
     throughput = [{name: entry[name] for name in ("step", TOKENS_PER_SECOND) if name in entry} for entry in result.log]
-    done = {**result.metrics, "examples": len(lengths), "throughput": throughput}
+    batches = {"batch_size": min(schedule.batch_size, len(lengths)), "processes": result.processes}
+    done = {**result.metrics, "examples": len(lengths), **batches, "throughput": throughput}
     write_json(folder / TRAINING, done)
     return result
 
 
 @contextmanager
-def restored_precision() -> Iterator[None]:
-    """Restore the precision of matrix products after a block: the argument `tf32` sets it for the whole process."""
+def restored_torch() -> Iterator[None]:
+    """Restore settings of torch after a block that arguments set for the whole process.
+
+    They are the precision of matrix products (`tf32`) and deterministic algorithms (`full_determinism`).
+    """
     backends: Any = torch.backends
-    before = backends.fp32_precision
+    before = backends.fp32_precision, backends.cudnn.deterministic, backends.cudnn.benchmark
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         yield
     finally:
-        backends.fp32_precision = before
+        backends.fp32_precision, backends.cudnn.deterministic, backends.cudnn.benchmark = before
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
 
 
-@restored_precision()
+@restored_torch()
 def train(
     module: nn.Module,
     schedule: Schedule,
@@ -133,13 +149,15 @@ def train(
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is completed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = SaveOnInterrupt(progress)
-    first = (meter, ReportProgress(progress), TrimHeap())
+    recorded = RecordProcesses(folder)
+    first = (recorded, meter, ReportProgress(progress), TrimHeap())
     for callback in (*first, *callbacks, trainer.sums, CompleteCheckpoints(kept), LogLastStep(), interrupt):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = processes.broadcast(None if processes.rank() else newest_checkpoint(folder, progress))
-    with warnings.catch_warnings(), interrupt.handling():
+    checkpointing = checkpointed_layers(module, checkpoint_options(training.arguments))
+    with warnings.catch_warnings(), interrupt.handling(), checkpointing:
         # accelerate plans to rename an option that transformers passes; users cannot do anything about it.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -150,14 +168,15 @@ def train(
         seconds=round(done.metrics["train_runtime"], 2),
         loss=sum(last) / len(last) if last else math.nan,
         log=log,
+        processes=recorded.numbers(),
     )
 
 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
-    The schedule's batches span all processes: each reads its share of every batch, so that N processes equal one
-    process with an N times larger batch. meter: started before each batch.
+    The schedule's batches span all processes, of which each reads its share, so that the gradients are those of one
+    process with the whole batch. meter: started before each batch.
     """
 
     def __init__(
@@ -222,8 +241,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            weights = self.accelerator.unwrap_model(self.model).state_dict()
-            save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
+            save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / WEIGHTS))
 
 
 class _Examples(Dataset[Example]):
@@ -247,6 +265,23 @@ def compile_layers(module: nn.Module, options: Mapping[str, Any]) -> int:
     for layer in layers:
         layer.compile(**options)
     return len(layers)
+
+
+@contextmanager
+def checkpointed_layers(module: nn.Module, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Keep only the inputs of the layers of all encoders and decoders for the backward pass, within a block.
+
+    A layer is computed again there, with the same random numbers: the gradients are the same, in less memory. options:
+    those of `torch.utils.checkpoint.checkpoint`; None: keep everything.
+    """
+    layers = transformer_layers(module) if options is not None else []
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, **options or {})
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 def transformer_layers(module: nn.Module) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import attrs
 import numpy as np
@@ -440,3 +441,25 @@ def test_directions_read_from_a_recipe_in_one_order(given):
 def test_directions_that_are_none_are_refused(given, says):
     with pytest.raises(ValueError, match=says):
         ContrastiveConfig(directions=given)
+
+
+@settings(deadline=None)
+@given(
+    lists=st.lists(st.lists(st.integers(0, 12), max_size=6), min_size=1, max_size=20),
+    wide=st.booleans(),
+)
+def test_queries_share_a_positive_as_their_sets_intersect(lists, wide):
+    # wide: more shared passages than are compared at once
+    many = [5000 + 2 * i for i in range(2500)] if wide else []
+    judged = [np.array([*own, *(many if i < 2 else [])], dtype=np.int64) for i, own in enumerate(lists)]
+    expected = [[bool({*one} & {*two}) for two in judged] for one in judged]
+    assert share_positive(pad_lists(judged)).tolist() == expected
+
+
+def test_many_positives_of_one_query_take_little_time():
+    # One query of 100,000 positives: a loop over them takes minutes.
+    judged = pad_lists([np.arange(100_000), *(np.array([i, 100_000]) for i in range(31))])
+    started = time.perf_counter()
+    shared = share_positive(judged)
+    assert time.perf_counter() - started < 5
+    assert shared.all()

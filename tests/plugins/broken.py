@@ -193,6 +193,130 @@ class Sound(nn.Module):
         return out
 
 
+class NotContiguous(Sound):
+    """Has a weight that is a transposed view."""
+
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.turned = nn.Parameter(torch.ones(3, 5).T)
+
+    def changed(self, out):
+        states = out["token_states"]
+        return {"token_states": attrs.evolve(states, states=states.states * (1 + self.turned.sum()))}
+
+
+class SharesATensor(NotContiguous):
+    """Has a weight under two names."""
+
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.again = self.turned
+
+
+class SavesANumber(Sound):
+    """Puts something into its state that is not a tensor."""
+
+    def get_extra_state(self):
+        return 3
+
+    def set_extra_state(self, state):
+        pass
+
+
+class SavesSparsely(Sound):
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.register_buffer("table", torch.eye(4).to_sparse())
+
+
+class RegistersLate(Sound):
+    """Has a buffer only after its first call."""
+
+    def changed(self, out):
+        self.register_buffer("seen", torch.ones(1))
+        return out
+
+
+class RenamesItsWeights(Sound):
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def changed(self, out):
+        states = out["token_states"]
+        return {"token_states": attrs.evolve(states, states=states.states * self.scale)}
+
+    def state_dict(self, *args, **kwargs):
+        return {f"mine/{name}": value for name, value in super().state_dict(*args, **kwargs).items()}
+
+
+class LoadsNothing(RenamesItsWeights):
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        nn.init.normal_(self.scale, generator=torch.Generator().manual_seed(context.seed))
+
+    def state_dict(self, *args, **kwargs):
+        return nn.Module.state_dict(self, *args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return None
+
+
+class ChangesTorch(Sound):
+    """Sets something of torch for the whole process when it is called; subclasses say what."""
+
+    def changed(self, out):
+        self.set()
+        return out
+
+
+class DefaultDtype(ChangesTorch):
+    def set(self):
+        torch.set_default_dtype(torch.float64)
+
+
+class GradMode(ChangesTorch):
+    def set(self):
+        torch.set_grad_enabled(False)
+
+
+class DefaultDevice(ChangesTorch):
+    def set(self):
+        torch.set_default_device("meta")
+
+
+class Deterministic(ChangesTorch):
+    def set(self):
+        torch.use_deterministic_algorithms(True)
+
+
+class Threads(ChangesTorch):
+    def set(self):
+        torch.set_num_threads(torch.get_num_threads() + 1)
+
+
+class Seed(ChangesTorch):
+    def set(self):
+        torch.manual_seed(0)
+
+
+class Precision(ChangesTorch):
+    def set(self):
+        torch.set_float32_matmul_precision("medium")
+
+
+class DtypeWhenBuilt(Sound):
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        torch.set_default_dtype(torch.float64)
+
+
+class MaskerThatChangesDtype(NotCallable):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        torch.set_default_dtype(torch.bfloat16)
+        return self.inner(tokens, rng, rows, nested)
+
+
 class AnotherName(Sound):
     def changed(self, out):
         return {"states": out["token_states"]}

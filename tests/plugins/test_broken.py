@@ -3,11 +3,14 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 from importlib.metadata import EntryPoint, entry_points
 
 import attrs
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from drkit.core.registry import GROUP, Registry, discover, installed
@@ -425,12 +428,26 @@ BY_THE_CONTRACT = {
 }
 BY_THE_TRIAL = {
     "masker": {
+        "MaskerThatChangesDtype": "changed torch's default dtype, called with",
         "NotCallable": "NotCallable is not callable",
         "RaisesWhenBuilt": "while it was built: KeyError: 'width' \\(.*broken.py:[0-9]+\\)",
         "WrongKeywords": "called with \\(tokens, rng, rows=.., nested=..\\): TypeError: .*unexpected keyword .*'rows'",
     },
     "decoder": {
         "NotCallable": "expected an nn.Module, got NotCallable",
+        "SavesANumber": "saving the weights of state_dict\\(\\) raises",
+        "SavesSparsely": "saving the weights of state_dict\\(\\) raises",
+        "RegistersLate": "loading the weights of state_dict\\(\\) into a new one raises .*seen",
+        "RenamesItsWeights": "loading the weights of state_dict\\(\\) into a new one raises",
+        "LoadsNothing": "'scale' is another tensor after its weights are saved and loaded",
+        "DefaultDtype": "changed torch's default dtype, called with",
+        "GradMode": "changed torch's gradient mode, called with",
+        "DefaultDevice": "changed torch's default device",
+        "Deterministic": "changed torch's deterministic algorithms",
+        "Threads": "changed torch's number of threads",
+        "Seed": "changed torch's random seed",
+        "Precision": "changed torch's precision of matrix products",
+        "DtypeWhenBuilt": "changed torch's default dtype, while it was built",
         "NoSuchLayer": "while reading its rows and layers: .*40",
         "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] \\(.*broken.py:[0-9]+\\)",
     },
@@ -442,7 +459,7 @@ BY_THE_TRIAL = {
 SOUND = {
     "masker": ("ReadsWords",),
     "masker with rows": ("GoodMasker",),
-    "decoder": ("StartsClosed", "SaysMore", "EveryToken"),
+    "decoder": ("NotContiguous", "SharesATensor", "StartsClosed", "SaysMore", "EveryToken"),
     "decoder without view": ("GoodDecoder",),
     "loss": ("GoodLoss",),
     "loss of tokens": ("LearnsAnAngle",),
@@ -671,3 +688,38 @@ def test_an_exception_inside_a_run_names_the_part_before_its_traceback(composed)
     assert said in lines
     assert lines.index(said) < next(n for n, line in enumerate(lines) if line.startswith("Traceback"))
     assert lines[-1] == "OverflowError: too many texts"
+
+
+def torch_settings():
+    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(), torch.get_num_threads()
+
+
+def test_what_a_part_changed_of_torch_is_set_back():
+    before = torch_settings()
+    for target in ("DefaultDtype", "GradMode", "DefaultDevice", "Threads"):
+        refusal(declared("decoder", target), DECLARED["decoder"][3])
+        assert torch_settings() == before
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_what_an_import_changes_of_torch_is_set_back(imported, tmp_path):
+    code = f"""
+{"import torch" if imported else ""}
+from drkit.core.process_state import restored_process_state
+with restored_process_state() as changed:
+    import torch
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+print(changed, torch.get_default_dtype(), torch.is_grad_enabled())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == """["torch's default dtype", "torch's gradient mode"] torch.float32 True"""
+
+
+def test_what_the_program_set_before_the_run_is_not_blamed_on_a_part():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(DrkitError, match=r"^torch's default dtype is torch\.float64,.*torch\.set_default_dtype"):
+            try_parts(compose(ComposeRequest(), installed()), installed().registry)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -27,10 +27,10 @@ from drkit.train.arguments import compile_options, problems, training_arguments
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import AutoEncoder, Term
-from drkit.train.trainer import compile_layers, train, transformer_layers
-from tests.encoders.toys import NAMES, tiny
+from drkit.train.trainer import checkpointed_layers, compile_layers, train, transformer_layers
+from tests.encoders.toys import CAUSAL, NAMES, tiny
 from tests.runs.every_loss import batch_of, module_of
-from tests.runs.test_gradients import close, masked, pairs_batch, taken
+from tests.runs.test_gradients import TRAINED, close, masked, pairs_batch, taken
 from tests.runs.test_loss_gradients import one_graph
 
 SPLIT, TRACED = {"torch_compile_backend": "eager"}, {"torch_compile_backend": "aot_eager"}
@@ -207,6 +207,69 @@ def test_transformers_does_not_compile_the_whole_module(tmp_path):
 )
 def test_compiling_is_asked_for_as_in_transformers(arguments, options):
     assert compile_options(arguments) == options
+
+
+# -- activations computed again
+
+CHECKPOINTED = {"use_reentrant": False}
+
+
+def gradients_of(module, batch, chunk=0):
+    torch.manual_seed(3)  # dropout
+    return taken(module.train(), batch, chunk)
+
+
+@pytest.mark.parametrize("chunk", [0, 2])
+@pytest.mark.parametrize("kind", TRAINED)
+def test_checkpointed_layers_have_the_gradients_of_others_in_chunks_too(kind, chunk):
+    module, batch = (made() for made in TRAINED[kind])
+    for one in module.modules():
+        if isinstance(one, nn.Dropout):
+            one.p = 0.2
+    loss, _, expected = gradients_of(module, batch, chunk)
+    with checkpointed_layers(module, CHECKPOINTED):
+        again, _, found = gradients_of(module, batch, chunk)
+    assert float(loss) == float(again)
+    close(found, expected, 1e-7)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *CAUSAL])
+def test_checkpointed_layers_of_every_architecture_keep_less(name):
+    model, _ = tiny(name, use_cache=False)  # as models that read from left to right are loaded
+    encoder, tokens = MaskedLmEncoder(model).train(), toy_tokens((30, 22, 9, 4))
+    kept, found = [], []
+    for options in (None, CHECKPOINTED):
+        sizes = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: (s.append(t.numel()), t)[1], lambda t: t)
+        encoder.zero_grad()
+        with checkpointed_layers(encoder, options):
+            with hooks:
+                vectors = encoder(tokens.ids, tokens.attention)["bottleneck"]
+                kept.append(sum(sizes))
+            vectors.square().sum().backward()
+        found.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
+    close(found[1], found[0], 1e-7)
+    assert kept[1] < kept[0] / 2
+
+
+def test_a_training_checkpoints_layers_with_every_name_of_the_setting(tmp_path):
+    start = rebuilding()
+    plain = copy.deepcopy(start)
+    go(plain, tmp_path / "plain")
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        module = copy.deepcopy(start)
+        go(module, tmp_path / name, arguments={name: True})
+        assert_close(plain, module, 1e-7)
+        assert not [layer for layer in transformer_layers(module) if "forward" in vars(layer)]
+    assert changed(start, plain)
+
+
+def test_checkpointed_layers_are_compiled_too(tmp_path):
+    start = rebuilding()
+    plain, module = copy.deepcopy(start), copy.deepcopy(start)
+    go(plain, tmp_path / "plain")
+    go(module, tmp_path / "both", arguments={**TRACED, "gradient_checkpointing": True})
+    assert_close(plain, module)
 
 
 # -- attention

@@ -58,6 +58,7 @@ def launched(run, *settings, processes=1):
     "settings",
     [
         ["--masker=pmi", "--decoder=enhanced"],
+        ["--masker=pmi", "--decoder=enhanced", "--set=pretrain.arguments.gradient_checkpointing=true"],
         # (A share of the targets is evenly spread over a forward's own, so it would be another one in other chunks.)
         ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.encoder.losses.mlm.targets=1.0"],
         [
@@ -65,7 +66,7 @@ def launched(run, *settings, processes=1):
             *(f"--set=pretrain.{side}.losses.replaced-lm.targets=1.0" for side in ("encoder", "decoders.main")),
         ],
     ],
-    ids=["local losses", "contrast in chunks", "a generator"],
+    ids=["local losses", "gradient checkpointing", "contrast in chunks", "a generator"],
 )
 def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(texts, tmp_path, settings):
     compose(texts, tmp_path / "one", 8, *settings)
@@ -138,6 +139,86 @@ def _teachers_differences(path):
     with pa.memory_map(str(path)) as source:
         rows = pa.ipc.open_file(source).read_all()["values"].to_pylist()
     return [np.asarray(row) - row[0] for row in rows]
+
+
+def killed(run, stage, step, *settings, processes):
+    """Begin a run that is killed after a checkpoint."""
+    arguments = (stage, step, "compose", f"--run-dir={run}", *settings)
+    done = warm_process().drkit(*arguments, folder=ROOT, module="tests.runs.killed_training", processes=processes)
+    assert done["code"] == 9, done["err"][-3000:]
+
+
+def resumed(run, processes):
+    done = warm_process().drkit("run", run, folder=ROOT, processes=processes)
+    assert done["code"] == 0, done["err"][-3000:]
+    return done["out"] + done["err"]
+
+
+def assert_same_weights(file, one, two, atol):
+    expected, found = (load_file(run / file) for run in (one, two))
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, atol=atol, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
+
+
+# (processes at first, and when resumed; texts per process, so that all runs have batches of 6)
+CHANGES = [(2, 1, 3), (2, 3, 3), (1, 2, 6), (3, 2, 2)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("uninterrupted") / "run"
+    compose(texts, run, 6, "--masker=pmi", "--decoder=enhanced")
+    return run
+
+
+@pytest.mark.parametrize(("before", "after", "batch"), CHANGES)
+def test_pretraining_resumed_by_another_number_of_processes_keeps_its_batches(
+    texts, uninterrupted, tmp_path, before, after, batch
+):
+    settings = [f"--collection=jsonl:{texts}", *SETTINGS, "--masker=pmi", "--decoder=enhanced", "--set=finetune=none"]
+    settings.append(f"--set=pretrain.per_device_train_batch_size={batch}")
+    killed(tmp_path / "run", "pretrained", 2, *settings, processes=before)
+    said = resumed(tmp_path / "run", after)
+    assert f"batches stay those of {before} process" in said
+    assert_same_weights("pretrained/model.safetensors", uninterrupted, tmp_path / "run", 2e-4)
+    recorded = json.loads((tmp_path / "run/pretrained/training.json").read_text())
+    assert recorded["batch_size"] == 6
+    assert recorded["processes"] == {"1": before, "3": after}
+
+
+@pytest.mark.parametrize(("stage", "step"), [("retriever-1", 2), ("reranker", 2)])
+def test_later_trainings_keep_the_batches_of_the_processes_that_began_the_run(judged, tmp_path, stage, step):
+    settings = [one for one in SETTINGS if "pretrain" not in one]
+    settings += [f"--collection=beir:{judged}", "--pipeline=three-stage", "--set=pretrain=none"]
+    settings += ["--set=reranker.depth=20", "--set=finetune.max_steps=4", "--set=reranker.max_steps=4"]
+    settings += ["--set=finetune.save_steps=2", "--set=reranker.save_steps=2"]
+    sizes = "--set={}.per_device_train_batch_size={}".format
+    launched(tmp_path / "one", *settings, sizes("finetune", 6), sizes("reranker", 6))
+    each = (*settings, sizes("finetune", 3), sizes("reranker", 3))
+    killed(tmp_path / "two", stage, step, *each, processes=2)
+    resumed(tmp_path / "two", 1 if stage == "reranker" else 3)
+    for name in ("retriever-1", "retriever-2", "retriever-distilled"):
+        assert_same_weights(f"{name}/model.safetensors", tmp_path / "one", tmp_path / "two", 2e-5)
+    read = [read_manifest(tmp_path / run / "retriever-distilled").metrics for run in ("one", "two")]
+    assert [metrics["queries_per_batch"] for metrics in read] == [6, 6]
+    assert [metrics["processes"] for metrics in read] == [1, 2]
+
+
+def test_a_batch_of_fewer_texts_than_processes_is_refused(texts, tmp_path):
+    settings = [f"--collection=jsonl:{texts}", *SETTINGS, "--set=finetune=none"]
+    settings.append("--set=pretrain.per_device_train_batch_size=2")
+    killed(tmp_path / "run", "pretrained", 2, *settings, processes=1)
+    done = warm_process().drkit("run", tmp_path / "run", folder=ROOT, processes=3)
+    assert done["code"] == 2, done["err"][-3000:]
+    assert "batches of 2 examples for 3 processes" in done["err"]
+    assert "Traceback" not in done["err"]
+
+
+def test_a_training_on_batches_of_another_size_is_not_reused(texts, tmp_path):
+    compose(texts, tmp_path / "two", 3, processes=2)
+    compose(texts, tmp_path / "one", 3, f"--reuse={tmp_path / 'two'}")
+    assert json.loads((tmp_path / "one/pretrained/training.json").read_text())["batch_size"] == 3
 
 
 def test_checkpoints_stay_until_every_process_has_read_them(tmp_path):

@@ -207,6 +207,7 @@ def test_a_clock_that_steps_back_rotates_no_new_checkpoint_away(tmp_path):
 
 
 FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", COMPLETE]
+FILES.append("callbacks/processes.json")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -214,7 +215,9 @@ FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "
 def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_older_one_used(whole, cut_at_11, tmp_path, file, damage):
     resumed, collate, heard = toy(), Collate(), Heard()
     shutil.copytree(cut_at_11, tmp_path / "cut")
-    assert {path.name for path in (tmp_path / "cut" / "checkpoint-9").iterdir()} == set(FILES)
+    checkpoint = tmp_path / "cut" / "checkpoint-9"
+    written = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert written == set(FILES)
     damage(tmp_path / "cut" / "checkpoint-9" / file)
     go(resumed, tmp_path / "cut", collate, progress=heard)
     assert same(whole[0], resumed)
@@ -318,5 +321,30 @@ def test_tf32_of_one_training_is_not_that_of_the_next_stage(tmp_path, monkeypatc
 
 
 def test_arguments_that_do_not_fit_are_told(tmp_path):
-    with pytest.raises(DrkitError, match="no_such"):
-        go(toy(), tmp_path, arguments={"no_such": 1})
+    with pytest.raises(DrkitError, match="nosuch"):
+        go(toy(), tmp_path, arguments={"optim": "nosuch"})
+
+
+def turned():
+    """A toy whose weights are a transposed view, and part of a larger tensor."""
+    module = toy()
+    module.first.weight = module.second.weight = nn.Parameter(module.first.weight.detach().T)
+    module.first.bias = nn.Parameter(torch.randn(8)[::2])
+    assert not module.first.weight.is_contiguous()
+    return module
+
+
+def test_weights_in_any_layout_are_saved_and_resumed(tmp_path):
+    whole = turned()
+    go(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(turned(), tmp_path / "cut", Collate(cut_off=8))
+    resumed = turned()
+    go(resumed, tmp_path / "cut")
+    assert same(whole, resumed)
+
+
+def test_the_processes_of_a_training_are_recorded_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path, Collate(cut_off=8))
+    assert go(toy(), tmp_path).processes == {"1": 1}

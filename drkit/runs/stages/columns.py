@@ -216,7 +216,7 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> 
         negatives.setdefault(query_id, set()).add(doc_id)
     judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
     lengths = np.zeros(len(judged), dtype=np.int32)
-    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, processes=processes.count())
+    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, processes=processes.batch_processes())
     is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]

@@ -61,7 +61,7 @@ def _score(
         corpus=collection.corpus,
         blocks=stage.folder / CHECKPOINTS,
         rank=processes.rank(),
-        processes=processes.count(),
+        processes=processes.batch_processes(),
     )
     done = work.make(requests, stage.progress, stage.engine)
     processes.barrier()
@@ -127,7 +127,9 @@ def _requests(stage: StageRun[ColumnSettings], collection: StoredCollection) -> 
     drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for draw in range(settings.draws):
         own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
-        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.count())
+        batches = Schedule.of(
+            settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.batch_processes()
+        )
         passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
         for query, found in zip(own.queries.tolist(), passages, strict=True):
             drawn[query].append(found)

@@ -109,7 +109,8 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
 def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
-    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=processes.count())
+    shared = processes.batch_processes()
+    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=shared)
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
         missing = sum(
@@ -120,7 +121,7 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> 
             raise DrkitError(
                 f"{missing:,} of the {sum(map(len, drawn)):,} pairs that {stage.name} draws have no value in the "
                 f"column {name!r}: it was made for batches of another number of processes. Run it with as many "
-                f"processes as before ({processes.count()} now), or remove {stage.inputs[f'column/{name}']} and run it "
+                f"processes as before ({shared} now), or remove {stage.inputs[f'column/{name}']} and run it "
                 f"again."
             )
 
@@ -186,7 +187,9 @@ def _refresher(
         query_ids=ids,
         initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
         every=refresh.refresh_every,
-        per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
+        per_epoch=batches_per_epoch(
+            len(ids), settings.training.per_device_train_batch_size * processes.batch_processes()
+        ),
     )
 
 

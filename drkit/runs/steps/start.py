@@ -175,7 +175,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
         seed=settings.seed,
     )
     trained, _ = held_out(len(store), settings.held_out, seed=settings.seed)
-    batches = count_batches(settings.training, len(trained), processes=processes.count())
+    batches = count_batches(settings.training, len(trained), processes=processes.batch_processes())
     result = train_in(
         stage.folder,
         module,
