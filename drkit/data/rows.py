@@ -16,13 +16,14 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.data.columns import Columns, header_of, matching
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,12 +38,16 @@ LONGEST_LINE = 16 << 20
 
 @frozen
 class Row:
-    """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1."""
+    """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1.
+
+    is_headless: whether it is of a table without a header, whose columns have the names of a layout.
+    """
 
     path: Path | str
     number: int
     values: dict[str, Any]
     unit: str = ""
+    is_headless: bool = False
 
     @property
     def is_of_table(self) -> bool:
@@ -83,41 +88,28 @@ class Row:
             raise DrkitError(f"{key!r} is empty; an id may be any non-empty string", where=self)
         return self.text(key)
 
-    def first(self, keys: Sequence[str]) -> str:
-        """Return the first of `keys` with a value; a single key is not checked. Raises DrkitError if none has one."""
-        for key in keys:
-            if len(keys) == 1 or self.values.get(key) is not None:
+    def find(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the keys that have one of the names, compared as `drkit.data.columns.matching` does."""
+        return matching(tuple(self.values), tuple(names))
+
+    def first(self, names: Sequence[str], advice: str = "") -> str:
+        """Return the first key of `find` with a value; a single name is not checked.
+
+        Raises DrkitError, with the columns and the advice, if none has one.
+        """
+        found = self.find(names)
+        if len(names) == 1:
+            return found[0] if found else names[0]
+        for key in found:
+            if self.values[key] is not None:
                 return key
-        raise DrkitError(f"expected one of {', '.join(map(repr, keys))}; columns: {', '.join(self.values)}", where=self)
+        expected = ", ".join(map(repr, names))
+        raise DrkitError(
+            f"expected one of {expected}; columns: {', '.join(self.values)}{advice and f'. {advice}'}", where=self
+        )
 
     def __str__(self) -> str:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
-
-
-class Columns(Protocol):
-    """The columns of a table, whose first line may be a header."""
-
-    def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether the cells of the first line are names of columns."""
-
-    def default_names(self, width: int) -> Sequence[str]:
-        """Return the names of the columns of a table without a header."""
-
-
-@frozen
-class NamedColumns:
-    """Columns by their usual names: a header has one of each group. Without a header, the columns are `defaults`."""
-
-    groups: Sequence[Sequence[str]]
-    defaults: Sequence[str] = ()
-
-    def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether the cells have one name of each group."""
-        return not any(set(names).isdisjoint(cells) for names in self.groups)
-
-    def default_names(self, _width: int) -> Sequence[str]:
-        """Return the default names."""
-        return self.defaults
 
 
 def parse_number(text: str) -> float:
@@ -208,34 +200,35 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise DrkitError(f"cannot be read as Parquet after row {number} ({error})", where=path) from None
 
 
+# Lines by which a header is told from a row.
+_LINES_SEEN = 50
+
+
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    top = next(_read_cells(path), None)
-    if top is None:
+    lines = _read_cells(path)
+    top = list(islice(lines, _LINES_SEEN))
+    if not top:
         return
-    begin, cells = top
+    begin, cells = top[0]
     _check_separator(cells, columns, f"{path}:{begin}")
-    lower = [cell.strip().lower() for cell in cells]
-    if not columns.is_header(cells) and columns.is_header(lower):
-        cells = lower
-    named = columns.is_header(cells)
-    names = cells if named else columns.default_names(len(cells))
+    is_csv = file_kind(path) == ".csv"
+    named = header_of(cells, [row for _, row in top[1:]], columns, quoted=is_csv)
+    names = [cell.strip() for cell in cells] if named else columns.default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
-    for number, cells in _read_cells(path):
-        if named and number == begin:
-            continue
-        if len(cells) != len(names):
+    for number, row in chain(top[named:], lines):
+        if len(row) != len(names):
             raise DrkitError(
                 f"expected {len(names)} cells ({', '.join(names)}) separated by "
-                f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}",
+                f"{_SEPARATORS[file_kind(path)]!r}, got {len(row)}",
                 where=f"{path}:{number}",
             )
-        yield Row(path, number, dict(zip(names, cells, strict=True)))
+        yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named)
 
 
 def _check_separator(cells: Sequence[str], columns: Columns, where: str) -> None:
     """Refuse a header whose names another character separates: each line would be a single cell."""
     for other in ",;|\t" if len(cells) == 1 else "":
-        names = cells[0].lower().split(other)
+        names = cells[0].split(other)
         if len(names) > 1 and columns.is_header(names):
             raise DrkitError(
                 f"the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
