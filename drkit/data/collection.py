@@ -5,10 +5,9 @@ Files and columns have the names in common use. Every reader yields (where, item
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -31,93 +30,17 @@ from drkit.data.columns import (
     is_negligible,
     looks_like_ids,
     matching,
+    may_be_name,
 )
 from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, read_rows, require_file
+from drkit.data.splits import Splits
 from drkit.data.words import estimate_tokens
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError
 
-SPLITS = ("train", "dev", "test")
 # Passages, and queries of a split, that are read to estimate the size of a collection.
 _SAMPLE = 5000
 # Bytes of a row without its text and id, and how many times smaller a compressed file is.
 _ROW_BYTES, _COMPRESSION = 30, 3
-
-
-def fraction(name: str) -> float:
-    """Return a number in [0, 1) that depends on `name` alone.
-
-    >>> fraction("json.decoder") == fraction("json.decoder"), 0 <= fraction("json") < 1
-    (True, True)
-    """
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-
-
-def split_by_hash(name: str, *, dev_share: float, test_share: float) -> str:
-    """Return `test`, `dev` or `train` for a name, so that test and dev get these shares of all names."""
-    value = fraction(name)
-    if value < test_share:
-        return "test"
-    return "dev" if value < test_share + dev_share else "train"
-
-
-@frozen
-class Splits:
-    """Which splits a collection has, and which queries belong to each; decided by the hash of a query's id.
-
-    collection: its name, for errors. own: splits with queries of their own. held_out: splits that are a share of the
-    training queries. train_share: of the test queries, in a collection without training queries; a tenth of these are
-    dev if it has no dev queries either.
-    """
-
-    collection: str
-    own: frozenset[str]
-    held_out: Mapping[str, float]
-    train_share: float = 0.0
-
-    @classmethod
-    def of(
-        cls,
-        collection: str,
-        own: Iterable[str],
-        *,
-        dev_share: float = 0.0,
-        test_share: float = 0.0,
-        train_share: float = 0.0,
-    ) -> Splits:
-        """Return splits by a collection's shares; a share is ignored if the split has queries of its own."""
-        own = frozenset(own)
-        shares = {"dev": dev_share, "test": test_share} if "train" in own else {}
-        held_out = {split: share for split, share in shares.items() if share and split not in own}
-        return cls(collection, own, held_out, train_share if "test" in own and "train" not in own else 0.0)
-
-    def names(self) -> tuple[str, ...]:
-        """Return the splits: of train, dev, test, in this order."""
-        taken = {*self.own, *self.held_out, *(("train", "dev") if self.train_share else ())}
-        return tuple(split for split in SPLITS if split in taken)
-
-    def source(self, split: str) -> str:
-        """Return the split whose queries `split` is taken from. Raises DrkitError for an unknown split."""
-        if split not in self.names():
-            raise UnknownNameError("split", split, self.names(), where=self.collection)
-        if split in self.own:
-            return split
-        return "test" if self.train_share else "train"
-
-    def membership(self, split: str) -> Callable[[str], bool]:
-        """Return the function that says whether a query id of `source(split)` belongs to `split`."""
-        source = self.source(split)
-        if source == "test" and self.train_share:
-            return lambda query_id: self._taken_from_test(query_id) == split
-        if source == "train" and self.held_out:
-            dev, test = (self.held_out.get(name, 0.0) for name in ("dev", "test"))
-            return lambda query_id: split_by_hash(query_id, dev_share=dev, test_share=test) == split
-        return lambda _: True
-
-    def _taken_from_test(self, query_id: str) -> str:
-        value = fraction(query_id)
-        if value >= self.train_share:
-            return "test"
-        return "dev" if "dev" not in self.own and value < self.train_share / 10 else "train"
 
 
 class FileCollection(ABC):
@@ -310,13 +233,13 @@ class PassageColumns:
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names the text and another column; a text alone could be a value."""
         given = self.given.is_header(cells)
-        has_text = bool(matching(tuple(cells), self.texts))
+        has_text = bool(matching(tuple(cells), self.texts)) and all(map(may_be_name, cells))
         return (has_text and (len(cells) == 1 or sum(map(is_known, cells)) > 1)) if given is None else given
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: text; id, text; id, text, title; or id, url, title, text."""
         numbers = self.given.default_names(width)
-        return _LAYOUTS.get(width, ()) if numbers is None else numbers
+        return _LAYOUTS.get(width, _LAYOUTS[3]) if numbers is None else numbers
 
     def read(self, row: Row) -> Passage:
         """Return the passage in a row. Raises DrkitError if it has neither text nor title, or its id is empty."""

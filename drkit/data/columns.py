@@ -129,15 +129,24 @@ def header_of(cells: Sequence[str], sample: Sequence[Sequence[str]], columns: Co
     if _is_data(cells, below):
         return False
     known = sum(map(is_known, cells))
-    return quoted or bool(known) or any(_differs(cell, [row[i] for row in below]) for i, cell in enumerate(cells))
+    if not below:
+        return known > 1 or known == len(cells)
+    return quoted or known > 0 or any(_differs(cell, [row[i] for row in below]) for i, cell in enumerate(cells))
 
 
 def _is_data(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Return whether a first line cannot be a header: a cell is no name, or has the form of those below it."""
+    """Return whether a first line cannot be a header: a cell is no name, or is found below, in its form at least."""
     if not all(map(_is_name, cells)) or len({fold(cell) for cell in cells}) < len(cells):
+        return True
+    if any(cell == row[i] for i, cell in enumerate(cells) for row in below):
         return True
     shapes = ((_shape(cell), [_shape(row[i]) for row in below]) for i, cell in enumerate(cells))
     return any("0" in shape and others.count(shape) * 2 > len(others) for shape, others in shapes if others)
+
+
+def may_be_name(cell: str) -> bool:
+    """Return whether a cell may be the name of a column: it is no number and no address."""
+    return not _NUMBER.fullmatch(cell.strip()) and "://" not in cell
 
 
 def _is_name(cell: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import (
     QRELS_FORMATS,
     SPLIT_NAMES,
-    SPLITS,
     FileCollection,
     PassageColumns,
-    Splits,
     find_corpus,
     find_file,
     judged_queries,
@@ -37,6 +36,7 @@ from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
 from drkit.data.rows import COMPRESSED, Row, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
+from drkit.data.splits import SPLITS, Splits
 from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics, topic_notes
 from drkit.errors import DrkitError, ProblemsError
 
@@ -54,10 +54,15 @@ class JudgedFiles(FileCollection):
     topics: Mapping[str, Path]
     qrels: Mapping[str, Path]
 
-    @property
+    @cached_property
     def split_rules(self) -> Splits:
         """The splits with judgements, and those taken from the test topics."""
-        return Splits.of(self.name, self.qrels, train_share=self.config.train_share)
+        return Splits.of(self.name, self.qrels, train_share=self.config.train_share).filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of the topic of every judgement of test above 0."""
+        judgements = read_judgements(self.qrels["test"], beir=isinstance(self.config, BeirConfig))
+        return (judgement.query_id for _, judgement in judgements if judgement.relevance > 0)
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
@@ -91,10 +96,10 @@ class JudgedFiles(FileCollection):
     def notes(self) -> Iterator[str]:
         """Yield how the passages and topics are read."""
         yield from passage_notes(self.passage_files, self.columns)
+        element, given = getattr(self.config, "topic_field", "title"), self._given.only(QUERY_ID, QUERY)
         for path in dict.fromkeys(self.topics[split] for split in self.qrels):
-            yield from topic_notes(
-                path, getattr(self.config, "topic_field", "title"), self._given.only(QUERY_ID, QUERY)
-            )
+            yield from topic_notes(path, element, given)
+        yield from self.split_rules.notes()
 
 
 class BeirCollection(JudgedFiles):
@@ -256,10 +261,16 @@ class TevatronCollection(FileCollection):
         for split in sorted(self._qrels.keys() - self._queries.keys()):
             raise DrkitError(f"{_TEVATRON}: {split}_qrels needs the {split} queries; set {split} to their file")
 
-    @property
+    @cached_property
     def split_rules(self) -> Splits:
         """The splits with a file, and those that are a share of the training queries."""
-        return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
+        shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
+        return Splits.of(self.name, self._queries, **shares).filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of every training query with a positive."""
+        rows = read_jsonl(self._queries["train"])
+        return (row.id("query_id") for row in rows if next(_items(row, "positive"), None))
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
@@ -319,8 +330,9 @@ class TevatronCollection(FileCollection):
         return (*self._queries.values(), *self.passage_files, *self._qrels.values())
 
     def notes(self) -> Iterator[str]:
-        """Yield how the corpus is read."""
-        return passage_notes(self.passage_files, self._columns)
+        """Yield how the corpus is read, and which splits have no query."""
+        yield from passage_notes(self.passage_files, self._columns)
+        yield from self.split_rules.notes()
 
 
 def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:

@@ -17,12 +17,13 @@ from attrs import field, frozen
 from drkit.core.files import local_path
 from drkit.core.hub import reaches_hub, require_hub_id
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries
+from drkit.data.collection import SPLIT_NAMES, PassageColumns, judged_queries
 from drkit.data.columns import ID, QUERY, QUERY_ID, TEXT, TITLE, Columns, GivenColumns, NamedColumns, checked
 from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection, read_files
 from drkit.data.qrels import parse_relevance
 from drkit.data.rows import Row, file_kind
 from drkit.data.specs import HfConfig
+from drkit.data.splits import Splits
 from drkit.data.topics import TopicColumns
 from drkit.errors import DrkitError, import_extra
 
@@ -227,9 +228,7 @@ def _by_split(found: Mapping[str, Any], name: str, rows: Callable[[Any, str], Ro
     rows: returns the rows of a table, given with its name.
     """
     names = {split: next((name for name in usual if name in found), None) for split, usual in SPLIT_NAMES.items()}
-    named: dict[str, Rows] = {
-        split: rows(found[n], f"{name} [{n}]") for split, n in names.items() if n is not None
-    }
+    named: dict[str, Rows] = {split: rows(found[n], f"{name} [{n}]") for split, n in names.items() if n is not None}
     if not named and len(found) != 1:
         raise DrkitError(
             f"collection hf: {name} has the splits {', '.join(found)}; expected train, dev or test. Name another "

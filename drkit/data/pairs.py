@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
+from drkit.data.collection import SPLIT_NAMES, FileCollection
 from drkit.data.columns import (
     ANCHORS,
     NEGATIVE,
@@ -38,6 +38,7 @@ from drkit.data.columns import (
 )
 from drkit.data.rows import FORMATS, Row, file_kind, parse_number, read_rows, require_file
 from drkit.data.specs import PairsConfig, PairSettings
+from drkit.data.splits import Splits
 from drkit.errors import DrkitError
 
 Rows = Callable[[], Iterator[Row]]
@@ -53,16 +54,29 @@ def text_id(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-@frozen
+@frozen(slots=False)
 class PairTables:
     """The tables of a collection, read from rows of pairs; each table reads the rows again.
 
-    sources: the rows of each split that has its own. Memory: the hashes of all passages while they are read.
+    sources: the rows of each split that has its own; shares: which splits are a share of the training queries. Memory:
+    the hashes of all passages while they are read.
     """
 
     sources: Mapping[str, Rows]
     columns: PairColumns
-    split_rules: Splits
+    shares: Splits
+
+    @cached_property
+    def split_rules(self) -> Splits:
+        """The splits with queries: a share of few queries may be empty."""
+        return self.shares.filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of the query of every training pair that is a positive."""
+        for row in checked(self.sources["train"](), self.columns.check):
+            pair = self.columns.read(row)
+            if pair.relevance > 0:
+                yield text_id(pair.anchor)
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every passage, positives and negatives, once."""
@@ -114,6 +128,7 @@ class PairTables:
             yield f"positives are the pairs with {rule}"
         if first and (unread := self.columns.unread_columns(first)):
             yield f"columns that are not read: {', '.join(unread)}"
+        yield from self.split_rules.notes()
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)

@@ -50,7 +50,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file as a table, without checking it. Raises DrkitError if it is unreadable or not TOML."""
     _LOGGER.info("reading the recipe %s", path)
     try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
         raise DrkitError(f"no recipe at {path}; write one with `drkit compose -o {path} --dry-run`") from None
     except (OSError, UnicodeDecodeError) as error:

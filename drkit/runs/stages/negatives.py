@@ -42,7 +42,7 @@ def _mining_work(stage: Stage[NegativeSettings], sizes: Sizes) -> Work:
 
 NEGATIVES = StageSpec(
     name="negatives",
-    version=3,
+    version=4,
     settings=NegativeSettings,
     run="drkit.runs.steps.negatives:mine_negatives",
     inputs={

@@ -49,6 +49,8 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder)
+    for note in counts.pop("repeated_queries", ()):
+        stage.progress.note(note)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
     if counts["empty_passages"]:
