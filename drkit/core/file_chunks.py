@@ -42,6 +42,10 @@ class FileChunks:
         """Return the chunks of a file, in a hidden folder beside it."""
         return cls(path.with_name(f".{path.name}.parts"))
 
+    def path_of(self, number: int, chunk: FileChunk[Any]) -> Path:
+        """Return the file of a chunk, whose name has a hash of what the chunk is made from."""
+        return self.folder / f"{number:05d}-{digest(chunk.content)}"
+
     def are_needed(self, engine: Engine | None) -> bool:
         """Return whether to write in chunks: with an engine other than the local one, or if chunks are left to use."""
         return self.folder.is_dir() or not is_local(engine)
@@ -67,7 +71,7 @@ class FileChunks:
         def missing() -> Iterator[Task[int]]:
             nonlocal kept
             for number, chunk in enumerate(chunks):
-                path = self.folder / f"{number:05d}-{digest(chunk.content)}"
+                path = self.path_of(number, chunk)
                 files.append(path)
                 if path.is_file() or number % own.processes != own.rank:
                     kept += chunk.size

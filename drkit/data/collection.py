@@ -32,7 +32,7 @@ from drkit.data.columns import (
     matching,
     may_be_name,
 )
-from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, read_rows, require_file
+from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, missing_column, read_rows, require_file
 from drkit.data.splits import Splits
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
@@ -246,8 +246,9 @@ class PassageColumns:
         texts = [name for name in row.find(self.texts) if row.values[name] is not None]
         titles = [name for name in self._find(row, TITLE) if row.values[name] is not None]
         title = row.text(titles[0]) if titles else ""
-        advice = f"Name the column of the text: {columns_advice(TEXT, ID)}"
-        text = row.text(texts[0]) if texts else "" if titles else row.text(row.first(self.texts, advice))
+        if not texts and not titles and not row.find(self.texts):
+            raise missing_column(row, self.texts, TEXT, columns_advice(TEXT, ID))
+        text = row.text(texts[0]) if texts else "" if titles else row.text(row.find(self.texts)[0])
         ids = self._find(row, ID)
         number = f"{Path(row.path).name}:{row.number}" if self.of_several_files else str(row.number)
         return Passage(row.id(ids[0] if ids else self.ids[0]) if ids or self.given.has(ID) else number, text, title)
@@ -270,7 +271,7 @@ class PassageColumns:
         Settings that name the column are believed.
         """
         if rows and not any(row.find(self.texts) for row in rows) and self._unread(rows[0]):
-            rows[0].first((*self.texts, TEXT), f"Name the column of the text: {columns_advice(TEXT, ID)}")
+            raise missing_column(rows[0], self.texts, TEXT, columns_advice(TEXT, ID))
         found = [name for row in rows[:1] for name in row.find(self.texts)[:1]]
         values = [row.values.get(name) for name in found for row in rows]
         texts = [value for value in values if isinstance(value, str) and value.strip()]

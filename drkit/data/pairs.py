@@ -361,8 +361,9 @@ class PairColumns:
         if present is None:
             usual = self.given.names(role, ANCHORS if role == QUERY else POSITIVES)
             setting = "anchor" if role == QUERY else "positive"
+            names = " or ".join(map(repr, usual[:6])) + " .." * (len(usual) > 6)
             raise DrkitError(
-                f"no column {' or '.join(map(repr, usual))}; columns: {', '.join(row.values)}. Name the column "
+                f"no column {names}; columns: {', '.join(row.values)}. Name the column "
                 f"of the {setting} with --set collection.{setting}=COLUMN, or both: {columns_advice(QUERY, TEXT)}",
                 where=row,
             )

@@ -93,10 +93,10 @@ class Row:
         """Return the keys that have one of the names, compared as `drkit.data.columns.matching` does."""
         return matching(tuple(self.values), tuple(names))
 
-    def first(self, names: Sequence[str], advice: str = "") -> str:
+    def first(self, names: Sequence[str], role: str = "", advice: str = "") -> str:
         """Return the first key of `find` with a value; a single name is not checked.
 
-        Raises DrkitError, with the columns and the advice, if none has one.
+        Raises DrkitError, with the columns and the advice, if none has one; role: what the column has.
         """
         found = self.find(names)
         if len(names) == 1:
@@ -104,13 +104,21 @@ class Row:
         for key in found:
             if self.values[key] is not None:
                 return key
-        expected = ", ".join(map(repr, names))
-        raise DrkitError(
-            f"expected one of {expected}; columns: {', '.join(self.values)}{advice and f'. {advice}'}", where=self
-        )
+        raise missing_column(self, names, role, advice)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
+
+
+# Names that an error lists.
+_NAMES_SHOWN = 6
+
+
+def missing_column(row: Row, names: Sequence[str], role: str = "", advice: str = "") -> DrkitError:
+    """Return the error for a row without a column of these names, which has `role`; advice: what to type."""
+    named = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (" .." if len(names) > _NAMES_SHOWN else "")
+    remedy = f". Name the column of the {role}: {advice}" if advice else ""
+    return DrkitError(f"expected one of {named}; columns: {', '.join(row.values)}{remedy}", where=row)
 
 
 def parse_number(text: str) -> float:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from drkit.errors import UnknownNameError
 
 SPLITS = ("train", "dev", "test")
 # Queries that are looked at to see whether each share has one.
-MOST_COUNTED = 1_000_000
+MOST_COUNTED = 200_000
 
 
 def fraction(name: str) -> float:
@@ -38,13 +38,15 @@ class Splits:
 
     collection: its name, for errors. own: splits with queries of their own. held_out: splits that are a share of the
     training queries. train_share: of the test queries, in a collection without training queries; a tenth of these are
-    dev if it has no dev queries either. empty: splits that get no query of their share, of `counted` ones.
+    dev if it has no dev queries either. moved: queries that a split without others takes; empty: splits without any,
+    of `counted` queries.
     """
 
     collection: str
     own: frozenset[str]
     held_out: Mapping[str, float]
     train_share: float = 0.0
+    moved: Mapping[str, str] = field(factory=dict)
     empty: frozenset[str] = frozenset()
     counted: int = 0
 
@@ -85,35 +87,45 @@ class Splits:
         return lambda _: True
 
     def filled(self, answered: Callable[[], Iterable[str]]) -> Splits:
-        """Return the splits without those that are a share of another one, and get no query of it.
+        """Return splits of which each has a query, as far as there are enough: a share of few queries may be none.
 
-        answered: returns the ids of that one's queries with a relevant passage, which are read until each split has
-        one. Shares that would leave no training query are not taken.
+        answered: returns the ids of the queries that are shared out, those with a relevant passage, which are read
+        until each split has one. A split without any takes one of the largest split, that with the lowest hash.
         """
         if not self._shared:
             return self
-        missing = {split for split in self.names() if self.source(split) == self._shared}
-        counted = 0
-        for query_id in islice(answered(), MOST_COUNTED):
-            counted += 1
-            missing.discard(self._split_of(query_id))
-            if not missing:
+        sharing = [split for split in ("train", "test", "dev") if split in self.names() and self._is_shared(split)]
+        found, missing = dict[str, str](), {*sharing}
+        for number, query_id in enumerate(answered()):
+            found[query_id] = split = self._split_of(query_id)
+            missing.discard(split)
+            if not missing or number > MOST_COUNTED:
                 return self
-        if counted == MOST_COUNTED:
-            return self
-        if "train" in missing and self.held_out:
-            return evolve(self, held_out={}, empty=frozenset(self.held_out), counted=counted)
-        return evolve(self, empty=frozenset(missing), counted=counted)
+        order, moved = sorted(found, key=fraction), dict[str, str]()
+        for split in (one for one in sharing if one not in found.values()):
+            donor, count = Counter(found.values()).most_common(1)[0] if found else ("", 0)
+            if count > (split != "train"):
+                query_id = next(one for one in order if found[one] == donor)
+                found[query_id] = moved[query_id] = split
+        return evolve(self, moved=moved, empty=frozenset({*sharing} - {*found.values()}), counted=len(found))
 
     def notes(self) -> Iterator[str]:
-        """Yield a note for each split that gets no query of its share."""
-        of_test = self._shared == "test"
-        for split in sorted(self.empty):
-            advice = "set collection.train_share higher" if of_test else f"set collection.{split}_share higher"
+        """Yield a note for each split whose share of the queries is none."""
+        for query_id, split in self.moved.items():
             yield (
-                f"no {split} queries: of the {self.counted:,} {'test' if of_test else 'training'} queries with a "
-                f"relevant passage, none is in the share for {split}; {advice}, or give {split} queries of their own"
+                f"{self._few} none is in the share for {split}: it gets one of them, {query_id!r}. Results on so few "
+                f"queries say little"
             )
+        for split in sorted(self.empty):
+            yield f"{self._few} there is none for {split}; give {split} queries of their own, or more of them"
+
+    @property
+    def _few(self) -> str:
+        which = "training" if self._shared == "train" else "test"
+        return f"of the {self.counted:,} {which} queries with a relevant passage,"
+
+    def _is_shared(self, split: str) -> bool:
+        return self.source(split) == self._shared
 
     @property
     def _shared(self) -> str:
@@ -121,6 +133,8 @@ class Splits:
         return "train" if self.held_out else "test" if self.train_share else ""
 
     def _split_of(self, query_id: str) -> str:
+        if query_id in self.moved:
+            return self.moved[query_id]
         if self.train_share:
             return self._taken_from_test(query_id)
         dev, test = (self.held_out.get(name, 0.0) for name in ("dev", "test"))

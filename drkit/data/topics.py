@@ -76,9 +76,9 @@ class TopicColumns:
     def read(self, row: Row) -> Query:
         """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
         ids, texts = self.given.names(QUERY_ID, self.ids), self.given.names(QUERY, self.texts)
-        advice = f"Name the columns of the queries: {columns_advice(QUERY_ID, QUERY)}"
-        text = row.text(row.first(texts, advice))
-        return require_text(Query(row.id(row.first(ids, advice)), text, answers_of(row)), row)
+        advice = columns_advice(QUERY_ID, QUERY)
+        text = row.text(row.first(texts, "query", advice))
+        return require_text(Query(row.id(row.first(ids, "query's id", advice)), text, answers_of(row)), row)
 
 
 def query_of(row: Row, *, ids: Sequence[str] = QUERY_IDS, texts: Sequence[str] = QUERIES) -> Query:

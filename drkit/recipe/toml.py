@@ -80,6 +80,14 @@ def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: 
         raise ProblemsError(subject, problems_of(error)) from None
 
 
+def part_from_table(kind: Kind, table: Mapping[str, Any], registry: Registry) -> Choice:
+    """Build the choice of a part from plain data. Raises ProblemsError that lists every problem with its path."""
+    try:
+        return Choice(*_part(recipe_converter(registry), registry, kind, table))
+    except (BaseValidationError, DrkitError, ValueError, TypeError) as error:
+        raise ProblemsError(str(kind), problems_of(error)) from None
+
+
 def problems_of(error: BaseException) -> list[str]:
     """Return one line per problem: what is wrong, then `@` and the dotted path."""
     lines = []

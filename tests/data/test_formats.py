@@ -246,7 +246,11 @@ class TestPairs:
                 "sentence1,sentence2,score\na,b,.7\n",
                 [("'score'", "0.5")],
             ),
-            ("t.tsv", "what is a\tan answer\nb\tc\n", [("'what is a'", "anchor", "'an answer'", "positive", "--columns")]),
+            (
+                "t.tsv",
+                "what is a\tan answer\nb\tc\n",
+                [("'what is a'", "anchor", "'an answer'", "positive", "--columns")],
+            ),
             ("t.csv", "Question,Answer\na,b\n", [("'Question' is the query", "'Answer' is the positive", "--columns")]),
             ("t.csv", "query,positive\na,b\n", []),
             ("t.csv", "sentence1,sentence2,gold_label,id\na,b,neutral,1\n", [("gold_label, id",)]),
