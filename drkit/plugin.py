@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from drkit.core.types import TextStates as TextStates
     from drkit.core.types import TokenBatch as TokenBatch
     from drkit.core.types import TokenStates as TokenStates
-    from drkit.data.collection import SPLITS as SPLITS
-    from drkit.data.collection import split_by_hash as split_by_hash
+    from drkit.data.splits import SPLITS as SPLITS
+    from drkit.data.splits import split_by_hash as split_by_hash
     from drkit.encoders.architectures import BERT_LAYER as BERT_LAYER
     from drkit.encoders.architectures import GELU as GELU
     from drkit.encoders.architectures import Architecture as Architecture

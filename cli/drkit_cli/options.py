@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
@@ -79,8 +81,40 @@ token_budget_option = click.option(
 
 
 def settings_option(help: str = "A setting: collection.limit=1000") -> Callable[..., Any]:
-    """Return the option `--set`, repeatable; help: an example."""
-    return click.option("--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help=help)
+    """Return the options `--set` and `--columns`, both repeatable, which give `settings`; help: an example of one."""
+    chosen = click.option("--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help=help)
+    columns = click.option(
+        "--columns",
+        multiple=True,
+        callback=column_settings,
+        metavar="ROLE=COLUMN,..",
+        help="Columns of your files, by name or number: query=Question,text=Answer,id=1 ..",
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def added(*arguments: Any, settings: tuple[str, ...], columns: tuple[str, ...], **given: Any) -> Any:
+            return command(*arguments, settings=(*settings, *columns), **given)
+
+        return chosen(columns(added))
+
+    return add
+
+
+def column_settings(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str, ...]:
+    """Return `query=Question,text=Answer` as settings of the collection; a comma within quotes belongs to its name.
+
+    >>> column_settings(None, None, ["query=Question,text=2"])
+    ('collection.columns.query="Question"', 'collection.columns.text=2')
+    """
+    settings = []
+    for one in (one for text in given for one in next(csv.reader([text]), [])):
+        role, equals, column = (part.strip() for part in one.partition("="))
+        if not (role and equals and column):
+            raise click.BadParameter(f"expected ROLE=COLUMN, as in query=Question,text=Answer, got {one!r}")
+        value = column if column.isdecimal() else json.dumps(column, ensure_ascii=False)
+        settings.append(f"collection.columns.{role}={value}")
+    return tuple(settings)
 
 
 def cross_encoder_option(name: str) -> Callable[..., Any]:
@@ -175,6 +209,7 @@ def refuse_options(names: Collection[str], where: str) -> None:
     names: of its parameters. where: what makes them useless, as in `with --kind flat`.
     """
     context = click.get_current_context()
+    names = {*names, *(("columns",) if "settings" in names else ())}
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option.get_error_hint(context)} has no effect {where}; leave it out")

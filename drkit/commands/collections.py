@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, cast
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.protocols import Collection
+from drkit.core.protocols import Collection, ExplainsReading
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
@@ -20,6 +21,8 @@ from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
+
+_LOGGER = logging.getLogger("drkit")
 
 
 @frozen(slots=False)
@@ -65,6 +68,9 @@ class NamedCollection:
         parts = installed()
         choice = compose(ComposeRequest(collection=self.name, settings=self.settings), parts).collection
         built: Collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
+        if isinstance(built, ExplainsReading):
+            for note in built.notes():
+                _LOGGER.warning("note: %s", note)
         return built
 
     @cached_property

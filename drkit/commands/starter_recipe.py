@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -16,6 +16,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.core.escaping import escape_controls, escape_line
 from drkit.core.files import write_text
 from drkit.core.registry import Installed, Registry
+from drkit.data.preview import reading_notes
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
@@ -54,7 +55,8 @@ class CollectionFacts:
 
     name: as `--collection` takes it. passages, empty, duplicates: numbers; a duplicate has the text of an earlier
     passage. scripts: shares of letters by script, largest first. judged: passages that any query has a judgement of.
-    copies: queries whose own text is the passage of the same id.
+    copies: queries whose own text is the passage of the same id. settings: those of the collection. notes: how its
+    files are read, where that is open.
     """
 
     name: str
@@ -67,6 +69,8 @@ class CollectionFacts:
     judged: int = 0
     unknown: int = 0
     copies: int = 0
+    settings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def training_queries(self) -> int:
@@ -74,9 +78,12 @@ class CollectionFacts:
         return self.splits["train"].answered if "train" in self.splits else 0
 
 
-def collect_facts(name: str) -> CollectionFacts:
-    """Read a whole collection once, and return what it contains. Raises DrkitError as its reader does."""
-    collection = NamedCollection(name)
+def collect_facts(name: str, settings: Sequence[str] = ()) -> CollectionFacts:
+    """Read a whole collection once, and return what it contains; settings: see `NamedCollection`.
+
+    Raises DrkitError as its reader does.
+    """
+    collection = NamedCollection(name, tuple(settings))
     source = collection.source
     own_texts: dict[str, bytes] = {}
     splits = {split: _collect_split(source, split, own_texts) for split in source.splits()}
@@ -107,6 +114,8 @@ def collect_facts(name: str) -> CollectionFacts:
         judged=len(judged) - len(missing),
         unknown=len(missing),
         copies=copies,
+        settings=tuple(settings),
+        notes=tuple(reading_notes(source)),
     )
 
 
@@ -193,7 +202,7 @@ def suggest_recipe(
         collection=facts.name,
         encoder=encoder,
         scale=chosen,
-        settings=tuple(f"{path}={value}" for path, (value, _) in settings.items()),
+        settings=(*facts.settings, *(f"{path}={value}" for path, (value, _) in settings.items())),
     )
     reasons = {path: reason for path, (_, reason) in settings.items()}
     recipe = compose(request, parts)
@@ -217,6 +226,7 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         f"What it would do, and how long that takes:  drkit run {path} --dry-run",
         "",
         *describe_facts(facts),
+        *(f"note: {note}" for note in facts.notes),
         "",
         f"Scale {suggestion.scale}: {suggestion.why}.",
         *suggestion.advice,

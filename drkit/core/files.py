@@ -121,7 +121,7 @@ def read_json(path: Path, advice: str) -> Any:
     try:
         if path.stat().st_size > _LONGEST_JSON:
             raise ValueError(f"more than {_LONGEST_JSON >> 20} MB")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise DrkitError(f"cannot read {path}: {error.strerror}; {advice}") from None
     except (ValueError, RecursionError) as error:
@@ -328,12 +328,16 @@ def digest(value: Any) -> str:
 
 
 def path_state(text: str | Path | None) -> str:
-    """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
+    """Return a fingerprint of the files at a local path; empty for anything else.
+
+    It covers their names (in a folder, with the folders within it), sizes and modification times.
+    """
     path = local_path(text) if text else None
     if path is None or not path.exists():
         return ""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
+    names = [p.relative_to(path).as_posix() if p != path else p.name for p in files]
+    return digest([(name, p.stat().st_size, p.stat().st_mtime_ns) for name, p in zip(names, files, strict=True)])
 
 
 def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) -> Iterator[str]:

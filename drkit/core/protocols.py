@@ -369,6 +369,14 @@ class CarriesScores(Protocol):
 
 
 @runtime_checkable
+class ExplainsReading(Protocol):
+    """A collection that says how it reads its files, where their names and headers leave it open."""
+
+    def notes(self) -> Iterator[str]:
+        """Yield a sentence for each choice, with the setting that makes another one."""
+
+
+@runtime_checkable
 class LocatesRows(Protocol):
     """A collection that can locate a row in its files, for error messages."""
 

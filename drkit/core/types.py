@@ -285,7 +285,8 @@ def _mean_length(lengths: Sequence[int], limit: int | None) -> float:
 class MiningRequest:
     """A query to mine negatives for, with all its judged positives.
 
-    excluded: unjudged passages that must not be negatives either, such as the query itself if queries are passages.
+    excluded: other passages that must not be negatives either: the query itself if queries are passages, and those
+    relevant to a query with the same text.
     answers: those of a question, if they are known.
     """
 

@@ -13,7 +13,8 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from drkit.data.rows import NamedColumns, read_rows
+from drkit.data.columns import NamedColumns
+from drkit.data.rows import read_rows
 from drkit.data.topics import answers_of
 from drkit.errors import DrkitError
 
@@ -30,7 +31,7 @@ def read_answers(path: Path) -> dict[str, tuple[str, ...]]:
     for row in read_rows(path, NamedColumns([_QUERY_IDS, ("answers",)])):
         answers = answers_of(row)
         if answers is None:
-            given = row.values.get("answers")
+            given = row.values.get(row.first(["answers"]))
             raise DrkitError(f"'answers' must be a list of texts, got {given!r:.60}", where=row)
         found[row.id(row.first(_QUERY_IDS))] = answers
     return found

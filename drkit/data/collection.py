@@ -5,104 +5,42 @@ Files and columns have the names in common use. Every reader yields (where, item
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
-from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, read_rows, require_file
+from drkit.data.columns import (
+    ID,
+    IDS,
+    TEXT,
+    TEXTS,
+    TITLE,
+    TITLES,
+    GivenColumns,
+    checked,
+    columns_advice,
+    is_known,
+    is_negligible,
+    looks_like_ids,
+    matching,
+    may_be_name,
+)
+from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, missing_column, read_rows, require_file
+from drkit.data.splits import Splits
 from drkit.data.words import estimate_tokens
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError
 
-SPLITS = ("train", "dev", "test")
 # Passages, and queries of a split, that are read to estimate the size of a collection.
 _SAMPLE = 5000
 # Bytes of a row without its text and id, and how many times smaller a compressed file is.
 _ROW_BYTES, _COMPRESSION = 30, 3
-
-
-def fraction(name: str) -> float:
-    """Return a number in [0, 1) that depends on `name` alone.
-
-    >>> fraction("json.decoder") == fraction("json.decoder"), 0 <= fraction("json") < 1
-    (True, True)
-    """
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-
-
-def split_by_hash(name: str, *, dev_share: float, test_share: float) -> str:
-    """Return `test`, `dev` or `train` for a name, so that test and dev get these shares of all names."""
-    value = fraction(name)
-    if value < test_share:
-        return "test"
-    return "dev" if value < test_share + dev_share else "train"
-
-
-@frozen
-class Splits:
-    """Which splits a collection has, and which queries belong to each; decided by the hash of a query's id.
-
-    collection: its name, for errors. own: splits with queries of their own. held_out: splits that are a share of the
-    training queries. train_share: of the test queries, in a collection without training queries; a tenth of these are
-    dev if it has no dev queries either.
-    """
-
-    collection: str
-    own: frozenset[str]
-    held_out: Mapping[str, float]
-    train_share: float = 0.0
-
-    @classmethod
-    def of(
-        cls,
-        collection: str,
-        own: Iterable[str],
-        *,
-        dev_share: float = 0.0,
-        test_share: float = 0.0,
-        train_share: float = 0.0,
-    ) -> Splits:
-        """Return splits by a collection's shares; a share is ignored if the split has queries of its own."""
-        own = frozenset(own)
-        shares = {"dev": dev_share, "test": test_share} if "train" in own else {}
-        held_out = {split: share for split, share in shares.items() if share and split not in own}
-        return cls(collection, own, held_out, train_share if "test" in own and "train" not in own else 0.0)
-
-    def names(self) -> tuple[str, ...]:
-        """Return the splits: of train, dev, test, in this order."""
-        taken = {*self.own, *self.held_out, *(("train", "dev") if self.train_share else ())}
-        return tuple(split for split in SPLITS if split in taken)
-
-    def source(self, split: str) -> str:
-        """Return the split whose queries `split` is taken from. Raises DrkitError for an unknown split."""
-        if split not in self.names():
-            raise UnknownNameError("split", split, self.names(), where=self.collection)
-        if split in self.own:
-            return split
-        return "test" if self.train_share else "train"
-
-    def membership(self, split: str) -> Callable[[str], bool]:
-        """Return the function that says whether a query id of `source(split)` belongs to `split`."""
-        source = self.source(split)
-        if source == "test" and self.train_share:
-            return lambda query_id: self._taken_from_test(query_id) == split
-        if source == "train" and self.held_out:
-            dev, test = (self.held_out.get(name, 0.0) for name in ("dev", "test"))
-            return lambda query_id: split_by_hash(query_id, dev_share=dev, test_share=test) == split
-        return lambda _: True
-
-    def _taken_from_test(self, query_id: str) -> str:
-        value = fraction(query_id)
-        if value >= self.train_share:
-            return "test"
-        return "dev" if "dev" not in self.own and value < self.train_share / 10 else "train"
 
 
 class FileCollection(ABC):
@@ -140,6 +78,10 @@ class FileCollection(ABC):
     def files(self) -> Iterable[Path]:
         """Return every file that is read."""
         return self.passage_files
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the files are read, where their names and headers leave it open."""
+        return iter(())
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for the manifest: the bytes of each file, and the shares taken from other splits."""
@@ -210,9 +152,6 @@ def judged_queries(
 
 SPLIT_NAMES = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 CORPUS_NAMES = ("corpus", "collection", "docs", "documents", "passages")
-ID_COLUMNS = ("_id", "id", "docid", "doc_id", "docno", "pid")
-TEXT_COLUMNS = ("text", "contents", "passage", "body")
-TITLE_COLUMNS = ("title",)
 QRELS_FORMATS = (".tsv", ".txt", ".qrels", ".qrel", ".trec")
 
 _ALL_SPLITS = frozenset(name for names in SPLIT_NAMES.values() for name in names)
@@ -254,50 +193,146 @@ def find_file(
     return found[0][1] if found else None
 
 
+# Tables of passages without a header, by their number of columns.
+_LAYOUTS = {
+    1: (TEXT,),
+    2: ("_id", TEXT),
+    3: ("_id", TEXT, TITLE),
+    4: ("_id", "url", TITLE, TEXT),
+}
+# Names that need no word on how they are read.
+_PLAIN = frozenset(("_id", "id", "docid", "doc_id", "docno", "pid", "title", "text", "contents", "passage", "body"))
+_LAYOUT_NAMES = {1: "a text a line", 2: "MS MARCO's passages", 3: "id, text, title", 4: "MS MARCO's documents"}
+
+
 @frozen
 class PassageColumns:
-    """Column names of id, text and title, in order of preference.
+    """The columns of id, text and title: those that settings name, or those with the usual names, in their order.
 
     A row without an id is named by its number, and by its file, too, if it is one of several.
     """
 
-    ids: Sequence[str] = ID_COLUMNS
-    texts: Sequence[str] = TEXT_COLUMNS
-    titles: Sequence[str] = TITLE_COLUMNS
+    given: GivenColumns = field(factory=GivenColumns)
     of_several_files: bool = False
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Names of the id's column."""
+        return self.given.names(ID, IDS)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Names of the text's column."""
+        return self.given.names(TEXT, TEXTS)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Names of the title's column."""
+        return self.given.names(TITLE, () if self.given.are_numbers else TITLES)
+
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether a table's first line names text and id; the text's name alone could be a value."""
-        has_text, has_id = (any(name in cells for name in names) for names in (self.texts, self.ids))
-        return has_text and (has_id or len(cells) == 1 or len(self.texts) == 1)
+        """Return whether a table's first line names the text and another column; a text alone could be a value."""
+        given = self.given.is_header(cells)
+        has_text = bool(matching(tuple(cells), self.texts)) and all(map(may_be_name, cells))
+        return (has_text and (len(cells) == 1 or sum(map(is_known, cells)) > 1)) if given is None else given
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: text; id, text; id, text, title; or id, url, title, text."""
-        if width == 4:  # as MS MARCO's documents have them
-            return (self.ids[0], "url", self.titles[0], self.texts[0])
-        return self.texts[:1] if width == 1 else (self.ids[0], self.texts[0], self.titles[0])[:width]
+        numbers = self.given.default_names(width)
+        return _LAYOUTS.get(width, _LAYOUTS[3]) if numbers is None else numbers
 
     def read(self, row: Row) -> Passage:
         """Return the passage in a row. Raises DrkitError if it has neither text nor title, or its id is empty."""
-        titles = [name for name in self.titles if row.values.get(name) is not None]
+        texts = [name for name in row.find(self.texts) if row.values[name] is not None]
+        titles = [name for name in self._find(row, TITLE) if row.values[name] is not None]
         title = row.text(titles[0]) if titles else ""
-        texts = [name for name in self.texts if row.values.get(name) is not None]
-        text = row.text(texts[0]) if texts else "" if title else row.text(row.first(self.texts))
-        ids = [name for name in self.ids if name in row.values]
+        if not texts and not titles and not row.find(self.texts):
+            raise missing_column(row, self.texts, TEXT, columns_advice(TEXT, ID))
+        text = row.text(texts[0]) if texts else "" if titles else row.text(row.find(self.texts)[0])
+        ids = self._find(row, ID)
         number = f"{Path(row.path).name}:{row.number}" if self.of_several_files else str(row.number)
-        return Passage(row.id(ids[0]) if ids else number, text, title)
+        return Passage(row.id(ids[0] if ids else self.ids[0]) if ids or self.given.has(ID) else number, text, title)
+
+    def _find(self, row: Row, role: str) -> tuple[str, ...]:
+        """Return the columns of a role; one that settings give to another role is none of them."""
+        names = {ID: self.ids, TITLE: self.titles, TEXT: self.texts}[role]
+        if self.given.has(role):
+            return row.find(names)
+        taken = row.find([name for names in self.given.by_role.values() for name in names])
+        return tuple(name for name in row.find(names) if name not in taken)
+
+    def _unread(self, row: Row) -> list[str]:
+        read = {name for role in (ID, TITLE, TEXT) for name in self._find(row, role)[:1]}
+        return [name for name in row.values if name not in read and not is_negligible(name)]
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError for first rows without a column of the text, or whose text looks like an id.
+
+        Settings that name the column are believed.
+        """
+        if rows and not any(row.find(self.texts) for row in rows) and self._unread(rows[0]):
+            raise missing_column(rows[0], self.texts, TEXT, columns_advice(TEXT, ID))
+        found = [name for row in rows[:1] for name in row.find(self.texts)[:1]]
+        values = [row.values.get(name) for name in found for row in rows]
+        texts = [value for value in values if isinstance(value, str) and value.strip()]
+        if not self.given.has(TEXT) and texts and len(texts) == len(values) and looks_like_ids(texts):
+            raise DrkitError(
+                f"the column {found[0]!r} has ids or numbers ({texts[0]!r:.40}), not texts; columns: "
+                f"{', '.join(rows[0].values)}. Name the column of the text: {columns_advice(TEXT, ID)}",
+                where=rows[0],
+            )
+        if rows and rows[0].is_headless and not self.given and {TEXT, TITLE} <= rows[0].values.keys():
+            self._check_order(rows)
+
+    def _check_order(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError if a table without a header has longer titles than texts."""
+        title, text = (sum(len(str(row.values.get(name) or "")) for row in rows) for name in (TITLE, TEXT))
+        if title > 2 * text:
+            names = [*rows[0].values]
+            raise DrkitError(
+                f"the table has no header, and its column {names.index(TITLE) + 1} is longer than the column "
+                f"{names.index(TEXT) + 1}, where the text is expected; write a header ({', '.join(names)}), or name "
+                f"the columns: {columns_advice(ID, TITLE, TEXT)}",
+                where=rows[0],
+            )
+
+    def notes(self, row: Row) -> Iterator[str]:
+        """Yield how the columns of a file are read, by its first row, where that is not plain from their names."""
+        if row.is_headless:
+            layout = f", the layout of {_LAYOUT_NAMES[len(row.values)]}" if not self.given.are_numbers else ""
+            yield (
+                f"{row.path} has no header: its columns are read as {', '.join(row.values)}{layout}; a header line or "
+                f"{columns_advice(ID, TEXT)} says otherwise"
+            )
+            return
+        used = {role: found[0] for role in (ID, TITLE, TEXT) if (found := self._find(row, role))}
+        unread = self._unread(row)
+        if unread or not {*used.values()} <= _PLAIN:
+            roles = ", ".join(f"{name!r} is the {role}" for role, name in used.items())
+            left = f"; columns that are not read: {', '.join(unread)}" if unread else ""
+            yield f"{row.path}: {roles}{left}; {columns_advice(*used)} says otherwise"
+        if ID not in used:
+            yield f"{row.path} has no column of ids: a passage is named by its row; --columns id=COLUMN names one"
 
 
 def read_passages(files: Sequence[Path], columns: PassageColumns | None = None) -> Iterator[tuple[Row, Passage]]:
     """Stream the passages of files.
 
     Tables have a header with the names of id and text, or the columns of `PassageColumns.default_names`. Raises
-    DrkitError naming `file:line` at a row without a text or title.
+    DrkitError naming `file:line` at a row without a text or title, and for a file whose texts look like ids.
     """
     columns = evolve(columns or PassageColumns(), of_several_files=len(files) > 1)
     for path in files:
-        for row in read_rows(path, columns):
+        for row in checked(read_rows(path, columns), columns.check):
             yield row, columns.read(row)
+
+
+def passage_notes(files: Sequence[Path], columns: PassageColumns | None = None) -> Iterator[str]:
+    """Yield how the first of some files of passages is read; the others are read alike."""
+    columns = columns or PassageColumns()
+    for path in files[:1]:
+        for row in islice(read_rows(path, columns), 1):
+            yield from columns.notes(row)
 
 
 def passage_files(text: str, subject: str) -> tuple[Path, ...]:

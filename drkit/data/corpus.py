@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from drkit.core.checksums import check_unchanged
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.arrays import Arrays, ArrayWriter, check_batch, read_batches
-from drkit.data.collection import SPLITS
 from drkit.data.merging import Spilled, key_ranges, spill
+from drkit.data.preview import text_hash
+from drkit.data.splits import SPLITS
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -269,9 +270,29 @@ class StoredCollection:
                 found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return found
 
+    def positives_by_text(self, split: str) -> dict[str, dict[str, int]]:
+        """Return the positives of every query and of those with the same text, its own first; see `positives`.
+
+        None of them may be a negative of the query.
+        """
+        judged = self.positives(split)
+        alike: dict[bytes, list[str]] = {}
+        for query in self.queries(split):
+            alike.setdefault(text_hash(query.text), []).append(query.query_id)
+        for query_ids in (ids for ids in alike.values() if len(ids) > 1):
+            shared = {doc_id: grade for one in query_ids for doc_id, grade in judged.get(one, {}).items()}
+            judged |= {one: {**judged.get(one, {}), **shared} for one in query_ids if shared}
+        return judged
+
     def positive_indices(self, split: str) -> dict[str, NDArray[np.int64]]:
         """Return the judged positives by their indices in the corpus: query id -> indices i64[n]."""
-        judged = self.positives(split)
+        return self._indices_of(self.positives(split))
+
+    def indices_by_text(self, split: str) -> dict[str, NDArray[np.int64]]:
+        """Return `positives_by_text` by their indices in the corpus: query id -> indices i64[n]."""
+        return self._indices_of(self.positives_by_text(split))
+
+    def _indices_of(self, judged: Mapping[str, Mapping[str, int]]) -> dict[str, NDArray[np.int64]]:
         return {query: np.asarray(self.corpus.positions(list(docs))) for query, docs in judged.items()}
 
     def negatives(self, split: str) -> dict[str, list[str]]:
@@ -280,7 +301,7 @@ class StoredCollection:
         Negatives of the training file come first, in its order; then passages judged not relevant. Queries without
         negatives are left out.
         """
-        positives = self.positives(split)
+        positives = self.positives_by_text(split)
         found: dict[str, dict[str, None]] = {}
         irrelevant = ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
         for query_id, doc_id in chain(self._rows(split, NEGATIVES), irrelevant):

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import (
-    ID_COLUMNS,
     QRELS_FORMATS,
     SPLIT_NAMES,
-    SPLITS,
-    TEXT_COLUMNS,
-    TITLE_COLUMNS,
     FileCollection,
     PassageColumns,
-    Splits,
     find_corpus,
     find_file,
     judged_queries,
     passage_files,
+    passage_notes,
     read_passages,
+)
+from drkit.data.columns import (
+    ID,
+    QUERY,
+    QUERY_ID,
+    TEXT,
+    TEXTS,
+    TITLE,
+    TITLES,
+    GivenColumns,
+    checked,
 )
 from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
 from drkit.data.rows import COMPRESSED, Row, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
-from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics
+from drkit.data.splits import SPLITS, Splits
+from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics, topic_notes
 from drkit.errors import DrkitError, ProblemsError
 
 _BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz or .zst) and qrels/*.tsv with a header"
@@ -45,18 +54,33 @@ class JudgedFiles(FileCollection):
     topics: Mapping[str, Path]
     qrels: Mapping[str, Path]
 
-    @property
+    @cached_property
     def split_rules(self) -> Splits:
         """The splits with judgements, and those taken from the test topics."""
-        return Splits.of(self.name, self.qrels, train_share=self.config.train_share)
+        return Splits.of(self.name, self.qrels, train_share=self.config.train_share).filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of the topic of every judgement of test above 0."""
+        judgements = read_judgements(self.qrels["test"], beir=isinstance(self.config, BeirConfig))
+        return (judgement.query_id for _, judgement in judgements if judgement.relevance > 0)
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
-        return read_passages(self.passage_files)
+        return read_passages(self.passage_files, self.columns)
+
+    @property
+    def columns(self) -> PassageColumns:
+        """The columns of the passages."""
+        return PassageColumns(self._given.only(ID, TITLE, TEXT))
+
+    @property
+    def _given(self) -> GivenColumns:
+        return GivenColumns.of(getattr(self.config, "columns", {}))
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split. Raises DrkitError at an empty one."""
-        topics = read_topics(self.topics[self.split_rules.source(split)], getattr(self.config, "topic_field", "title"))
+        path, element = self.topics[self.split_rules.source(split)], getattr(self.config, "topic_field", "title")
+        topics = read_topics(path, element, self._given.only(QUERY_ID, QUERY))
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
@@ -68,6 +92,14 @@ class JudgedFiles(FileCollection):
     def files(self) -> Iterable[Path]:
         """Return the files of the corpus, of topics and of judgements."""
         return (*self.passage_files, *(self.topics[split] for split in self.qrels), *self.qrels.values())
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the passages and topics are read."""
+        yield from passage_notes(self.passage_files, self.columns)
+        element, given = getattr(self.config, "topic_field", "title"), self._given.only(QUERY_ID, QUERY)
+        for path in dict.fromkeys(self.topics[split] for split in self.qrels):
+            yield from topic_notes(path, element, given)
+        yield from self.split_rules.notes()
 
 
 class BeirCollection(JudgedFiles):
@@ -112,8 +144,18 @@ class BeirCollection(JudgedFiles):
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
-        for row in read_jsonl(self.passage_files[0]):
+        for row in checked(read_jsonl(self.passage_files[0]), self._check):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError for first rows with texts under other names, which would all be empty passages."""
+        others = {name for row in rows for name in row.find((*TEXTS, *TITLES))}
+        if others and not any({"text", "title"} & row.values.keys() for row in rows):
+            raise DrkitError(
+                f"no key 'text' or 'title'; keys: {', '.join(rows[0].values)}. Rename {', '.join(sorted(others))}, or "
+                f"read the folder by trec:{self.folder}, which finds other names",
+                where=rows[0],
+            )
 
 
 class JsonlCollection(FileCollection):
@@ -128,13 +170,16 @@ class JsonlCollection(FileCollection):
             raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
         self.passage_files = passage_files(config.path, "collection jsonl")
         self.name = f"jsonl:{local_path(config.path).resolve().name}"
-        named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
-        ids, texts, titles = ((chosen,) if chosen else usual for chosen, usual in named)
-        self._columns = PassageColumns(ids, texts, titles)
+        own = {ID: config.id_field, TEXT: config.text_field, TITLE: config.title_field}
+        self._columns = PassageColumns(GivenColumns.of(config.columns, own))
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield the text of every row."""
         return read_passages(self.passage_files, self._columns)
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the columns are read."""
+        return passage_notes(self.passage_files, self._columns)
 
 
 _TREC_FILES = (
@@ -188,7 +233,6 @@ def _by_split(
 
 _TEVATRON_FORMATS = (".jsonl",)
 _TEVATRON = "collection tevatron"
-_CORPUS_COLUMNS = PassageColumns(("docid", *ID_COLUMNS), (*TEXT_COLUMNS, "document_text"))
 
 
 class TevatronCollection(FileCollection):
@@ -208,6 +252,7 @@ class TevatronCollection(FileCollection):
             raise DrkitError(f"{_TEVATRON}: no path given; name a training file, as in `tevatron:train.jsonl`")
         folder = local_path(config.path)
         self.name = f"tevatron:{folder.resolve().name}"
+        self._columns = PassageColumns(GivenColumns.of(config.columns))
         self._queries = _query_files(config, folder)
         corpus = find_corpus(folder) if folder.is_dir() else ()
         self.passage_files = passage_files(config.corpus, _TEVATRON) if config.corpus else corpus
@@ -216,15 +261,21 @@ class TevatronCollection(FileCollection):
         for split in sorted(self._qrels.keys() - self._queries.keys()):
             raise DrkitError(f"{_TEVATRON}: {split}_qrels needs the {split} queries; set {split} to their file")
 
-    @property
+    @cached_property
     def split_rules(self) -> Splits:
         """The splits with a file, and those that are a share of the training queries."""
-        return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
+        shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
+        return Splits.of(self.name, self._queries, **shares).filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of every training query with a positive."""
+        rows = read_jsonl(self._queries["train"])
+        return (row.id("query_id") for row in rows if next(_items(row, "positive"), None))
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
         if self.passage_files:
-            return read_passages(self.passage_files, _CORPUS_COLUMNS)
+            return read_passages(self.passage_files, self._columns)
         return self._passages_of_queries()
 
     def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
@@ -277,6 +328,11 @@ class TevatronCollection(FileCollection):
     def files(self) -> Iterable[Path]:
         """Return the files of queries, of passages and of judgements."""
         return (*self._queries.values(), *self.passage_files, *self._qrels.values())
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the corpus is read, and which splits have no query."""
+        yield from passage_notes(self.passage_files, self._columns)
+        yield from self.split_rules.notes()
 
 
 def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:

@@ -29,12 +29,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from drkit.core.draws import Draws
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_chunks import FileChunk, FileChunks
-from drkit.core.files import replacing
+from drkit.core.files import digest, file_hash, path_state, read_json, replacing, write_json
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.rows import batched
 from drkit.data.store import encode_texts
+from drkit.errors import DrkitError
 
 # A file for each batch would be a quarter of a million files for MS MARCO; a kill should lose minutes at most.
 _BATCHES_PER_FILE = 8
@@ -184,23 +185,60 @@ def generate_file(
 ) -> Path | None:
     """Generate the queries of (id, text) pairs into a JSON Lines file; return None if other processes are not done.
 
-    Called again, it resumes where it was interrupted, with any number of processes and any engine; an existing file is
-    kept. All processes get all texts and share a file system. model: `Loaded` for an engine of several machines.
-    engine: where queries are generated; in this process if None. on_progress: called with the number of texts done, or
-    left to other processes.
+    Called again, it resumes where it was interrupted, with any number of processes and any engine; a file that it made
+    from the same texts, model and settings is kept. All processes get all texts and share a file system. model:
+    `Loaded` for an engine of several machines. engine: where queries are generated; in this process if None.
+    on_progress: called with the number of texts done, or left to other processes.
+
+    Raises DrkitError for any other file at `path`.
     """
     path, kept = Path(path), FileChunks.beside(Path(path))
     lock = path.with_name(f".{path.name}.lock")
-    if not path.exists():
+    if path.exists():
+        _check_made(path, kept, texts, model)
+    else:
         files = kept.write(_file_chunks(texts, model), write_lines, engine, on_progress, shard or Shard())
         with FileLock(lock):
             if not path.exists():
                 if not all(file.is_file() for file in files):
                     return None
-                write_lines((file.read_bytes() for file in files), path)
+                _write_recorded((file.read_bytes() for file in files), path, _identity(files))
     shutil.rmtree(kept.folder, ignore_errors=True)  # several processes may do so at once, and a kill may leave some
     lock.unlink(missing_ok=True)
     return path
+
+
+def _record_of(path: Path) -> Path:
+    """Return the file beside a file of queries that says what it was made from."""
+    return path.with_name(f".{path.name}.made.json")
+
+
+def _identity(files: Iterable[Path]) -> str:
+    """Return a hash of what the chunks of a file are made from."""
+    return digest([file.name for file in files])
+
+
+def _write_recorded(lines: Iterable[bytes], path: Path, identity: str) -> None:
+    """Write a file and, just before it gets its name, the record of what it is made from."""
+    with replacing(path) as temporary:
+        with temporary.open("wb") as file:
+            file.writelines(lines)
+        write_json(_record_of(path), {"made_from": identity, "content": file_hash(temporary)})
+
+
+def _check_made(
+    path: Path, kept: FileChunks, texts: Iterable[tuple[str, str]], model: QueryModel | Loaded[QueryModel]
+) -> None:
+    """Raise DrkitError unless a file was made from these texts by this model with its settings, and is unchanged."""
+    advice = "it is not overwritten: remove it, or choose another file with -o"
+    if not _record_of(path).is_file():
+        raise DrkitError(f"{path} exists, and this command did not write it; {advice}")
+    record = read_json(_record_of(path), f"remove it and {path}")
+    chunks = enumerate(_file_chunks(texts, model))
+    if record.get("made_from") != _identity(kept.path_of(number, chunk) for number, chunk in chunks):
+        raise DrkitError(f"{path} was made from other texts, by another model, or with other settings; {advice}")
+    if record.get("content") != file_hash(path):
+        raise DrkitError(f"{path} was changed since it was written; {advice}")
 
 
 def _file_chunks(
@@ -208,7 +246,8 @@ def _file_chunks(
 ) -> Iterator[FileChunk[bytes]]:
     """Yield the chunks of the file, some batches of texts each; their content names the model and its settings."""
     generator: QueryModel = loaded_value(model)
-    about = {"model": str(generator.model.name_or_path), **attrs.asdict(generator.sampling)}
+    name = str(generator.model.name_or_path)
+    about = {"model": name, "files": path_state(name), **attrs.asdict(generator.sampling)}
     for first, some in blocks(texts, _BATCHES_PER_FILE * generator.sampling.batch_size):
         name = f"queries of texts {first + 1} to {first + len(some)}"
         yield FileChunk(name, len(some), [about, first, some], generate_lines, (model, first, some), "gpu")

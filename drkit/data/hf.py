@@ -5,23 +5,26 @@ Local data is read from where it is, and only a dataset that is named by its id 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.hub import reaches_hub, require_hub_id
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLIT_NAMES, PassageColumns, Splits, judged_queries
-from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
+from drkit.data.collection import SPLIT_NAMES, PassageColumns, judged_queries
+from drkit.data.columns import ID, QUERY, QUERY_ID, TEXT, TITLE, Columns, GivenColumns, NamedColumns, checked
+from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection, read_files
 from drkit.data.qrels import parse_relevance
 from drkit.data.rows import Row, file_kind
 from drkit.data.specs import HfConfig
-from drkit.data.topics import query_of
+from drkit.data.splits import Splits
+from drkit.data.topics import TopicColumns
 from drkit.errors import DrkitError, import_extra
 
 datasets = import_extra("datasets", "collection hf")
@@ -32,7 +35,10 @@ _QRELS = (
     ("score", "relevance", "label"),
 )
 _ROWS = 1024
-_FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+_FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
+# Formats that drkit reads itself in a folder: `datasets` takes the types of all files from the first rows of the first
+# one, where ids are numbers, dates, or null.
+_OWN = (".parquet", ".jsonl", ".json", ".csv")
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
 
@@ -59,12 +65,16 @@ class HfCollection(TableCollection):
         names = _table_names(config.path)
         if not config.subset and {"corpus", "queries"} <= names:
             qrels_name = "" if config.qrels else "qrels" if "qrels" in names else "default"
-            qrels = _open_table(config.qrels or config.path, qrels_name)
-            corpus, queries = (_open_table(config.path, name) for name in ("corpus", "queries"))
-            return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
-        sources = _open_table(config.path, config.subset)
+            qrels = _open_table(config.qrels or config.path, qrels_name, NamedColumns(_QRELS))
+            given = GivenColumns.of(config.columns)
+            passages, topics = PassageColumns(given.only(ID, TITLE, TEXT)), TopicColumns(given.only(QUERY_ID, QUERY))
+            corpus = _open_table(config.path, "corpus", passages)
+            queries = _open_table(config.path, "queries", topics)
+            return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels), passages, topics)
+        columns = PairColumns(config)
+        sources = _open_table(config.path, config.subset, columns)
         split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
-        return PairTables(sources, PairColumns(config), split_rules)
+        return PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the paths or ids that were given, and the version of `datasets`."""
@@ -86,15 +96,24 @@ class RetrievalTables:
     all_queries: Mapping[str, Rows]
     qrels: Mapping[str, Rows]
     split_rules: Splits
+    columns: PassageColumns = field(factory=PassageColumns)
+    topics: TopicColumns = field(factory=TopicColumns)
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
-        columns = PassageColumns()
-        return ((row, columns.read(row)) for rows in self.corpus.values() for row in rows())
+        columns = self.columns
+        found = (row for rows in self.corpus.values() for row in checked(rows(), columns.check))
+        return ((row, columns.read(row)) for row in found)
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the columns of the corpus are read, where their names leave it open."""
+        for rows in self.corpus.values():
+            for row in islice(rows(), 1):
+                yield from self.columns.notes(row)
 
     def queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged queries of a split."""
-        queries = ((row, query_of(row)) for rows in self.all_queries.values() for row in rows())
+        queries = ((row, self.topics.read(row)) for rows in self.all_queries.values() for row in rows())
         return judged_queries(queries, (judgement for _, judgement in self.judgements(split)))
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
@@ -124,8 +143,8 @@ def _table_names(path: str) -> set[str]:
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
 
-def _open_table(path: str, name: str) -> dict[str, Rows]:
-    """Return the rows of a dataset, or of its folder or configuration `name`, by split.
+def _open_table(path: str, name: str, columns: Columns) -> dict[str, Rows]:
+    """Return the rows of a dataset, or of its folder or configuration `name`, by split; columns: of its tables.
 
     Raises DrkitError for a dataset without rows.
     """
@@ -136,15 +155,34 @@ def _open_table(path: str, name: str) -> dict[str, Rows]:
     if any((inner / file).is_file() for file in _SAVED):
         with _reading_hf(str(inner)):
             saved = datasets.load_from_disk(str(inner))
-        return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(inner))
+        tables = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+        return _by_split(tables, str(inner), lambda table, split: partial(_stream, table, split))
     is_missing = name and inner == folder and not _has_card(folder)
     if is_missing or not any(file_kind(path) in _FORMATS for path in inner.rglob("*")):
         missing = f"no {name!r}" if is_missing else "no data"
         raise DrkitError(
             f"collection hf: {inner} has {missing}; expected a saved dataset or {', '.join(_FORMATS)} files"
         )
+    subset = name if inner == folder else ""
+    if files := _own_files(str(inner), subset):
+        readers = {split: partial(read_files, paths, columns) for split, paths in files.items()}
+        return _by_split(readers, str(inner), lambda reader, _: reader)
     # Streaming copies nothing to a cache.
-    return _load_hf(str(inner), name if inner == folder else "", streaming=True)
+    return _load_hf(str(inner), subset, streaming=True)
+
+
+def _own_files(folder: str, name: str) -> dict[str, list[Path]]:
+    """Return the files of a folder by split, as `datasets` finds them; none if it has to read them itself.
+
+    It does so if a card declares how: another separator, names of columns, or features.
+    """
+    with _reading_hf(folder):
+        config = datasets.load_dataset_builder(folder, name or None).config
+    declared = [getattr(config, option, None) for option in ("field", "features", "names", "column_names", "skiprows")]
+    plain = not any(declared) and (getattr(config, "sep", ","), getattr(config, "header", "infer")) == (",", "infer")
+    found = {str(split): [Path(str(path)) for path in paths] for split, paths in (config.data_files or {}).items()}
+    is_own = all(path.is_file() and file_kind(path) in _OWN for paths in found.values() for path in paths)
+    return found if plain and is_own else {}
 
 
 def _has_card(folder: Path) -> bool:
@@ -156,8 +194,20 @@ def _has_card(folder: Path) -> bool:
 def _load_hf(path: str, name: str, **options: Any) -> dict[str, Rows]:
     _check_hub(path)
     with _reading_hf(path):
-        loaded = datasets.load_dataset(path, name or None, **options)
-    return _by_split(loaded, f"{path}{f' ({name})' if name else ''}")
+        loaded = datasets.load_dataset(path, name or None, **options, **_text_options(path, name))
+    title = f"{path}{f' ({name})' if name else ''}"
+    return _by_split(loaded, title, lambda table, split: partial(_stream, table, split))
+
+
+def _text_options(path: str, name: str) -> dict[str, Any]:
+    """Return the options by which the cells of .csv files stay texts; none for other formats."""
+    config = datasets.load_dataset_builder(path, name or None).config
+    if not hasattr(config, "keep_default_na") or config.features:
+        return {}
+    first = next(iter(datasets.load_dataset(path, name or None, streaming=True).values()))
+    columns = next(iter(first), {})
+    features = datasets.Features({column: datasets.Value("string") for column in columns})
+    return {"features": features, "keep_default_na": False, "na_filter": False}
 
 
 def _check_hub(path: str) -> None:
@@ -172,18 +222,19 @@ def _check_hub(path: str) -> None:
         reaches_hub(path, "dataset")
 
 
-def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:
-    """Return the splits by drkit's names; a single split with another name is train."""
+def _by_split(found: Mapping[str, Any], name: str, rows: Callable[[Any, str], Rows]) -> dict[str, Rows]:
+    """Return the splits by drkit's names; a single split with another name is train.
+
+    rows: returns the rows of a table, given with its name.
+    """
     names = {split: next((name for name in usual if name in found), None) for split, usual in SPLIT_NAMES.items()}
-    named: dict[str, Rows] = {
-        split: partial(_stream, found[n], f"{name} [{n}]") for split, n in names.items() if n is not None
-    }
+    named: dict[str, Rows] = {split: rows(found[n], f"{name} [{n}]") for split, n in names.items() if n is not None}
     if not named and len(found) != 1:
         raise DrkitError(
             f"collection hf: {name} has the splits {', '.join(found)}; expected train, dev or test. Name another "
             f"configuration with --set collection.subset=NAME"
         )
-    return named or {"train": partial(_stream, next(iter(found.values())), name)}
+    return named or {"train": rows(next(iter(found.values())), name)}
 
 
 def _stream(table: Any, name: str) -> Iterator[Row]:

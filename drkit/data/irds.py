@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
-from drkit.data.collection import Splits
 from drkit.data.specs import IrdsConfig
+from drkit.data.splits import Splits
 from drkit.data.topics import require_text
 from drkit.errors import DrkitError, import_extra
 

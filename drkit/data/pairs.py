@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,30 @@ from attrs import field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
-from drkit.data.rows import FORMATS, Columns, Row, file_kind, parse_number, read_rows, require_file
+from drkit.data.collection import SPLIT_NAMES, FileCollection
+from drkit.data.columns import (
+    ANCHORS,
+    NEGATIVE,
+    POSITIVE,
+    POSITIVES,
+    QUERY,
+    SCORE,
+    SCORES,
+    TEXT,
+    Columns,
+    GivenColumns,
+    checked,
+    columns_advice,
+    is_negative,
+    looks_like_ids,
+    matching,
+)
+from drkit.data.rows import FORMATS, Row, file_kind, parse_number, read_rows, require_file
 from drkit.data.specs import PairsConfig, PairSettings
+from drkit.data.splits import Splits
 from drkit.errors import DrkitError
 
 Rows = Callable[[], Iterator[Row]]
-ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
-POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis")
-NEGATIVES = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
-SCORES = ("score", "label")
 # A teacher's scores of the positives, of the negatives, and of both in a list, as FlagEmbedding and
 # sentence-transformers write them.
 _TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"), ("scores", *SCORES))
@@ -41,22 +54,35 @@ def text_id(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-@frozen
+@frozen(slots=False)
 class PairTables:
     """The tables of a collection, read from rows of pairs; each table reads the rows again.
 
-    sources: the rows of each split that has its own. Memory: the hashes of all passages while they are read.
+    sources: the rows of each split that has its own; shares: which splits are a share of the training queries. Memory:
+    the hashes of all passages while they are read.
     """
 
     sources: Mapping[str, Rows]
     columns: PairColumns
-    split_rules: Splits
+    shares: Splits
+
+    @cached_property
+    def split_rules(self) -> Splits:
+        """The splits with queries: a share of few queries may be empty."""
+        return self.shares.filled(self._answered)
+
+    def _answered(self) -> Iterator[str]:
+        """Yield the id of the query of every training pair that is a positive."""
+        for row in checked(self.sources["train"](), self.columns.check):
+            pair = self.columns.read(row)
+            if pair.relevance > 0:
+                yield text_id(pair.anchor)
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every passage, positives and negatives, once."""
         seen: set[int] = set()
         for rows in self.sources.values():
-            for row in rows():
+            for row in checked(rows(), self.columns.check):
                 pair = self.columns.read(row)
                 for text in (*pair.positives, *pair.negatives):
                     doc_id = text_id(text)
@@ -90,17 +116,23 @@ class PairTables:
     def notes(self) -> Iterator[str]:
         """Yield what was assumed of the training file: its columns without a header, and which pairs are positives."""
         first = next(self.sources[self.split_rules.source("train")](), None)
-        if first and first.is_of_table and first.number == 1:
+        if first and first.is_headless:
             names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
-            yield f"{first.path} has no header with names of columns that are known: in its first line, {names}"
+            yield (
+                f"{first.path} has no header with names of columns that are known: in its first line, {names}; a "
+                f"header or {columns_advice(QUERY, TEXT)} says otherwise"
+            )
+        if first and (named := self.columns.describe_names(first)):
+            yield f"{first.path}: {named}; {columns_advice(QUERY, TEXT)} says otherwise"
         if first and (rule := self.columns.describe_score(first)):
             yield f"positives are the pairs with {rule}"
         if first and (unread := self.columns.unread_columns(first)):
             yield f"columns that are not read: {', '.join(unread)}"
+        yield from self.split_rules.notes()
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)
-        for row in self.sources[self.split_rules.source(split)]():
+        for row in checked(self.sources[self.split_rules.source(split)](), self.columns.check):
             pair = self.columns.read(row)
             if belongs(query_id := text_id(pair.anchor)):
                 yield row, query_id, pair
@@ -139,6 +171,10 @@ class TableCollection(FileCollection):
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
         """Stream (query id, passage id) of the negatives of a split, in the order they are read."""
         return (ids for _, ids in self.located_negatives(split))
+
+    def notes(self) -> Iterator[str]:
+        """Yield what is assumed of the tables."""
+        return iter(self.tables.notes())
 
     def teacher_scores(self, split: str) -> Iterator[tuple[str, str, float]]:
         """Stream (query id, passage id, score) of the teacher's scores that come with pairs."""
@@ -216,7 +252,7 @@ class Pair:
     scores: Mapping[str, float] = field(factory=dict)
 
 
-@frozen
+@frozen(slots=False)
 class PairColumns:
     """The columns of a pair that a collection's settings name, or those in common use; and the meaning of its score.
 
@@ -226,19 +262,63 @@ class PairColumns:
 
     names: PairSettings
 
+    @cached_property
+    def given(self) -> GivenColumns:
+        """The columns that settings name, by role; `text` means the positive."""
+        columns = {POSITIVE if role == TEXT else role: name for role, name in self.names.columns.items()}
+        score = "" if self.names.score == "none" else self.names.score
+        own = {QUERY: self.names.anchor, POSITIVE: self.names.positive, NEGATIVE: self.names.negatives, SCORE: score}
+        return GivenColumns.of(columns, own).only(QUERY, POSITIVE, NEGATIVE, SCORE)
+
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names a column of query, passage or score."""
-        expected = (self.names.anchor, self.names.positive, *self.names.negatives, *ANCHORS, *POSITIVES, *SCORES)
-        return not {name.lower() for name in expected}.isdisjoint(cell.strip().lower() for cell in cells if cell)
+        given = self.given
+        if given.are_numbers:
+            return bool(given.is_header(cells))
+        named = (name for names in given.by_role.values() for name in names)
+        return bool(matching(tuple(cells), (*named, *ANCHORS, *POSITIVES, *SCORES)))
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: query, passage, and negatives."""
-        return [*("anchor", "positive")[:width], *(f"negative_{number}" for number in range(1, width - 1))]
+        usual = [*("anchor", "positive")[:width], *(f"negative_{number}" for number in range(1, width - 1))]
+        return self.given.default_names(width) or usual
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError for first rows whose query or passage looks like an id; columns that are named are believed.
+
+        Ids are no texts: an encoder would learn to match numbers.
+        """
+        given = self.given
+        for role, usual in ((QUERY, ANCHORS), (POSITIVE, POSITIVES)):
+            found = [name for row in rows[:1] for name in row.find(usual)[:1]]
+            values = [row.values.get(name) for name in found for row in rows]
+            texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+            known = [text for text in texts if isinstance(text, str)]
+            if known and not given.has(role) and len(known) == len(texts) and looks_like_ids(known):
+                raise DrkitError(
+                    f"the column {found[0]!r} has ids or numbers ({known[0]!r:.40}), not texts; columns: "
+                    f"{', '.join(rows[0].values)}. Judgements by id are read beside their texts, by trec:FOLDER or "
+                    f"beir:FOLDER; if other columns have the texts, name them: {columns_advice(QUERY, TEXT)}",
+                    where=rows[0],
+                )
+
+    def describe_names(self, row: Row) -> str:
+        """Return in words which columns are the query and the passage, unless they have their plain names."""
+        if row.is_headless:
+            return ""
+        found = {role: self._find(row, role)[:1] for role in (QUERY, POSITIVE)}
+        plain = {*ANCHORS[:6], *POSITIVES[:9]}
+        if all(names and names[0] in plain for names in found.values()):
+            return ""
+        return ", ".join(f"{names[0]!r} is the {role}" for role, names in found.items() if names)
+
+    def _find(self, row: Row, role: str) -> tuple[str, ...]:
+        return row.find(self.given.names(role, ANCHORS if role == QUERY else POSITIVES))
 
     def read(self, row: Row) -> Pair:
         """Return the pair in a row. Raises DrkitError if a column is missing, empty, or not text."""
-        anchor = row.text(self._column(row, self.names.anchor, ANCHORS, "anchor")).strip()
-        positives = _texts(row, self._column(row, self.names.positive, POSITIVES, "positive"))
+        anchor = row.text(self._column(row, QUERY)).strip()
+        positives = _texts(row, self._column(row, POSITIVE))
         columns = self._negative_columns(row)
         negatives = _negatives(row, columns)
         if not anchor or not positives or not all(positives):
@@ -252,7 +332,7 @@ class PairColumns:
         """Return a teacher's scores by text. Raises DrkitError unless there is a number for each text of a list."""
         found: dict[str, float] = {}
         for names, texts in zip(_TEACHER, (positives, negatives, [*positives, *negatives]), strict=True):
-            column = next((name for name in names if _is_teachers(row, name)), None)
+            column = next((name for name in row.find(names) if _is_teachers(row, name)), None)
             if column is None:
                 continue
             given = row.values[column]
@@ -269,40 +349,48 @@ class PairColumns:
 
     def unread_columns(self, row: Row) -> list[str]:
         """Return the columns of a row that are not read."""
-        own = (self._column(row, self.names.anchor, ANCHORS, ""), self._column(row, self.names.positive, POSITIVES, ""))
-        read = {*own, *self._negative_columns(row), self._score_column(row), *sum(_TEACHER, ())}
+        own = [self._find(row, role)[:1] for role in (QUERY, POSITIVE)]
+        read = {*sum(own, ()), *self._negative_columns(row), self._score_column(row), *row.find(sum(_TEACHER, ()))}
         return [name for name in row.values if name not in read]
 
-    def _column(self, row: Row, own: str, usual: Sequence[str], role: str) -> str:
-        names = (own,) if own else usual
-        found = next((name for name in names if row.values.get(name) is not None), None)
-        if found is None:
-            null = next((name for name in names if name in row.values), None)
-            if null is not None:
-                raise DrkitError(f"{null!r} is null; give it a text or delete the row", where=row)
+    def _column(self, row: Row, role: str) -> str:
+        found = self._find(row, role)
+        present = next((name for name in found if row.values[name] is not None), None)
+        if present is None and found:
+            raise DrkitError(f"{found[0]!r} is null; give it a text or delete the row", where=row)
+        if present is None:
+            usual = self.given.names(role, ANCHORS if role == QUERY else POSITIVES)
+            setting = "anchor" if role == QUERY else "positive"
+            names = " or ".join(map(repr, usual[:6])) + " .." * (len(usual) > 6)
             raise DrkitError(
-                f"no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
-                f"of the {role} with --set collection.{role}=COLUMN",
+                f"no column {names}; columns: {', '.join(row.values)}. Name the column "
+                f"of the {setting} with --set collection.{setting}=COLUMN, or both: {columns_advice(QUERY, TEXT)}",
                 where=row,
             )
-        return found
+        return present
 
     def _negative_columns(self, row: Row) -> Sequence[str]:
-        missing = [name for name in self.names.negatives if name not in row.values]
+        named = self.given.names(NEGATIVE, ())
+        missing = [name for name in named if not row.find([name])]
         if missing:
             raise DrkitError(f"no column {missing[0]!r}; columns: {', '.join(row.values)}", where=row)
-        return self.names.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
+        if self.given.are_numbers:
+            return named
+        return row.find(named) or [name for name in row.values if is_negative(name)]
 
     def _score_column(self, row: Row) -> str:
         """Return the column of a pair's score, or `none`. Raises DrkitError if a setting needs a missing one."""
-        found = next((name for name in SCORES if name in row.values and not _is_teachers(row, name)), "none")
-        if found == "none" and not self.names.score and self.names.min_score is not None:
+        given = self.given.names(SCORE, ())
+        if given or self.names.score:
+            return next(iter(row.find(given)), given[0]) if given else self.names.score
+        found = next((name for name in row.find(SCORES) if not _is_teachers(row, name)), "none")
+        if found == "none" and self.names.min_score is not None:
             raise DrkitError(
                 f"no column {' or '.join(map(repr, SCORES))} for collection.min_score; columns: "
                 f"{', '.join(row.values)}. Name it with --set collection.score=COLUMN",
                 where=row,
             )
-        return self.names.score or found
+        return found
 
     def _relevance(self, row: Row, *, has_negatives: bool) -> int:
         """Return the relevance of a pair by its score.
@@ -312,7 +400,7 @@ class PairColumns:
         column = self._score_column(row)
         if column == "none":
             return 1
-        if has_negatives and not self.names.score:
+        if has_negatives and not self.given.has(SCORE):
             raise DrkitError(
                 f"a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
                 f"between the passages. --set collection.score={column} reads it as the pair's, "
@@ -327,7 +415,7 @@ class PairColumns:
                 where=row,
             )
         number, is_set = _number(value), self.names.min_score is not None
-        if number is None or not (is_set or (0 <= number <= 1 and "premise" not in row.values)):
+        if number is None or not (is_set or (0 <= number <= 1 and not row.find(["premise"]))):
             expected = "a number" if is_set else "a number from 0 to 1"
             raise DrkitError(f"{column!r} must be {expected}; got {value!r:.60}. {_MEANINGS}", where=row)
         return int(number >= self._lowest_score)
@@ -367,7 +455,7 @@ def _negatives(row: Row, columns: Sequence[str]) -> list[str]:
 def _is_teachers(row: Row, name: str) -> bool:
     """Return whether a column has a teacher's scores: a list of several, or a name that no other column has."""
     value = row.values.get(name)
-    if name in _TEACHER[2]:
+    if matching((name,), _TEACHER[2]):
         return isinstance(value, (list, tuple)) and len(value) > 1
     return value is not None and value != []
 

@@ -22,9 +22,9 @@ from attrs import evolve, frozen
 
 from drkit.core.processes import available_cores
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
-from drkit.data.collection import SPLITS, fraction, split_by_hash
 from drkit.data.docstrings import Found, read_files, summary_and_rest
 from drkit.data.specs import PydocsConfig
+from drkit.data.splits import SPLITS, fraction, split_by_hash
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 # Tests describe themselves, and vendored folders hold second copies.

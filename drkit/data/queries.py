@@ -24,8 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
+from drkit.data.columns import NamedColumns
 from drkit.data.corpus import StoredCorpus
-from drkit.data.rows import FORMATS, NamedColumns, Row, batched, read_rows, require_file
+from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encode_texts
 from drkit.errors import DrkitError

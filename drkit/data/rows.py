@@ -7,6 +7,7 @@ title `NA`, and of a million rows (200 MB) they hold 120 and 430 MB in memory, w
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -16,13 +17,14 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.data.columns import Columns, header_of, matching
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,12 +39,16 @@ LONGEST_LINE = 16 << 20
 
 @frozen
 class Row:
-    """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1."""
+    """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1.
+
+    is_headless: whether it is of a table without a header, whose columns have the names of a layout.
+    """
 
     path: Path | str
     number: int
     values: dict[str, Any]
     unit: str = ""
+    is_headless: bool = False
 
     @property
     def is_of_table(self) -> bool:
@@ -83,41 +89,36 @@ class Row:
             raise DrkitError(f"{key!r} is empty; an id may be any non-empty string", where=self)
         return self.text(key)
 
-    def first(self, keys: Sequence[str]) -> str:
-        """Return the first of `keys` with a value; a single key is not checked. Raises DrkitError if none has one."""
-        for key in keys:
-            if len(keys) == 1 or self.values.get(key) is not None:
+    def find(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the keys that have one of the names, compared as `drkit.data.columns.matching` does."""
+        return matching(tuple(self.values), tuple(names))
+
+    def first(self, names: Sequence[str], role: str = "", advice: str = "") -> str:
+        """Return the first key of `find` with a value; a single name is not checked.
+
+        Raises DrkitError, with the columns and the advice, if none has one; role: what the column has.
+        """
+        found = self.find(names)
+        if len(names) == 1:
+            return found[0] if found else names[0]
+        for key in found:
+            if self.values[key] is not None:
                 return key
-        raise DrkitError(f"expected one of {', '.join(map(repr, keys))}; columns: {', '.join(self.values)}", where=self)
+        raise missing_column(self, names, role, advice)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
 
 
-class Columns(Protocol):
-    """The columns of a table, whose first line may be a header."""
-
-    def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether the cells of the first line are names of columns."""
-
-    def default_names(self, width: int) -> Sequence[str]:
-        """Return the names of the columns of a table without a header."""
+# Names that an error lists.
+_NAMES_SHOWN = 6
 
 
-@frozen
-class NamedColumns:
-    """Columns by their usual names: a header has one of each group. Without a header, the columns are `defaults`."""
-
-    groups: Sequence[Sequence[str]]
-    defaults: Sequence[str] = ()
-
-    def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether the cells have one name of each group."""
-        return not any(set(names).isdisjoint(cells) for names in self.groups)
-
-    def default_names(self, _width: int) -> Sequence[str]:
-        """Return the default names."""
-        return self.defaults
+def missing_column(row: Row, names: Sequence[str], role: str = "", advice: str = "") -> DrkitError:
+    """Return the error for a row without a column of these names, which has `role`; advice: what to type."""
+    named = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (" .." if len(names) > _NAMES_SHOWN else "")
+    remedy = f". Name the column of the {role}: {advice}" if advice else ""
+    return DrkitError(f"expected one of {named}; columns: {', '.join(row.values)}{remedy}", where=row)
 
 
 def parse_number(text: str) -> float:
@@ -168,10 +169,13 @@ def read_rows(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
-    """Stream the objects of a `.jsonl` file, compressed or not, one per line.
+    """Stream the objects of a `.jsonl` file, compressed or not, one per line; of a `.json` file that is a list, too.
 
     Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
     """
+    if file_kind(path) == ".json" and _begins_list(path):
+        yield from _read_json_list(path)
+        return
     for number, line in read_lines(path):
         if not line.strip():
             raise DrkitError("empty line; expected a JSON object, delete the line", where=f"{path}:{number}")
@@ -186,6 +190,113 @@ def read_jsonl(path: Path) -> Iterator[Row]:
                 f"expected a JSON object, got {type(values).__name__}{_of_list(line)}", where=f"{path}:{number}"
             )
         yield Row(path, number, values)
+
+
+def _begins_list(path: Path) -> bool:
+    """Return whether a file begins with a list: `[` alone on its line, or before an object."""
+    with open_bytes(path) as file:
+        try:
+            return bool(_LIST.match(file.read(4096)))
+        except (OSError, EOFError, zlib.error):  # reported when the file is read
+            return False
+
+
+_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|$)")
+_PIECE = 1 << 20
+_DECODER = json.JSONDecoder()
+
+
+def _read_json_list(path: Path) -> Iterator[Row]:
+    """Yield the objects of a file that is a JSON list, one after the other; only one is in memory."""
+    with open_bytes(path) as file:
+        reader = _JsonReader(path, file)
+        reader.expect("[")
+        while not reader.skips("]"):
+            line = reader.line
+            values = reader.value()
+            if not isinstance(values, dict):
+                raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=f"{path}:{line}")
+            yield Row(path, line, values)
+            if not reader.skips(","):
+                reader.expect("]")
+                break
+        reader.end()
+
+
+class _JsonReader:
+    """Reads a JSON text piece by piece; `line` is where it stands."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file, self._text, self._at = path, file, "", 0
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._line, self._ended = 1, False
+
+    @property
+    def line(self) -> int:
+        """The line of the next sign that is not a blank."""
+        self._skip_blanks()
+        return self._line + self._text.count("\n", 0, self._at)
+
+    def skips(self, sign: str) -> bool:
+        """Skip a sign if it is next, and return whether it was."""
+        self._skip_blanks()
+        found = self._text.startswith(sign, self._at)
+        self._at += found
+        return found
+
+    def expect(self, sign: str) -> None:
+        """Skip a sign. Raises DrkitError if another is next."""
+        if not self.skips(sign):
+            raise self._malformed(f"expected {sign!r}")
+
+    def end(self) -> None:
+        """Raise DrkitError if anything but blanks follows."""
+        self._skip_blanks()
+        if self._at < len(self._text):
+            raise self._malformed("text after the list")
+
+    def value(self) -> Any:
+        """Return the next value."""
+        self._skip_blanks()
+        while True:
+            try:
+                value, self._at = _DECODER.raw_decode(self._text, self._at)
+            except RecursionError:
+                raise self._malformed("nested too deep") from None
+            except ValueError as error:
+                if len(self._text) - self._at > LONGEST_LINE or not self._read():
+                    raise self._malformed(str(error).partition(":")[0]) from None
+            else:
+                return value
+
+    def _skip_blanks(self) -> None:
+        while not (found := _NOT_BLANK.search(self._text, self._at)):
+            self._at = len(self._text)
+            if not self._read():
+                return
+        self._at = found.start()
+
+    def _read(self) -> bool:
+        """Read a piece, at least as long as what is left of the text; return whether there was one."""
+        if self._ended:
+            return False
+        try:
+            data = self._file.read(max(_PIECE, len(self._text) - self._at))
+            text = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise DrkitError(f"not UTF-8 ({error.reason})", where=f"{self._path}:{self._line}") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise DrkitError(f"cannot be read after line {self._line} ({error})", where=self._path) from None
+        self._line += self._text.count("\n", 0, self._at)
+        self._text, self._at, self._ended = self._text[self._at :] + text, 0, not data
+        return not self._ended
+
+    def _malformed(self, what: str) -> DrkitError:
+        where = f"{self._path}:{self._line + self._text.count(chr(10), 0, self._at)}"
+        return DrkitError(f"malformed JSON ({what}) in a list of objects; the file may be truncated", where=where)
+
+
+_NOT_BLANK = re.compile(r"[^ \t\r\n]")
 
 
 def _of_list(line: str) -> str:
@@ -208,34 +319,35 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise DrkitError(f"cannot be read as Parquet after row {number} ({error})", where=path) from None
 
 
+# Lines by which a header is told from a row.
+_LINES_SEEN = 50
+
+
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    top = next(_read_cells(path), None)
-    if top is None:
+    lines = _read_cells(path)
+    top = list(islice(lines, _LINES_SEEN))
+    if not top:
         return
-    begin, cells = top
+    begin, cells = top[0]
     _check_separator(cells, columns, f"{path}:{begin}")
-    lower = [cell.strip().lower() for cell in cells]
-    if not columns.is_header(cells) and columns.is_header(lower):
-        cells = lower
-    named = columns.is_header(cells)
-    names = cells if named else columns.default_names(len(cells))
+    is_csv = file_kind(path) == ".csv"
+    named = header_of(cells, [row for _, row in top[1:]], columns, quoted=is_csv)
+    names = [cell.strip() for cell in cells] if named else columns.default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
-    for number, cells in _read_cells(path):
-        if named and number == begin:
-            continue
-        if len(cells) != len(names):
+    for number, row in chain(top[named:], lines):
+        if len(row) != len(names):
             raise DrkitError(
                 f"expected {len(names)} cells ({', '.join(names)}) separated by "
-                f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}",
+                f"{_SEPARATORS[file_kind(path)]!r}, got {len(row)}",
                 where=f"{path}:{number}",
             )
-        yield Row(path, number, dict(zip(names, cells, strict=True)))
+        yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named)
 
 
 def _check_separator(cells: Sequence[str], columns: Columns, where: str) -> None:
     """Refuse a header whose names another character separates: each line would be a single cell."""
     for other in ",;|\t" if len(cells) == 1 else "":
-        names = cells[0].lower().split(other)
+        names = cells[0].split(other)
         if len(names) > 1 and columns.is_header(names):
             raise DrkitError(
                 f"the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "

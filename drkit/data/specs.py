@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le, lt, optional
+from attrs.validators import and_, ge, gt, in_, le, lt, min_len, optional
 
 from drkit.core.citations import QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
@@ -19,6 +20,20 @@ def _train_share() -> Any:
 
 def _held_out(split: str) -> Any:
     return setting(0.05, and_(ge(0), lt(0.5)), f"share of the training queries for {split} if it has no file")
+
+
+def _columns(*roles: str) -> Any:
+    def check(_instance: Any, _attribute: Any, value: Mapping[str, Any]) -> None:
+        unknown = [role for role in value if role not in roles]
+        if unknown:
+            raise ValueError(f"no role {unknown[0]!r}; the roles of columns: {', '.join(roles)}")
+        for role, given in value.items():
+            names = given if isinstance(given, (list, tuple)) and role == "negative" else [given]
+            if not names or not all(isinstance(one, (str, int)) and str(one) and one is not True for one in names):
+                raise ValueError(f"the column of {role!r} must be its name, or its number from 1, got {given!r:.60}")
+
+    text = f"columns by their role ({', '.join(roles)}): names, or numbers from 1 in a table without a header"
+    return attrs.field(factory=dict, validator=check, metadata={"help": text, "observes": False})
 
 
 def _unknown(what: str = "judgements") -> Any:
@@ -70,6 +85,7 @@ class JsonlConfig:
     text_field: str = setting("", None, "key or column of the text (empty: the usual names)")
     id_field: str = setting("", None, "key or column of the id (empty: the usual names, else the row number)")
     title_field: str = setting("", None, "key or column of the title (empty: `title`)")
+    columns: Mapping[str, Any] = _columns("id", "title", "text")
 
 
 @frozen
@@ -92,6 +108,7 @@ class TevatronConfig:
     test: str = setting("", None, "file of test queries, in the format of the training file")
     dev_qrels: str = setting("", None, "judgements of the dev queries, if their file has no positives")
     test_qrels: str = setting("", None, "judgements of the test queries, if their file has no positives")
+    columns: Mapping[str, Any] = _columns("id", "title", "text")
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")
@@ -110,6 +127,7 @@ class PairSettings:
         optional(at_least(-1e9)),
         "minimum score of a positive, a lower one is a negative's (empty: 0.5, and scores must lie in 0 .. 1)",
     )
+    columns: Mapping[str, Any] = _columns("query", "text", "positive", "negative", "score")
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
 
@@ -135,7 +153,8 @@ class TrecConfig:
     dev_qrels: str = setting("", None, "judgements of the dev topics")
     test_topics: str = setting("", None, "test topics")
     test_qrels: str = setting("", None, "judgements of the test topics")
-    topic_field: str = setting("title", in_(("title", "desc", "narr")), "element of a <top> that is the query")
+    topic_field: str = setting("title", min_len(1), "element of a topic that is the query: title, desc, narr ..")
+    columns: Mapping[str, Any] = _columns("id", "title", "text", "query_id", "query")
     train_share: float = _train_share()
     unknown_judgements: str = _unknown("judgements and negatives")
 
@@ -147,6 +166,7 @@ class HfConfig(PairSettings):
     path: str = setting("", None, "folder of a dataset, or its id on the Hugging Face hub")
     subset: str = setting("", None, "configuration of the dataset, if it has several")
     qrels: str = setting("", None, "folder or id of the dataset with the judgements, if it is a different one")
+    columns: Mapping[str, Any] = _columns("id", "title", "text", "query_id", "query", "positive", "negative", "score")
     unknown_judgements: str = _unknown("judgements and negatives")
 
 

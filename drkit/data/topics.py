@@ -1,35 +1,94 @@
-"""Topics, the queries of a file: TREC's `<top>`, JSON Lines, or a table of id and text."""
+"""Topics, the queries of a file: TREC's `<top>`, topics in XML, JSON Lines, or a table of id and text.
+
+Topics in markup differ in the names of their elements and in whether they close them. Here an element ends with its own
+end, or where the next one of a `<top>` begins; its label (`Number:`, `Topic:`) is left out.
+"""
 
 from __future__ import annotations
 
+import html
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+
+from attrs import field, frozen
 
 from drkit.core.types import Query
-from drkit.data.rows import FORMATS, NamedColumns, Row, file_kind, read_lines, read_rows
+from drkit.data.columns import QUERIES, QUERY, QUERY_ID, QUERY_IDS, GivenColumns, columns_advice, matching
+from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
 from drkit.errors import DrkitError
 
-QUERY_ID_COLUMNS = ("_id", "id", "query_id", "query-id", "qid")
-QUERY_COLUMNS = ("text", "query", "question", "title")
-TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec")
+_LOGGER = logging.getLogger(__name__)
+TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec", ".xml")
 
-_START = re.compile(r"<top>", re.IGNORECASE)
-_END = re.compile(r"(?<=</top>)", re.IGNORECASE)
-_TAG = re.compile(r"<(num|title|desc|narr)>", re.IGNORECASE)
-_ANY_TAG = re.compile(r"<[^<>]*>")
-_LABEL = re.compile(r"^\s*(number|topic|description|narrative)\s*:\s*", re.IGNORECASE)
+# Elements that are a topic, the outermost first: TREC's ad hoc tracks; its web tracks and CLEF; Indri and CLEF eHealth.
+_TOPICS = ("top", "topic", "query")
+# Elements, or attributes of a topic, that have its id; and other names of the elements that settings name.
+_NUMBERS = ("num", "number", "id", "identifier", "qid", "query_id", "topic_id", "topicid")
+_ALIASES = {
+    "title": ("title", "query", "text"),
+    "desc": ("desc", "description", "question"),
+    "narr": ("narr", "narrative"),
+}
+# Labels at the start of an element.
+_LABELS = {
+    "num": "number",
+    "dom": "domain",
+    "title": "topic",
+    "desc": "description",
+    "smry": "summary",
+    "narr": "narrative",
+    "con": r"concept(\(s\))?",
+    "fac": r"factor(\(s\))?",
+    "def": r"definition(\(s\))?",
+    "nat": "nationality",
+    "time": "time",
+}
+_MARKUP = re.compile(
+    r"<!--.*?-->|<!\[CDATA\[(?P<raw>.*?)\]\]>|<[?!][^<>]*>"
+    r"|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?P<attributes>(?:\s[^<>]*?)?)(?P<empty>/?)>",
+    re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_PREFIXED = re.compile(r"([A-Za-z]{1,3})-(.+)")
 
 
-def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:
+@frozen
+class TopicColumns:
+    """The columns of a table of queries: those that settings name, or those with the usual names."""
+
+    given: GivenColumns = field(factory=GivenColumns)
+    ids: Sequence[str] = QUERY_IDS
+    texts: Sequence[str] = QUERIES
+
+    def is_header(self, cells: Sequence[str]) -> bool:
+        """Return whether a table's first line names the id."""
+        given = self.given.is_header(cells)
+        return bool(matching(tuple(cells), tuple(self.ids))) if given is None else given
+
+    def default_names(self, width: int) -> Sequence[str]:
+        """Return names for a table without a header: id and text, as MS MARCO's queries have them."""
+        return self.given.default_names(width) or ("id", "text")
+
+    def read(self, row: Row) -> Query:
+        """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
+        ids, texts = self.given.names(QUERY_ID, self.ids), self.given.names(QUERY, self.texts)
+        advice = columns_advice(QUERY_ID, QUERY)
+        text = row.text(row.first(texts, "query", advice))
+        return require_text(Query(row.id(row.first(ids, "query's id", advice)), text, answers_of(row)), row)
+
+
+def query_of(row: Row, *, ids: Sequence[str] = QUERY_IDS, texts: Sequence[str] = QUERIES) -> Query:
     """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
-    return require_text(Query(row.id(row.first(ids)), row.text(row.first(texts)), answers_of(row)), row)
+    return TopicColumns(ids=ids, texts=texts).read(row)
 
 
 def answers_of(row: Row) -> tuple[str, ...] | None:
     """Return the answers of the question in a row: a text or a list of texts under `answers`; None for all else."""
-    given = row.values.get("answers")
+    given = row.values.get(row.first(["answers"]))
     found = [given] if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         return None
@@ -43,22 +102,45 @@ def require_text(query: Query, where: object) -> Query:
     return query
 
 
-def read_topics(path: Path, element: str = "title") -> Iterator[tuple[Row, Query]]:
-    """Stream the queries of a file: TREC's `<top>` (its `element` is the query), JSON Lines, or a table.
+def read_topics(path: Path, element: str = "title", given: GivenColumns | None = None) -> Iterator[tuple[Row, Query]]:
+    """Stream the queries of a file: topics in markup (`element` is the query), JSON Lines, or a table.
 
-    Raises DrkitError naming `file:line` at a topic without a number or without that element, or for no topics at all.
+    given: columns of a table that settings name. Raises DrkitError naming `file:line` at a topic without a number or
+    without that element, or for no topics at all.
     """
     if file_kind(path) in FORMATS:
-        rows = read_rows(path, NamedColumns((QUERY_ID_COLUMNS,), ("id", "text")))
-        return ((row, query_of(row)) for row in rows)
-    return ((topic, _topic_query(topic, element)) for topic in _read_trec_topics(path))
+        columns = TopicColumns(given or GivenColumns())
+        return ((row, columns.read(row)) for row in read_rows(path, columns))
+    return ((topic, _topic_query(topic, element)) for topic in _read_markup(path))
+
+
+def topic_notes(path: Path, element: str = "title", given: GivenColumns | None = None) -> Iterator[str]:
+    """Yield how a file of queries is read, where its header or its elements leave it open."""
+    if file_kind(path) not in FORMATS:
+        for topic in islice(_read_markup(path), 1):
+            name = _named(topic, element)
+            if name and name != element:
+                yield f"{path}: the query is <{name}>, the topics have no <{element}> (collection.topic_field)"
+        return
+    for row in islice(read_rows(path, TopicColumns(given or GivenColumns())), 1):
+        if row.is_headless:
+            yield (
+                f"{path} has no header: its columns are read as {', '.join(row.values)}; a header line or "
+                f"{columns_advice(QUERY_ID, QUERY)} says otherwise"
+            )
 
 
 def read_topic_file(path: Path) -> list[Query]:
-    """Read all queries of a file, as `read_topics` does. Raises DrkitError, with both lines, for a duplicate id."""
+    """Read all queries of a file, as `read_topics` does, and log how it is read if that is open.
+
+    Topics without a title are read by their description. Raises DrkitError, with both lines, for a duplicate id.
+    """
+    element = "title" if file_kind(path) in FORMATS else _first_element(path)
+    for note in topic_notes(path, element):
+        _LOGGER.warning("note: %s", note)
     found: dict[str, Query] = {}
     lines: dict[str, int] = {}
-    for row, query in read_topics(path):
+    for row, query in read_topics(path, element):
         if query.query_id in found:
             raise DrkitError(
                 f"duplicate query id {query.query_id!r}, also on line {lines[query.query_id]}; give every query "
@@ -69,51 +151,142 @@ def read_topic_file(path: Path) -> list[Query]:
     return list(found.values())
 
 
-def _read_trec_topics(path: Path) -> Iterator[Row]:
-    """Yield a row of its elements for each `<top>`; they are seldom closed."""
-    has_topics = False
-    topic: Row | None = None
-    tag = ""
-    # Several topics may be on one line.
-    for number, line in ((number, one) for number, whole in read_lines(path) for one in _END.split(whole)):
-        if _START.search(line):
-            if topic is not None:
-                raise DrkitError(
-                    f"<top> inside the topic of line {topic.number}; close that one with </top>",
-                    where=f"{path}:{number}",
-                )
-            topic, tag, has_topics = Row(path, number, {}), "", True
-        if topic is None:
-            continue
-        for piece_tag, text in _pieces(line):
-            tag = piece_tag or tag
-            if tag:
-                topic.values[tag] = f"{topic.values.get(tag, '')} {text}".strip()
-        if "</top>" in line.lower():
-            yield topic
-            topic = None
-    if topic is not None:
-        raise DrkitError("this <top> is never closed; the file may be truncated", where=topic)
-    if not has_topics:
+def _first_element(path: Path) -> str:
+    """Return `title`, or `desc` with a warning if the first topic has a description alone."""
+    for topic in islice(_read_markup(path), 1):
+        if not _named(topic, "title") and _named(topic, "desc"):
+            _LOGGER.warning("note: %s: the topics have no <title>; their description is the query", path)
+            return "desc"
+    return "title"
+
+
+def _read_markup(path: Path) -> Iterator[Row]:
+    """Yield a row of the elements of each topic, by name in lower case; the number under `num`."""
+    text = "\n".join(line for _, line in read_lines(path))
+    starts = list(accumulate((len(line) + 1 for line in text.split("\n")), initial=0))
+    tags = [found for found in _MARKUP.finditer(text) if found["name"] or found["raw"] is not None]
+    names = {found["name"].lower() for found in tags if found["name"]}
+    kind = next((name for name in _TOPICS if name in names), None)
+    if kind is None:
         raise DrkitError(
-            "expected topics in <top>; topics in another format must be in a .tsv, .csv or .jsonl file (ir_datasets "
-            "reads those of TREC that are XML: irds:ID)",
+            f"expected topics in {', '.join(f'<{name}>' for name in _TOPICS)}; topics in another format must be in a "
+            f".tsv, .csv or .jsonl file",
             where=f"{path}:1",
         )
+    reader = _TopicReader(path, kind)
+    end = 0
+    for found in tags:
+        line = bisect_right(starts, found.start())
+        is_first = not text[starts[line - 1] : found.start()].strip()
+        reader.add_text(text[end : found.start()])
+        yield from reader.add_tag(found, line, is_first=is_first)
+        end = found.end()
+    reader.finish()
 
 
-def _pieces(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
-    split: list[Any] = _TAG.split(line)
-    for tag, text in zip(["", *split[1::2]], split[::2], strict=True):
-        yield tag.lower(), _ANY_TAG.sub(" ", text).strip()
+class _TopicReader:
+    """Collects the elements of one topic after the other; kind: the name of the element that is a topic."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.path, self.kind = path, kind
+        self.topic: Row | None = None
+        self.open: list[str] = []
+
+    def add_text(self, text: str) -> None:
+        """Add text to the elements that are open; outside of them it is the topic's own."""
+        if self.topic is not None:
+            for name in self.open or [""]:
+                before = self.topic.values.get(name, "")
+                self.topic.values[name] = f"{before} {html.unescape(text)}".strip()
+
+    def add_tag(self, found: re.Match[str], line: int, *, is_first: bool) -> Iterator[Row]:
+        """Begin or end an element, and yield a topic that ends; is_first: nothing is before it on its line."""
+        if found["raw"] is not None:
+            self.add_text(html.escape(found["raw"]))
+            return
+        name, attributes = found["name"].lower(), _attributes(found["attributes"])
+        if found["close"]:
+            if name in self.open:
+                del self.open[self.open.index(name) :]
+            elif name == self.kind and self.topic is not None:
+                yield _whole(self.topic)
+                self.topic = None
+        elif self.topic is None:
+            if name == self.kind:
+                number = next((attributes[one] for one in _NUMBERS if one in attributes), "")
+                self.topic, self.open = Row(self.path, line, {"num": number} if number else {}), []
+        elif name == self.kind and (name == "top" or not self.open):
+            raise DrkitError(
+                f"<{name}> inside the topic of line {self.topic.number}; close that one with </{name}>",
+                where=f"{self.path}:{line}",
+            )
+        elif not found["empty"]:
+            self._begin(name, attributes, is_first=is_first)
+
+    def _begin(self, name: str, attributes: Mapping[str, str], *, is_first: bool) -> None:
+        """Begin an element. In a `<top>` it ends the one before; elsewhere it is within those that are open."""
+        is_own = is_first or not self.open or name in _LABELS or name in _NUMBERS or _PREFIXED.fullmatch(name)
+        if self.kind == "top":
+            if not is_own:  # a tag in a text, such as <i>
+                return
+            self.open = []
+        language = attributes.get("lang") or attributes.get("xml:lang")
+        self.open.append(f"{language.lower()}-{name}" if language else name)
+
+    def finish(self) -> None:
+        """Raise DrkitError for a topic that is never closed."""
+        if self.topic is not None:
+            raise DrkitError(f"this <{self.kind}> is never closed; the file may be truncated", where=self.topic)
+
+
+def _whole(topic: Row) -> Row:
+    """Return the topic; one without elements has its own text as the element `text`."""
+    own = topic.values.pop("", "")
+    if own and not topic.values.keys() - {*_NUMBERS}:
+        topic.values["text"] = own
+    return topic
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {name.lower(): html.unescape(one or other) for name, one, other in _ATTRIBUTE.findall(text)}
+
+
+def _named(topic: Row, element: str) -> str:
+    """Return the name of an element in a topic: itself, another name of it, or the only one with a language's prefix.
+
+    Empty if the topic has none. Raises DrkitError for several languages.
+    """
+    names = _ALIASES.get(element.lower(), (element.lower(),))
+    if found := next((name for name in names if topic.values.get(name)), ""):
+        return found
+    languages = [one for one in topic.values if (found_ := _PREFIXED.fullmatch(one)) and found_[2] in names]
+    if len(languages) > 1:
+        raise DrkitError(
+            f"the topic has {' and '.join(f'<{name}>' for name in languages)}; choose one: "
+            f"--set collection.topic_field={languages[0]}",
+            where=topic,
+        )
+    return languages[0] if languages else ""
 
 
 def _topic_query(topic: Row, element: str) -> Query:
-    values = {name: " ".join(_LABEL.sub("", text).split()) for name, text in topic.values.items()}
-    if not values.get("num"):
+    number = next((text for name in _NUMBERS if (text := _value(topic, name))), "")
+    if not number:
         raise DrkitError("this topic has no <num>", where=topic)
-    if element not in values:
-        names = ", ".join(filter(None, values))
-        raise DrkitError(f"the topic {values['num']!r} has no <{element}>; it has {names}", where=topic)
-    return require_text(Query(values["num"], values[element]), topic)
+    name = _named(topic, element)
+    if not name:
+        others = ", ".join(topic.values)
+        choice = next((one for one in topic.values if one not in _NUMBERS), "desc")
+        raise DrkitError(
+            f"the topic {number!r} has no <{element}>; it has {others}. Choose another element: "
+            f"--set collection.topic_field={choice}",
+            where=topic,
+        )
+    return require_text(Query(number, _value(topic, name)), topic)
+
+
+def _value(topic: Row, name: str) -> str:
+    """Return the text of an element on one line, without its label."""
+    text, base = topic.values.get(name, ""), name.rpartition("-")[2]
+    label = _LABELS.get(base)
+    return " ".join((re.sub(rf"^\s*{label}\s*:\s*", "", text, flags=re.IGNORECASE) if label else text).split())

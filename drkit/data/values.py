@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 from attrs import frozen
 
 from drkit.core.protocols import ColumnSource
-from drkit.data.rows import NamedColumns, Row, parse_number, read_rows
+from drkit.data.columns import NamedColumns
+from drkit.data.rows import Row, parse_number, read_rows
 from drkit.errors import DrkitError
 
 QUERY, PASSAGE, PAIR = "query", "passage", "pair"
@@ -53,7 +54,7 @@ def read_values(path: Path, name: str) -> Iterator[Value]:
             yield from _distilled(row)
             continue
         key = row.first((name, *_VALUES))
-        query_id, doc_id = (row.id(known) if known in row.values else "" for known in _IDS)
+        query_id, doc_id = (row.id(found[0]) if (found := row.find([known])) else "" for known in _IDS)
         if not query_id and not doc_id:
             raise DrkitError(f"expected query_id, doc_id or both; columns: {', '.join(row.values)}", where=row)
         yield Value(query_id, doc_id, _number(row, key, row.values[key]), row)

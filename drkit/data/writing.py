@@ -30,7 +30,6 @@ from drkit.core.protocols import (
 )
 from drkit.core.types import HIGHEST_GRADE
 from drkit.data.arrays import arrow_file, record_batch
-from drkit.data.collection import SPLITS
 from drkit.data.corpus import (
     ANSWERS,
     JUDGEMENTS,
@@ -45,7 +44,9 @@ from drkit.data.corpus import (
     equal_ids,
     id_hash,
 )
+from drkit.data.preview import QueryTexts, duplicate_query, no_positives
 from drkit.data.rows import batched
+from drkit.data.splits import SPLITS
 from drkit.errors import DrkitError
 
 SHOWN = 5
@@ -135,7 +136,8 @@ def write_collection(
     setting.
 
     Counts: passages, empty_passages (kept, but without words), queries, judgements and positives by split,
-    dropped_judgements (only if they are dropped), and `content_sha256`, a hash of everything written. If the collection
+    dropped_judgements (only if they are dropped), repeated_queries (notes on texts that several queries have, only if
+    there are any), and `content_sha256`, a hash of everything written. If the collection
     has a method `negatives(split)`, which yields (query id, passage id) pairs to train against, these are written and
     counted too. Memory: the ids of the queries, and 8 bytes per judgement.
 
@@ -148,8 +150,11 @@ def write_collection(
     content = hashlib.sha256()
     counts = _write_passages(collection, folder / PASSAGES, content)
     corpus = StoredCorpus(folder / PASSAGES)
-    queries = _write_queries(collection, collection.splits() if splits is None else splits, folder, content)
+    texts = QueryTexts(collection.name)
+    queries = _write_queries(collection, collection.splits() if splits is None else splits, folder, content, texts)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
+    if notes := list(texts.notes()):
+        counts["repeated_queries"] = notes
     known = partial(UnknownIdFilter, collection, corpus, queries, drop=drop_unknown)
     judged = _write_judgements(collection, folder, known(), content)
     listed = _write_negatives(collection, folder, known(table="negatives"), content)
@@ -205,10 +210,8 @@ def _duplicate_query(collection: Collection, query_id: str, split: str, later: t
     """Return the error for a query of a split that occurs again in the split and row `later`."""
     first = next(row for row, query in enumerate(collection.queries(split)) if query.query_id == query_id)
     where = locator(collection)
-    return DrkitError(
-        f"{collection.name}: duplicate query id {query_id!r}, in {split} @ {where('queries', split, first)} and in "
-        f"{later[0]} @ {where('queries', *later)}; query ids must be unique within and across splits"
-    )
+    before, again = where("queries", split, first), where("queries", *later)
+    return duplicate_query(collection.name, query_id, (split, before), (later[0], again))
 
 
 def _refuse_duplicates(collection: Collection, duplicates: Iterator[tuple[str, int, int]]) -> None:
@@ -221,10 +224,12 @@ def _refuse_duplicates(collection: Collection, duplicates: Iterator[tuple[str, i
         raise refusal(collection, "duplicate passage id(s)", shown, len(shown) + sum(1 for _ in duplicates))
 
 
-def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, content: Any) -> dict[str, set[str]]:
+def _write_queries(
+    collection: Collection, splits: Iterable[str], folder: Path, content: Any, texts: QueryTexts
+) -> dict[str, set[str]]:
     """Write the queries, and the answers of training queries that have some; return the ids of each split.
 
-    Ids are unique, so that training never sees a test query.
+    Ids are unique, so that training never sees a test query. texts: collects the queries.
     """
     ids: dict[str, set[str]] = {split: set() for split in splits}
     answers: dict[str, tuple[str, ...]] = {}
@@ -235,6 +240,7 @@ def _write_queries(collection: Collection, splits: Iterable[str], folder: Path, 
             if before:
                 raise _duplicate_query(collection, query.query_id, before, (split, row))
             ids[split].add(query.query_id)
+            texts.count(query, split)
             if split == "train" and query.answers is not None:
                 answers[query.query_id] = query.answers
             yield query.query_id, query.text
@@ -273,10 +279,7 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
         _refuse_contradictions(collection, split, found, table, is_thinned=check.count > 0)
     for split, number in positives.items():
         if not number:
-            raise DrkitError(
-                f"{collection.name}: no judgement of {split} has a relevance above 0; leave the split out "
-                f"(a share of few queries may be empty: set the share to 0, or higher)"
-            )
+            raise no_positives(collection.name, split)
     judgements = {split: len(hashes) for split, hashes in pairs.items()}
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 

@@ -343,12 +343,16 @@ def mining_requests(
 ) -> Iterator[MiningRequest]:
     """Yield every query of a split that has a positive, with all passages judged relevant to it and its answers.
 
+    What is relevant to a query with the same text is excluded.
+
     exclude_self: a passage with the query's own id is never its negative.
     """
-    positives, answers = collection.positives(split), collection.answers(split)
+    positives, by_text = collection.positives(split), collection.positives_by_text(split)
+    answers = collection.answers(split)
     for query in collection.queries(split):
         if judged := positives.get(query.query_id):
-            excluded = frozenset([query.query_id] if exclude_self else [])
+            own = [query.query_id] if exclude_self else []
+            excluded = frozenset([*own, *(by_text[query.query_id].keys() - judged.keys())])
             known = answers.get(query.query_id)
             yield MiningRequest(query.query_id, query.text, frozenset(judged), excluded, known)
 

@@ -86,7 +86,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
     if request.collection:
-        request = evolve(request, collection=find_collection(request.collection, parts))
+        request = evolve(request, collection=find_collection(request.collection, parts, request.settings))
     table = _read(request, parts)
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):

@@ -7,7 +7,7 @@ A sentence-transformers folder declares its pooling, its prompts and one length 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from drkit.core.spec import Kind
 from drkit.encoders.folder import CONFIG, MODULES, declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
-from drkit.recipe.toml import read_table
+from drkit.recipe.toml import assign, part_from_table, read_table
 
 # Formats of files, tried in this order; the last ones read any texts.
 FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl", "documents")
@@ -140,10 +140,11 @@ def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
     return is_stage_of_run(local_path(earlier)) and _was_made_from_scratch(read_table(recipe).get("encoder", {}))
 
 
-def find_collection(text: str, parts: Installed) -> str:
+def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -> str:
     """Return the name of a collection, as `--collection` takes it, for such a name or for a path of unknown format.
 
-    A word that is neither is returned as it is. Raises DrkitError for a path that does not exist, or that no format can
+    settings: `collection.NAME=VALUE` ..; a format that does not have one of them is none. A word that is neither is
+    returned as it is. Raises DrkitError for a path that does not exist, or that no format can
     read.
     """
     known = parts.registry.names(Kind.COLLECTION)
@@ -159,15 +160,10 @@ def find_collection(text: str, parts: Installed) -> str:
         return text
     problems, readable = [], []
     for name in (name for name in FORMATS if name in known):
-        try:
-            spec = parts.registry.get(Kind.COLLECTION, name)
-            source = parts.registry.build(Kind.COLLECTION, name, spec.config(**{spec.shorthand: text}))
-            if next(iter(source.passages()), None) is not None:
-                readable.append(name)
-            else:
-                problems.append(f"{name}: no passages")
-        except DrkitError as error:
-            problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
+        if problem := _unreadable(name, text, parts, settings):
+            problems.append(f"{name}: {problem}")
+        else:
+            readable.append(name)
         if readable and readable[0] not in _LOOSE:
             break
     if len(readable) > 1:
@@ -179,3 +175,19 @@ def find_collection(text: str, parts: Installed) -> str:
         f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
         + "\n".join(f"  - {problem}" for problem in problems)
     )
+
+
+def _unreadable(name: str, text: str, parts: Installed, settings: Sequence[str]) -> str:
+    """Return why a format does not read a path with the settings of the collection; empty if it does."""
+    spec = parts.registry.get(Kind.COLLECTION, name)
+    table: dict[str, Any] = {"collection": {"use": name, spec.shorthand: text}}
+    try:
+        for setting in settings:
+            if setting.partition("=")[0].strip().startswith("collection."):
+                assign(table, setting)
+        config = part_from_table(Kind.COLLECTION, table["collection"], parts.registry).config
+        source = parts.registry.build(Kind.COLLECTION, name, config)
+        return "" if next(iter(source.passages()), None) is not None else "no passages"
+    except DrkitError as error:
+        lines = str(error).splitlines()
+        return (lines[0] if len(lines) == 1 else " ".join(lines)).removeprefix(f"collection {name}: ")

@@ -60,7 +60,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file as a table, without checking it. Raises DrkitError if it is unreadable or not TOML."""
     _LOGGER.info("reading the recipe %s", path)
     try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
         raise DrkitError(f"no recipe at {path}; write one with `drkit compose -o {path} --dry-run`") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -88,6 +88,14 @@ def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: 
         return recipe_converter(registry).structure(table, Recipe)
     except (BaseValidationError, DrkitError, ValueError, TypeError) as error:
         raise ProblemsError(subject, problems_of(error)) from None
+
+
+def part_from_table(kind: Kind, table: Mapping[str, Any], registry: Registry) -> Choice:
+    """Build the choice of a part from plain data. Raises ProblemsError that lists every problem with its path."""
+    try:
+        return Choice(*_part(recipe_converter(registry), registry, kind, table))
+    except (BaseValidationError, DrkitError, ValueError, TypeError) as error:
+        raise ProblemsError(str(kind), problems_of(error)) from None
 
 
 def problems_of(error: BaseException) -> list[str]:

@@ -20,6 +20,7 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.data.preview import reading_notes
 from drkit.encoders.folder import MODULES
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
@@ -52,16 +53,19 @@ class Plan:
 
 
 def plan(recipe: Recipe, registry: Registry) -> Plan:
-    """Return the plan of a recipe; builds the collection to read its splits.
+    """Return the plan of a recipe; builds the collection to read its splits and the first rows of its files.
 
-    Raises DrkitError if files of the collection or a run file to mine are missing, or a measure does not exist.
+    Raises DrkitError if these cannot be read, files of the collection or a run file to mine are missing, or a measure
+    does not exist.
     """
     _refuse_stage_names(recipe)
     check_measures(recipe.evaluation.measures, has_subtopics=False)
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure], has_subtopics=False)
-    splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
+    collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
+    splits = tuple(collection.splits())
     builder = PlanBuilder(recipe, registry, splits)
+    builder.notes.extend(reading_notes(collection))
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))

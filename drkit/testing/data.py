@@ -14,8 +14,8 @@ from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
-from drkit.data.collection import SPLITS
 from drkit.data.corpus import open_collection
+from drkit.data.splits import SPLITS
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, PASSAGE, QUERY, Value, computed_values
 from drkit.data.writing import write_collection

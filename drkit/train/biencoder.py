@@ -193,19 +193,26 @@ class TrainingPairs:
     """Judged training queries and their passages, as indices.
 
     queries: i64[n], indices in the query store. positives, negatives: indices in the corpus, one array per query;
-    arrays of negatives may be empty.
+    arrays of negatives may be empty. relevant: the positives of each query and of those with the same text, none of
+    which is a negative of it; None: its own.
     """
 
     queries: Indices
     positives: Sequence[Indices]
     negatives: Sequence[Indices]
+    relevant: Sequence[Indices] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def subset(self, rows: Indices) -> TrainingPairs:
         """Return the pairs of these queries, by row i64[m]."""
-        return TrainingPairs(self.queries[rows], [self.positives[r] for r in rows], [self.negatives[r] for r in rows])
+        lists = (self.positives, self.negatives, self.relevant)
+        return TrainingPairs(self.queries[rows], *(one if one is None else [one[r] for r in rows] for one in lists))
+
+    def judged(self, row: int) -> Indices:
+        """Return the passages that are never negatives of a query, by row."""
+        return (self.relevant or self.positives)[row]
 
     def draw(
         self, rows: Indices, epoch: int, *, seed: int, negatives: int, mined: Sequence[Indices] | None = None
@@ -275,7 +282,7 @@ class PairCollator:
 
     def _judged(self, rows: Indices) -> Tensor:
         """Return i64[Q,J]: the passages that are never negatives of each query, padded with -1."""
-        judged = pad_lists([self.pairs.positives[row] for row in rows])
+        judged = pad_lists([self.pairs.judged(row) for row in rows])
         if self.self_passages is None:
             return judged
         return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
@@ -298,15 +305,22 @@ def column_tensor(column: StoredColumn, queries: Indices, passages: Indices, gro
 
 
 def training_pairs(
-    query_ids: Sequence[str], positives: Mapping[str, Indices], negatives: Mapping[str, Indices]
+    query_ids: Sequence[str],
+    positives: Mapping[str, Indices],
+    negatives: Mapping[str, Indices],
+    relevant: Mapping[str, Indices] | None = None,
 ) -> TrainingPairs:
-    """Return the judged queries among `query_ids` (in the query store's order), with their passages."""
+    """Return the judged queries among `query_ids` (in the query store's order), with their passages.
+
+    relevant: what is never a negative of each query; None: its positives.
+    """
     judged = [(index, query) for index, query in enumerate(query_ids) if len(positives.get(query, ()))]
     none = np.empty(0, dtype=np.int64)
     return TrainingPairs(
         queries=np.array([index for index, _ in judged], dtype=np.int64),
         positives=[positives[query] for _, query in judged],
         negatives=[negatives.get(query, none) for _, query in judged],
+        relevant=None if relevant is None else [relevant[query] for _, query in judged],
     )
 
 

@@ -281,7 +281,7 @@ UNUSUAL = [
     ("topics.json", '[\n{"id": 1, "query": "what"}\n]', (1, "malformed JSON", "jq -c")),
     ("topics.txt", "1\twhat\n", (1, "topics", ".tsv")),
     ("topics.txt", "<TOP><NUM>1<TITLE>a</TOP><TOP><NUM>2<TITLE>b</TOP>\n", [("1", "a"), ("2", "b")]),
-    ("topics.txt", '<topics><topic number="1"><query>a</query></topic></topics>\n', (1, "<top>", "irds:ID")),
+    ("topics.txt", '<topics><topic number="1"><query>a</query></topic></topics>\n', [("1", "a")]),
     ("corpus.tsv", "D1\thttp://a\tTitle\tBody\nD2\thttp://b\t\tBody\n", [("D1", "Title Body"), ("D2", "Body")]),
     ("corpus.tsv", "ID\tText\n1\ta\n", [("1", "a")]),
     ("corpus.csv", "id;text\n1;a\n", (1, "separated by ';'")),

@@ -205,7 +205,7 @@ class TestPairs:
             settings = {"min_score": 0.5}
         path = jsonl(
             tmp_path / "t.jsonl",
-            [dict(zip(columns, (f"q{n}", f"p{n}", value), strict=True)) for n, value in enumerate(rows)],
+            [dict(zip(columns, (f"query {n}", f"passage {n}", value), strict=True)) for n, value in enumerate(rows)],
         )
         found = PairsCollection(PairsConfig(path=str(path), **settings, **WHOLE))
         assert [j.relevance for j in found.judgements("train")] == grades
@@ -226,7 +226,7 @@ class TestPairs:
     def test_scores_that_may_mean_something_else_are_refused_with_what_to_set(self, tmp_path, columns, rows, line):
         path = jsonl(
             tmp_path / "t.jsonl",
-            [dict(zip(columns, (f"q{n}", f"p{n}", value), strict=True)) for n, value in enumerate(rows)],
+            [dict(zip(columns, (f"query {n}", f"passage {n}", value), strict=True)) for n, value in enumerate(rows)],
         )
         with refused(f"'{columns[2]}'", "--set collection.score=none", where=f"t.jsonl:{line}") as error:
             write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
@@ -246,7 +246,12 @@ class TestPairs:
                 "sentence1,sentence2,score\na,b,.7\n",
                 [("'score'", "0.5")],
             ),
-            ("t.tsv", "text1\ttext2\na\tb\n", [("'text1'", "anchor", "'text2'", "positive")]),
+            (
+                "t.tsv",
+                "what is a\tan answer\nb\tc\n",
+                [("'what is a'", "anchor", "'an answer'", "positive", "--columns")],
+            ),
+            ("t.csv", "Question,Answer\na,b\n", [("'Question' is the query", "'Answer' is the positive", "--columns")]),
             ("t.csv", "query,positive\na,b\n", []),
             ("t.csv", "sentence1,sentence2,gold_label,id\na,b,neutral,1\n", [("gold_label, id",)]),
         ],
@@ -259,7 +264,7 @@ class TestPairs:
 
     def test_a_folder_with_a_file_a_split_and_shares_for_the_others(self, tmp_path):
         for name, number in (("train-00000-of-00002", 0), ("train-00001-of-00002", 100), ("validation", 500)):
-            rows = [{"anchor": f"q{i}", "positive": f"p{i}"} for i in range(number, number + 100)]
+            rows = [{"anchor": f"query {i}", "positive": f"passage {i}"} for i in range(number, number + 100)]
             pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
         found = PairsCollection(PairsConfig(path=str(tmp_path)))
         sizes = {split: len(list(found.queries(split))) for split in found.splits()}
@@ -344,7 +349,7 @@ REFUSED = {
 }
 REFUSED_TABLES = {
     "half a header": ("query,text\na,b\n", "Name the column of the positive"),
-    "capitals": ("Query,Positive\na,b\n", "columns: Query, Positive"),
+    "names that are not known": ("text1,text2\na,b\n", "columns: text1, text2"),
     "labels without header": ("a,b,1\nc,d,0\n", "t.csv:1: the negative '1' is a number"),
     "unknown columns and labels": ("text1,text2,label\na,b,1\n", "Name the column of the anchor"),
     "cells": ("query,positive\na,b\nc\n", "t.csv:3: expected 2 cells"),

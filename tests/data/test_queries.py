@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -297,9 +299,39 @@ def test_two_shards_make_the_file_of_one(model, generated, real_texts, tmp_path)
     assert not path.exists()
     assert generate_file(iter(texts), loaded, path, shard=Shard(0, 2)) == path
     assert path.read_bytes() == whole.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["shards.jsonl", "whole.jsonl"]
+    assert visible(tmp_path) == ["shards.jsonl", "whole.jsonl"]
     assert Counter(read_queries(path)) == Counter((f"t{i}", q) for i, queries in enumerate(generated) for q in queries)
-    assert generate_file(iter(texts), None, path) == path  # it is there: nothing is generated
+    asked = []
+    assert generate_file(iter(texts), loaded, path, on_progress=asked.append) == path
+    assert not asked  # it is there: nothing is generated
+
+
+def visible(folder):
+    """The names in a folder, without the records of what files are made from."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".made.json"))
+
+
+@pytest.mark.parametrize("change", ["foreign", "texts", "settings", "model", "content"])
+def test_another_file_at_its_place_is_refused_and_kept(model, real_texts, tmp_path, change):
+    copied = shutil.copytree(model, tmp_path / "t5")
+    loaded, path = QueryModel.open(str(copied), SHORT), tmp_path / "q.jsonl"
+    texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:3])]
+    if change == "foreign":
+        path.write_text("mine\n")
+    else:
+        generate_file(iter(texts), loaded, path)
+    if change == "texts":
+        texts[1] = ("t1", "another text")
+    elif change == "settings":
+        loaded.sampling = evolve(SHORT, seed=9)
+    elif change == "model":
+        os.utime(next(copied.glob("*.safetensors")), (1, 1))
+    elif change == "content":
+        path.write_text(path.read_text().replace("t1", "t9"))
+    before = path.read_bytes()
+    with refused(str(path), "remove it", "-o"):
+        generate_file(iter(texts), loaded, path)
+    assert path.read_bytes() == before
 
 
 class Dies(RuntimeError):
@@ -346,7 +378,7 @@ def test_parts_of_other_settings_are_not_used(model, real_texts, tmp_path):
     assert generate_file(iter(texts), loaded, tmp_path / "q.jsonl", shard=Shard(1, 2)) is None
     whole = generate_file(iter(texts), loaded, tmp_path / "whole.jsonl").read_bytes()
     assert generate_file(iter(texts), loaded, tmp_path / "q.jsonl").read_bytes() == whole
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["q.jsonl", "whole.jsonl"]
+    assert visible(tmp_path) == ["q.jsonl", "whole.jsonl"]
 
 
 SCRIPT = """

@@ -38,7 +38,8 @@ def test_tasks_make_the_file_of_one_process(loaded, expected, tmp_path):
     engine = Pickling(window=1)
     assert generate_file(iter(TEXTS), loaded, tmp_path / "q.jsonl", engine=engine).read_bytes() == expected
     assert engine.names == [f"queries of texts {first} to {first + 5}" for first in range(1, 30, 6)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["q.jsonl", "whole.jsonl"]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["q.jsonl", "whole.jsonl"]
+    assert not [*tmp_path.glob(".*.parts"), *tmp_path.glob(".*.lock")]
 
 
 @pytest.mark.parametrize("first", ["local", "tasks"])

@@ -104,6 +104,9 @@ def compose(
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)
+    given, format_ = request.collection or "", recipe.collection.use
+    if ":" not in given and given not in ("", format_):
+        notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")

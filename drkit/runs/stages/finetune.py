@@ -77,7 +77,7 @@ def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
 
 FINETUNE = StageSpec(
     name="finetune",
-    version=4,
+    version=5,
     settings=FinetuneSettings,
     run="drkit.runs.steps.finetune:finetune",
     inputs={

@@ -58,7 +58,7 @@ def _pair_tokens(sizes: Sizes, max_length: int | None) -> float:
 
 TRAIN_RERANKER = StageSpec(
     name="reranker",
-    version=2,
+    version=3,
     settings=RerankerSettings,
     run="drkit.runs.steps.reranker:train_reranker",
     inputs={

@@ -42,7 +42,7 @@ def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
 
 COLLECTION = StageSpec(
     name="collection",
-    version=3,
+    version=4,
     settings=CollectionSettings,
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),

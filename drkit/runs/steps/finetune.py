@@ -144,7 +144,8 @@ def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learn
     """
     mined = read_negatives(inputs["negatives"]) if "negatives" in inputs else {}
     query_ids = [query.query_id for query in collection.queries("train")]
-    pairs = training_pairs(query_ids, collection.positive_indices("train"), mined)
+    relevant = collection.indices_by_text("train")
+    pairs = training_pairs(query_ids, collection.positive_indices("train"), mined, relevant)
     if not len(pairs):
         raise DrkitError(
             f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"

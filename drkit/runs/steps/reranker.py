@@ -90,10 +90,10 @@ def _max_pair_length(stage: StageRun[RerankerSettings], start: str) -> int:
 def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, query_ids: Sequence[str]) -> TrainingPairs:
     """Return the judged queries with at least one negative; a listwise loss learns nothing from a positive alone."""
     negatives = read_negatives(stage.inputs["negatives"])
-    positives = collection.positive_indices("train")
+    positives, relevant = collection.positive_indices("train"), collection.indices_by_text("train")
     # A judged positive is never a negative, even if a source returns it as one.
-    mined = {query: found[~np.isin(found, positives.get(query, ()))] for query, found in negatives.items()}
-    pairs = training_pairs(query_ids, positives, mined)
+    mined = {query: found[~np.isin(found, relevant.get(query, ()))] for query, found in negatives.items()}
+    pairs = training_pairs(query_ids, positives, mined, relevant)
     kept = np.flatnonzero([len(found) > 0 for found in pairs.negatives])
     if not len(kept):
         raise DrkitError(

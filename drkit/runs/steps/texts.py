@@ -13,7 +13,6 @@ from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
 from drkit.data.corpus import StoredCorpus, read_queries
 from drkit.data.mixture import Mixture
-from drkit.data.pairs import PairTables
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.vocabulary import train_wordpiece, with_last_token
@@ -50,11 +49,10 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder)
+    for note in counts.pop("repeated_queries", ()):
+        stage.progress.note(note)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
-    tables = getattr(collection, "tables", None)
-    for note in tables.notes() if isinstance(tables, PairTables) else ():
-        stage.progress.note(note)
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text: BM25 cannot find them")
     scored = counts.get("teacher_scores", 0)
