@@ -27,7 +27,7 @@ from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, NamedColumns, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
-from drkit.data.store import TokenStore, TokenWriter, encode_texts
+from drkit.data.store import TokenStore, TokenWriter, encode_texts, kept_tokens
 from drkit.errors import DrkitError
 
 Indices: TypeAlias = "NDArray[np.int64]"
@@ -142,7 +142,11 @@ def tokenise_given(
         for batch in batched(encode_texts(pairs, tokenizer), _BATCH):
             found = texts.find([name for name, _, _ in batch])
             repeated = [encoding for (_, _, encoding), own in zip(batch, found, strict=True) for _ in own]
-            writer.append([e.ids[:room] for e in repeated], [e.word_ids[:room] for e in repeated])
+            kept = [kept_tokens(len(encoding.ids), room, tokenizer) for encoding in repeated]
+            writer.append(
+                [encoding.ids[part] for encoding, part in zip(repeated, kept, strict=True)],
+                [encoding.word_ids[part] for encoding, part in zip(repeated, kept, strict=True)],
+            )
             indices.extend(index for own in found for index in own.tolist())
             counts["given"] += len(batch)
             counts["unknown"] += sum(not len(own) for own in found)

@@ -50,7 +50,7 @@ class CandidateSettings:
 
 QUERIES = StageSpec(
     name="queries",
-    version=1,
+    version=2,
     settings=CandidateSettings,
     run="drkit.runs.steps.queries:make_candidates",
     inputs={
@@ -112,7 +112,7 @@ def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
 
 PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
-    version=3,
+    version=4,
     settings=PseudoQuerySettings,
     run="drkit.runs.steps.queries:make_pseudo_queries",
     inputs={

@@ -132,7 +132,7 @@ def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
 _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
-    version=2,
+    version=3,
     settings=PassageSettings,
     run="drkit.runs.steps.texts:tokenise_passages",
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
@@ -143,7 +143,7 @@ PASSAGE_TOKENS = StageSpec(
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
-    version=2,
+    version=3,
     settings=QuerySettings,
     run="drkit.runs.steps.texts:tokenise_queries",
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
