@@ -29,7 +29,7 @@ from drkit.encoders.folder import (
     is_cross_encoder,
 )
 from drkit.encoders.static import StaticModel
-from drkit.errors import DrkitError, MissingExtraError, UnknownNameError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
@@ -122,9 +122,9 @@ def open_encoder(
         encoder = _open_folder(folder, pooling, target)
     except UnsupportedEncoderError as reason:
         encoder = _open_with_sentence_transformers(folder, pooling, target, reason)
+    for note in prompt_notes(folder) if passage_prompt is None else []:
+        _LOGGER.warning(note)
     if not prompts:
-        for note in prompt_notes(folder):
-            _LOGGER.warning(note)
         _warn_of_prompts(encoder, folder, str(path_or_id))
     return encoder.evolve(precision=precision, **prompts)
 
@@ -159,7 +159,8 @@ def _open_with_sentence_transformers(
 ) -> SentenceTransformerEncoder:
     """Open a folder with modules that only sentence-transformers computes; reason: why drkit does not read it itself.
 
-    Raises DrkitError with the reason if sentence-transformers is not installed, or for a pooling, which is declared.
+    Raises DrkitError with the reason if sentence-transformers is not installed or cannot load the folder, or for a
+    pooling, which is declared.
     """
     if pooling:
         raise DrkitError(f"{reason}; --pooling does not change that")
@@ -167,8 +168,8 @@ def _open_with_sentence_transformers(
     try:
         kind = model_type(check_model_type(folder))
         return SentenceTransformerEncoder(load_sentence_transformer(folder, device, kind))
-    except MissingExtraError as missing:
-        raise DrkitError(f"{reason}. {missing}") from None
+    except DrkitError as error:
+        raise DrkitError(f"{reason}. {error}") from None
 
 
 def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:

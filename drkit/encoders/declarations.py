@@ -57,12 +57,11 @@ def _is_sentence_embedding(value: Any) -> bool:
     return value in (None, "sentence_embedding")
 
 
-_MODEL_SETTINGS: Supported = dict.fromkeys(
-    (
-        *("__version__", "model_type", "requirements", "prompts", "default_prompt_name"),
-        *("similarity_fn_name", "truncate_dim", "max_active_dims"),
-    )
-)
+_MODEL_SETTINGS: Supported = {
+    **dict.fromkeys(("__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name")),
+    **dict.fromkeys(("truncate_dim", "max_active_dims")),
+    "requirements": _is_unset,
+}
 _NAMES = {"module_input_name": _is_sentence_embedding, "module_output_name": _is_sentence_embedding}
 NORMALIZE_SETTINGS: Supported = _NAMES
 DENSE_SETTINGS: Supported = {
@@ -110,7 +109,7 @@ def model_settings(folder: Path) -> dict[str, Any]:
     """Read the settings of a model of sentence-transformers; empty if the folder has none.
 
     Raises DrkitError for a model that is not an encoder of single vectors, and UnsupportedEncoderError for a key that
-    sentence-transformers does not save.
+    sentence-transformers does not save, or requirements, which it checks.
     """
     found = check_model_type(folder)
     check_settings(folder / SETTINGS, found, _MODEL_SETTINGS)

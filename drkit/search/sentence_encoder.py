@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.core.files import digest
-from drkit.data.store import check_prompt
 from drkit.encoders.declarations import (
     FEATURES,
     POOLING_SETTINGS,
     SPARSE_ENCODER,
-    UNLIMITED,
     check_settings,
     declared_prompts,
     supported_reading,
@@ -65,9 +63,11 @@ class SentenceTransformerEncoder:
     @cached_property
     def dimension(self) -> int:
         """D, the length of a vector."""
+        if self.is_sparse:  # which does not know it before it has encoded a text, and gives the hidden size until then
+            return int(self._encode(self.model.encode_query, ["a"], "").shape[1])
         model = self.model  # before sentence-transformers 6 the method had the longer name
         dimension = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
-        return int(dimension() or self._encode(model.encode_query, ["a"], "").shape[1])
+        return int(dimension())
 
     @property
     def is_sparse(self) -> bool:
@@ -129,10 +129,25 @@ class SentenceTransformerEncoder:
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
     def _check_prompts(self) -> None:
-        tokenizer, longest = self.model.tokenizer, self.model.max_seq_length
-        if longest is not None and longest < UNLIMITED and hasattr(tokenizer, "num_special_tokens_to_add"):
-            for prompt in (self.query_prompt, self.passage_prompt):
-                check_prompt(prompt, tokenizer, int(longest))
+        """Raise DrkitError if the model reads nothing behind a prompt."""
+        for prompt, task in ((self.query_prompt, "query"), (self.passage_prompt, "document")):
+            without, with_text = (self._ids(text, prompt, task) for text in ("", "a"))
+            if prompt and with_text and with_text == without:
+                raise DrkitError(
+                    f"the prompt {prompt!r:.80} leaves no room for text in the {len(without)} tokens that the encoder "
+                    f"reads; shorten it"
+                )
+
+    def _ids(self, text: str, prompt: str, task: str) -> list[int]:
+        """Return the token ids that the model reads; empty for one without them."""
+        if not prompt:
+            return []
+        if hasattr(self.model, "preprocess"):
+            features = self.model.preprocess([text], prompt=prompt, task=task)
+        else:
+            features = self.model.tokenize([prompt + text])
+        found = features.get("input_ids")
+        return [] if found is None else np.asarray(found).ravel().tolist()
 
     def _tokenizers(self) -> str:
         """Return a hash of the tokenizers of all modules, a router's with the modules behind it."""
@@ -150,12 +165,9 @@ class SentenceTransformerEncoder:
         if pooling:
             return config_hash(self.model[0].auto_model.config)
         transformers = [module.auto_model for module in self.model.modules() if hasattr(module, "auto_model")]
-        settings = [
-            [type(module).__name__, module.get_config_dict(), getattr(module, "do_lower_case", False)]
-            for module in self.model.modules()
-            if hasattr(module, "get_config_dict")
-        ]
-        return digest([[config_hash(model.config) for model in transformers], settings])
+        modules = [module for module in self.model.modules() if hasattr(module, "get_config_dict")]
+        kept = getattr(self.model, "max_active_dims", None)
+        return digest([[config_hash(model.config) for model in transformers], list(map(_module_state, modules)), kept])
 
     def _modules(self) -> tuple[str, ...]:
         return tuple(type(module).__name__ for module in self.model)
@@ -173,6 +185,13 @@ class SentenceTransformerEncoder:
             return pooling_of(config, "the model", weighted="WordWeights" in modules)
         except DrkitError:
             return ""
+
+
+def _module_state(module: Any) -> list[Any]:
+    """Return the settings of a module, without the size of its vectors, which some learn when they encode a text."""
+    settings = {name: value for name, value in module.get_config_dict().items() if not name.endswith("dimension")}
+    others = (getattr(module, name, None) for name in ("do_lower_case", "max_seq_length"))
+    return [type(module).__name__, settings, *others]
 
 
 def _tokenizer_state(tokenizer: Any) -> list[Any]:

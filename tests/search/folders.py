@@ -1,4 +1,4 @@
-"""Encoder folders as sentence-transformers 5 and 6 save them, from tiny random models: a builder for each declaration."""
+"""Encoder folders as sentence-transformers 5 and 6 save them, from tiny random models, by what they declare."""
 
 from __future__ import annotations
 
@@ -435,6 +435,29 @@ def _(folder: Path) -> None:
     save(folder, first, pooling())
 
 
+@case("transformer in a folder of its own")
+def _(folder: Path) -> None:
+    plain(folder)
+    (folder / "0_Transformer").mkdir()
+    for file in list(folder.iterdir()):
+        if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json"):
+            file.rename(folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@case("weights in several files")
+def _(folder: Path) -> None:
+    plain(folder)
+    (folder / "model.safetensors").unlink()
+    masked_lm().bert.save_pretrained(folder, max_shard_size="10KB")
+
+
+CHAT = "{% for message in messages %}file {{ message['content'] }} number{% endfor %}"
+CASES["chat template"] = lambda folder: of_tokenizer(folder, chat_template=CHAT)
+
+
 # Other architectures
 _SMALL = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 ARCHITECTURES: Mapping[str, Any] = {
@@ -512,6 +535,16 @@ CASES["router of a static and a transformer"] = lambda folder: routes(
     side(folder, 2),
     similarity_fn_name="dot",
 )
+
+
+@case("router of version 4")
+def _(folder: Path) -> None:
+    routes(folder, side(folder, 1), side(folder, 2))
+    (folder / "router_config.json").rename(folder / "config.json")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Asym"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
 CASES["router by mappings"] = lambda folder: save(
     folder,
     dense_modules.Router(
@@ -540,6 +573,8 @@ CASES["splade, log1p_relu"] = lambda folder: sparse(folder, *splade(folder, acti
 CASES["splade, top words"] = lambda folder: sparse(folder, *splade(folder), max_active_dims=3)
 CASES["splade, cosine"] = lambda folder: sparse(folder, *splade(folder), similarity_fn_name="cosine")
 CASES["splade with prompts"] = lambda folder: sparse(folder, *splade(folder), prompts={"query": "file "})
+
+CASES["splade, normalised"] = lambda folder: sparse(folder, *splade(folder), dense_modules.Normalize())
 
 
 @case("splade, lower case")
@@ -681,7 +716,27 @@ REFUSED["a prompt as long as the encoder reads"] = (
 )
 REFUSED["a long prompt of a foreign pooling"] = (
     lambda folder: plain(folder, mode="weightedmean", prompts={"document": "file " * POSITIONS}),
-    f"file file .* leaves no room for text in {POSITIONS}",
+    f"file file .* leaves no room for text in the {POSITIONS} tokens",
+)
+REFUSED["a prompt as long as the processing of texts allows"] = (
+    lambda folder: change(
+        with_reading(folder, processing_kwargs={"text": {"max_length": 5}}) / "config_sentence_transformers.json",
+        prompts={"query": "file number file ", "document": ""},
+    ),
+    "file number .* leaves no room for text in the 5 tokens",
+)
+REFUSED["a prompt as long as queries"] = (
+    lambda folder: change(
+        with_reading(folder, query_length=5) / "config_sentence_transformers.json",
+        prompts={"query": "file number file ", "document": ""},
+    ),
+    "file number .* leaves no room for text in 5",
+)
+REFUSED["requirements that are not met"] = (
+    lambda folder: change(
+        plain(folder) / "config_sentence_transformers.json", requirements={"sentence_transformers": ">=99"}
+    ),
+    "requirements = .*'>=99'",
 )
 REFUSED["a setting that nobody knows"] = (
     lambda folder: with_reading(folder, window=7),
