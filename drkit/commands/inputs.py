@@ -19,19 +19,18 @@ from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.topics import read_topic_file
+from drkit.encoders.declarations import CONFIG, UnsupportedEncoderError, check_model_type, model_type, prompt_notes
 from drkit.encoders.folder import (
-    CONFIG,
     MODULES,
     PASSAGES,
     PRECISIONS,
     QUERIES,
     TORCH,
-    UnsupportedEncoderError,
     check_truncation,
     is_cross_encoder,
 )
 from drkit.encoders.static import StaticModel
-from drkit.errors import DrkitError, MissingExtraError, UnknownNameError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE, is_stage_of_run
 from drkit.recipe.toml import read_recipe
@@ -119,10 +118,13 @@ def open_encoder(
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
     folder = _find_folder(path_or_id)
+    encoder: OpenedEncoder
     try:
         encoder = _open_folder(folder, pooling, target)
     except UnsupportedEncoderError as reason:
-        return _open_with_sentence_transformers(folder, pooling, target, reason).evolve(precision=precision, **prompts)
+        encoder = _open_with_sentence_transformers(folder, pooling, target, reason)
+    for note in prompt_notes(folder) if passage_prompt is None else []:
+        _LOGGER.warning(note)
     if not prompts:
         _warn_of_prompts(encoder, folder, str(path_or_id))
     return encoder.evolve(precision=precision, **prompts)
@@ -137,7 +139,7 @@ _PUBLISHED_PROMPTS = {
 }
 
 
-def _warn_of_prompts(encoder: AnyEncoder, folder: Path, name: str) -> None:
+def _warn_of_prompts(encoder: OpenedEncoder, folder: Path, name: str) -> None:
     """Warn if an encoder's name is that of a family with prompts, and its folder declares none."""
     declared = encoder.queries if isinstance(encoder, DualEncoder) else encoder
     if isinstance(declared, TextEncoder) and not (declared.query_prompt or declared.passage_prompt):
@@ -158,14 +160,17 @@ def _open_with_sentence_transformers(
 ) -> SentenceTransformerEncoder:
     """Open a folder with modules that only sentence-transformers computes; reason: why drkit does not read it itself.
 
-    Raises DrkitError with the reason if sentence-transformers is not installed, or for a pooling, which is declared.
+    Raises DrkitError with the reason if sentence-transformers is not installed or cannot load the folder, or for a
+    pooling, which is declared.
     """
     if pooling:
         raise DrkitError(f"{reason}; --pooling does not change that")
+    _LOGGER.info("sentence-transformers computes the vectors: %s", reason)
     try:
-        return SentenceTransformerEncoder(load_sentence_transformer(folder, device))
-    except MissingExtraError as missing:
-        raise DrkitError(f"{reason}. {missing}") from None
+        kind = model_type(check_model_type(folder))
+        return SentenceTransformerEncoder(load_sentence_transformer(folder, device, kind))
+    except DrkitError as error:
+        raise DrkitError(f"{reason}. {error}") from None
 
 
 def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:

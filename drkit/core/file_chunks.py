@@ -47,7 +47,7 @@ class FileChunks:
         return cls(path.with_name(f".{path.name}.parts"))
 
     def path_of(self, number: int, chunk: FileChunk[Any]) -> Path:
-        """Return the file of a chunk: a hash of what it is made from, without that of its content when it is finished."""
+        """Return the file of a chunk: its name has a hash of what the chunk is made from, but not of its content."""
         return self.folder / f"{number:05d}-{digest(chunk.content)}"
 
     def are_needed(self, engine: Engine | None) -> bool:

@@ -24,6 +24,7 @@ from drkit.core.hub import check_model_path, reaches_hub
 from drkit.errors import DrkitError, import_extra, is_panic
 
 _LOGGER = logging.getLogger("drkit")
+ADAPTER = "adapter_config.json"
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 # Tensors beside an encoder's own: the heads of tasks, and position ids, which old versions saved.
@@ -69,6 +70,7 @@ def load_pretrained(
         except DrkitError as error:
             raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
         _check_weights(folder)
+        check_plain(folder)
         options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars(), _without_report():
         if is_model and not trust_remote_code:
@@ -196,11 +198,11 @@ def weights_to_save(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def load_sentence_transformer(folder: Path, device: str) -> Any:
-    """Return the `SentenceTransformer` of a folder, whose modules are sentence-transformers' own.
+def load_sentence_transformer(folder: Path, device: str, kind: str = "SentenceTransformer") -> Any:
+    """Return the model of a folder, whose modules are sentence-transformers' own; kind: the class that saved it.
 
-    Raises DrkitError for modules of other packages, pickled weights, or a folder that cannot be loaded, and as
-    `import_extra` does without sentence-transformers.
+    Raises DrkitError for modules, activations or tokenizers of other packages, pickled weights, adapters, or a folder
+    that cannot be loaded, and as `import_extra` does without sentence-transformers.
     """
     library = import_extra("sentence_transformers", "reading its modules")
     for name in ("modules.json", "router_config.json", "*/router_config.json"):
@@ -211,9 +213,41 @@ def load_sentence_transformer(folder: Path, device: str) -> Any:
                 raise DrkitError(f"{file} names the module {foreign[0]!r}, whose code drkit does not run")
     for config in folder.rglob("*.bin"):
         _check_weights(config.parent)
+    for config in (folder / "config.json", *folder.glob("*/config.json"), *folder.glob("*/*/config.json")):
+        check_plain(config.parent)
+        _check_classes(config)
+    for config in folder.rglob("wordembedding_config.json"):
+        _check_classes(config)
     with explain_load_errors(str(folder), "load the encoder in"), without_progress_bars():
-        return library.SentenceTransformer(
+        return getattr(library, kind)(
             str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+
+
+def _check_classes(path: Path) -> None:
+    """Raise DrkitError if the settings of a module name an activation or a tokenizer of another package."""
+    found = read_json(path, "export the encoder again") if path.is_file() else {}
+    is_dense = isinstance(found, dict) and "in_features" in found
+    named = {"activation_function": "torch."} if is_dense else {"tokenizer_class": "sentence_transformers."}
+    for key, package in named.items():
+        value = str(found.get(key) or package) if isinstance(found, dict) else package
+        if "." in value and not value.startswith(package):
+            raise DrkitError(f"{path} has {key} = {value!r}, whose code drkit does not run; use one of {package[:-1]}")
+
+
+def check_plain(folder: Path) -> None:
+    """Raise DrkitError if the weights of a folder are changed when they are loaded: by an adapter, or as quantised."""
+    if (folder / ADAPTER).is_file() and any(folder.glob("model*.safetensors")):
+        raise DrkitError(
+            f"{folder} has an adapter ({ADAPTER}) beside whole weights, and nothing says whether they include it: "
+            f"remove {ADAPTER} if they do, or merge it (merge_and_unload of peft) and save the result"
+        )
+    config = read_json(folder / "config.json", "restore it") if (folder / "config.json").is_file() else {}
+    if isinstance(config, dict) and (found := config.get("quantization_config")):
+        method = found.get("quant_method") if isinstance(found, dict) else found
+        raise DrkitError(
+            f"{folder} has quantised weights (quantization_config in config.json: {method!s:.40}), which drkit does "
+            f"not read; give the folder of the model before it was quantised"
         )
 
 

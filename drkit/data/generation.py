@@ -34,7 +34,7 @@ from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.rows import batched
-from drkit.data.store import encode_texts
+from drkit.data.store import encode_texts, kept_tokens
 from drkit.errors import DrkitError
 
 # A file for each batch would be a quarter of a million files for MS MARCO; a kill should lose minutes at most.
@@ -170,8 +170,9 @@ def truncate_texts(texts: Iterator[tuple[str, str]], tokenizer: Any, max_length:
     """Yield (name, text) pairs, each text truncated to `max_length` tokens, [CLS] and [SEP] included."""
     room = max_length - tokenizer.num_special_tokens_to_add()
     for name, text, encoding in encode_texts(texts, tokenizer):
-        kept = encoding.offsets[:room]
-        yield name, text[: kept[-1][1]] if kept else ""
+        part = kept_tokens(len(encoding.ids), room, tokenizer)
+        kept = encoding.offsets[part]
+        yield name, text[kept[0][0] if part.start else 0 : kept[-1][1]] if kept else ""
 
 
 def generate_file(

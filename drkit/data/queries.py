@@ -28,7 +28,7 @@ from drkit.data.columns import NamedColumns
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
-from drkit.data.store import TokenStore, TokenWriter, encode_texts
+from drkit.data.store import TokenStore, TokenWriter, encode_texts, kept_tokens
 from drkit.errors import DrkitError
 
 Indices: TypeAlias = "NDArray[np.int64]"
@@ -144,7 +144,11 @@ def tokenise_given(
             found = texts.find([name for name, _, _ in batch])
             repeated = [encoding for (_, _, encoding), own in zip(batch, found, strict=True) for _ in own]
             words = writer.words.of_encodings(repeated)
-            writer.append([e.ids[:room] for e in repeated], [own[:room] for own in words])
+            kept = [kept_tokens(len(encoding.ids), room, tokenizer) for encoding in repeated]
+            writer.append(
+                [encoding.ids[part] for encoding, part in zip(repeated, kept, strict=True)],
+                [own[part] for own, part in zip(words, kept, strict=True)],
+            )
             indices.extend(index for own in found for index in own.tolist())
             counts["given"] += len(batch)
             counts["unknown"] += sum(not len(own) for own in found)

@@ -39,7 +39,8 @@ def tokenise(
     """Write the tokens of (id, text) pairs to `folder`, in order; memory stays flat.
 
     tokenizer: a fast tokenizer of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
-    truncated. prompt: put before every text; its tokens do not belong to a word, so pre-training never masks them.
+    truncated, on the side that the tokenizer declares. prompt: put before every text; its tokens do not belong to a
+    word, so pre-training never masks them.
     Returns counts: texts, tokens (kept), empty (texts), unknown_rate (share of tokens), and those of `count_truncated`.
 
     Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
@@ -51,8 +52,12 @@ def tokenise(
         prompt_tokens(prompt, tokenizer, max_length)
         for batch in batched(encode_texts(texts, tokenizer, prompt), _TEXTS_AT_ONCE):
             encodings = [encoding for _, _, encoding in batch]
+            kept = [kept_tokens(len(encoding.ids), room, tokenizer) for encoding in encodings]
             words = writer.words.of_encodings(encodings, len(prompt))
-            writer.append([encoding.ids[:room] for encoding in encodings], [own[:room] for own in words])
+            writer.append(
+                [encoding.ids[part] for encoding, part in zip(encodings, kept, strict=True)],
+                [own[part] for own, part in zip(words, kept, strict=True)],
+            )
             lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     counts = writer.counts
     return {
@@ -62,6 +67,14 @@ def tokenise(
         "empty": counts["empty"],
         "unknown_rate": counts["unknown"] / max(counts["tokens"], 1),
     }
+
+
+def kept_tokens(count: int, room: int, tokenizer: Any) -> slice:
+    """Return which of `count` tokens are kept where there is room for `room`, as the tokenizer truncates.
+
+    A tokenizer with `truncation_side = "left"` keeps the last ones, any other the first ones.
+    """
+    return slice(max(count - room, 0), count) if tokenizer.truncation_side == "left" else slice(room)
 
 
 def count_truncated(lengths: Mapping[int, int], max_length: int) -> dict[str, int]:
@@ -84,13 +97,19 @@ def count_truncated(lengths: Mapping[int, int], max_length: int) -> dict[str, in
 
 def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     """Return the tokens of a prompt. Raises DrkitError if they leave no room for text in `max_length`."""
+    check_prompt(prompt, tokenizer, max_length)
     ids: list[int] = next(encode_texts([("", prompt)], tokenizer))[2].ids if prompt else []
-    if prompt and len(ids) >= max_length - tokenizer.num_special_tokens_to_add():
+    return ids
+
+
+def check_prompt(prompt: str, tokenizer: Any, max_length: int) -> None:
+    """Raise DrkitError if the tokens of a prompt leave no room for text in `max_length`, special tokens included."""
+    count = len(tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]) if prompt else 0
+    if count and count >= max_length - tokenizer.num_special_tokens_to_add():
         raise DrkitError(
-            f"the prompt {prompt!r:.80} takes {len(ids)} tokens and leaves no room for text in {max_length}; "
+            f"the prompt {prompt!r:.80} takes {count} tokens and leaves no room for text in {max_length}; "
             f"shorten it, or raise encoder.query_length or encoder.passage_length"
         )
-    return ids
 
 
 class TokenWriter:
@@ -334,7 +353,8 @@ def _read(texts: StoredTexts, characters: Iterable[str]) -> Iterator[tuple[str, 
             raise DrkitError(
                 f"text {index} differs from the one in the token store {store.path}; tokenise the texts again"
             )
-        spans = np.array(encoding.offsets[:kept], dtype=np.int64).reshape(-1, 2)
+        part = kept_tokens(len(encoding.ids), kept, texts.tokenizer)
+        spans = np.array(encoding.offsets[part], dtype=np.int64).reshape(-1, 2)
         yield text, np.maximum(spans - len(texts.prompt), 0)
         count = index + 1
     if count != len(store):

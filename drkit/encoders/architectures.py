@@ -298,7 +298,7 @@ def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
 
 def check_length(length: int, config: Any, path_or_id: str = "") -> None:
     """Raise DrkitError if a model with this configuration has a position table for fewer than `length` tokens."""
-    if config.model_type != STATIC and getattr(config, "max_position_embeddings", None):
+    if config.model_type != STATIC and (getattr(config, "max_position_embeddings", None) or 0) > 0:
         longest = longest_text(config)
         if length > longest:
             raise DrkitError(

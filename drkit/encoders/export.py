@@ -24,19 +24,16 @@ from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
+from drkit.encoders.declarations import DRKIT, LENGTH, POOLING_FLAGS, SETTINGS
 from drkit.encoders.folder import (
-    DRKIT,
-    LENGTH,
     LEXICAL,
     LEXICAL_MODULES,
     MODULES,
     PART_POOLING,
     PASSAGES,
-    POOLING_FLAGS,
     QUERIES,
     ROUTER,
     ROUTES,
-    SETTINGS,
     SIMILARITIES,
     SPLADE_POOLING,
     STATIC_MODULES,

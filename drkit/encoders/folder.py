@@ -8,19 +8,45 @@ that format cannot say. Reading the declarations needs no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from drkit.core.files import local_path, read_json
-from drkit.encoders.architectures import longest_text
+from drkit.encoders.declarations import (
+    ADVICE,
+    CONFIG,
+    DENSE_SETTINGS,
+    DRKIT,
+    FEATURES,
+    NORMALIZE_SETTINGS,
+    POOLING_SETTINGS,
+    SETTINGS,
+    SPARSE_ENCODER,
+    SPLADE_SETTINGS,
+    WORD_LOGITS,
+    WORD_WEIGHTS_SETTINGS,
+    UnsupportedEncoderError,
+    check_model_type,
+    check_settings,
+    check_transformer,
+    declared_length,
+    declared_lengths,
+    declared_prompts,
+    max_length,
+    model_settings,
+    model_type,
+    module_class,
+    pooling_modes,
+    read_object,
+    static_lengths,
+    transformer_settings,
+)
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 
 QUERIES, PASSAGES = "query_encoder", "passage_encoder"
-CONFIG, MODULES, DRKIT = "config.json", "modules.json", "drkit.json"
-SETTINGS, ROUTER, LENGTH = "config_sentence_transformers.json", "router_config.json", "sentence_bert_config.json"
+MODULES, ROUTER = "modules.json", "router_config.json"
 ROUTES = ("query", "document")
 SIMILARITIES = ("cosine", "dot")
 BFLOAT16 = "bfloat16"
@@ -44,25 +70,10 @@ LEXICAL_MODULES = ("MLMTransformer", SPLADE_POOLING)
 # Keeps the first numbers of a vector; comes after Pooling.
 TRUNCATION = "Dense"
 STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
-# All poolings of sentence-transformers, by name; a Pooling module has one flag for each.
-POOLING_FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
 # The backend that runs every encoder folder as it is.
 TORCH = "torch"
-_ADVICE = "is this an encoder folder? Give another one, or export it again"
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
 _POOLING_BY_SAVED_NAME = {(pooling.saved_as, pooling.weighted): name for name, pooling in POOLINGS.items()}
-
-
-class UnsupportedEncoderError(DrkitError):
-    """An encoder folder of sentence-transformers with modules or settings that drkit does not compute itself."""
 
 
 def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -72,43 +83,39 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     `transformer`, `word_weights` and `learned_pooling`: folders, the last two None without them; and
     `pooling_settings`: those of the pooling `lexical`, None with another one.
 
-    Raises DrkitError if modules.json is missing, or a module, pooling or similarity is not supported.
+    Raises DrkitError if modules.json is missing, and UnsupportedEncoderError, with the file and the key, for anything
+    declared that drkit does not compute: a module, a setting of one, a pooling or a similarity.
     """
-    modules = read_modules(folder) if modules is None else modules
+    modules, saved = read_modules(folder) if modules is None else modules, model_settings(folder)
+    if "CNN" in modules:
+        raise DrkitError(f"{folder} has a CNN: its vectors depend on the other texts of a batch; give another encoder")
     if SPLADE_POOLING in modules:
-        return _read_lexical_settings(folder, modules)
+        return _read_lexical_settings(folder, modules, saved)
     _check_modules(folder, modules)
+    if model_type(saved) == SPARSE_ENCODER:
+        raise UnsupportedEncoderError(
+            f"{folder} is a {SPARSE_ENCODER} of {', '.join(modules)}; drkit computes those of "
+            f"{' and '.join(LEXICAL_MODULES)}"
+        )
     is_static = "StaticEmbedding" in modules
     transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
-    is_learned = PART_POOLING in modules
-    pooling = (
-        {"pooling_mode": "mean"}
-        if is_static or is_learned
-        else _read_object(folder / modules["Pooling"] / "config.json")
-    )
-    saved = _read_object(folder / SETTINGS, {})
-    if any(_prompts(saved).values()) and pooling.get("include_prompt") is False:
-        raise UnsupportedEncoderError(f"{folder}: unsupported pooling without the prompt (include_prompt = false)")
-    if _read_object(transformer / LENGTH, {}).get("do_lower_case"):
-        raise UnsupportedEncoderError(
-            f"{folder} makes texts lower-case before it reads them (do_lower_case in {LENGTH})"
-        )
+    if not is_static:
+        check_transformer(transformer, FEATURES)
+    if "Normalize" in modules:
+        path = folder / modules["Normalize"] / "config.json"
+        check_settings(path, read_object(path, {}), NORMALIZE_SETTINGS)
     return {
-        **_settings_of(transformer, saved),
-        "word_weights": folder / modules["WordWeights"] if "WordWeights" in modules else None,
-        "learned_pooling": folder / modules[PART_POOLING] if is_learned else None,
-        "pooling": learned_pooling_name(folder / modules[PART_POOLING])
-        if is_learned
-        else pooling_of(pooling, folder, weighted="WordWeights" in modules),
+        **_settings_of(transformer, saved, is_static=is_static),
+        **_read_pooling(folder, modules),
         "similarity": _similarity(saved, folder),
         "normalize": "Normalize" in modules,
-        "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
+        "truncate_dim": _truncate_dim(folder, modules, saved),
     }
 
 
-def _settings_of(transformer: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_of(transformer: Path, saved: Mapping[str, Any], *, is_static: bool = False) -> dict[str, Any]:
     """Return the lengths and prompts of an encoder, and the defaults of what its modules declare."""
-    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
+    own = read_object(transformer / DRKIT, {})
     return {
         "transformer": transformer,
         "word_weights": None,
@@ -116,24 +123,59 @@ def _settings_of(transformer: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
         "pooling_settings": None,
         "normalize": False,
         "truncate_dim": None,
-        "query_length": own.get("query_length", length),
-        "passage_length": own.get("passage_length", length),
+        **(static_lengths(transformer) if is_static else declared_lengths(transformer)),
         "passages_per_document": own.get("passages_per_document"),
-        **_prompts(saved),
+        **declared_prompts(saved),
     }
 
 
-def _read_lexical_settings(folder: Path, modules: Mapping[str, str]) -> dict[str, Any]:
-    """Read a folder of a SparseEncoder: a masked LM and SpladePooling. Raises DrkitError for anything else."""
-    pooling = _read_object(folder / modules[SPLADE_POOLING] / "config.json")
-    saved = _read_object(folder / SETTINGS, {})
-    transformer = folder / next(iter(modules.values()))
-    if len(modules) != 2 or pooling.get("activation_function", "relu") != "relu":
+def _read_pooling(folder: Path, modules: Mapping[str, str]) -> dict[str, Any]:
+    """Return the pooling of an encoder, with the folder of its weights."""
+    if PART_POOLING in modules:
+        learned = folder / modules[PART_POOLING]
+        return {"pooling": learned_pooling_name(learned), "learned_pooling": learned}
+    if "Pooling" not in modules:
+        return {"pooling": "mean"}
+    path, weighted = folder / modules["Pooling"] / "config.json", "WordWeights" in modules
+    pooling = read_object(path)
+    check_settings(path, pooling, POOLING_SETTINGS)
+    return {
+        "pooling": pooling_of(pooling, folder, weighted=weighted),
+        "word_weights": folder / modules["WordWeights"] if weighted else None,
+    }
+
+
+def _truncate_dim(folder: Path, modules: Mapping[str, str], saved: Mapping[str, Any]) -> int | None:
+    """Return how many numbers of a vector are kept, by a Dense module or by the settings of the model; None: all."""
+    cuts = [saved["truncate_dim"]] if saved.get("truncate_dim") else []
+    if cuts and "Normalize" in modules and _similarity(saved, folder) == "dot":
         raise UnsupportedEncoderError(
-            f"{folder}: unsupported modules ({', '.join(modules)}) or activation "
-            f"({pooling.get('activation_function')}); drkit supports {' and '.join(LEXICAL_MODULES)} with relu"
+            f"{folder / SETTINGS}: unsupported setting truncate_dim = {cuts[0]} of normalised vectors that are "
+            f"compared by dot product: what is left of them does not have length 1"
         )
-    own = _read_object(transformer / DRKIT, {})
+    if TRUNCATION in modules:
+        cuts.append(_read_truncation(folder / modules[TRUNCATION]))
+    return min(cuts, default=None)
+
+
+def _read_lexical_settings(folder: Path, modules: Mapping[str, str], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a folder of a SparseEncoder: a masked LM and SpladePooling. Raises DrkitError for anything else."""
+    first, *rest = modules
+    if first not in (LEXICAL_MODULES[0], "Transformer") or rest != [SPLADE_POOLING]:
+        raise UnsupportedEncoderError(
+            f"{folder}: unsupported modules ({', '.join(modules)}); drkit supports {' and '.join(LEXICAL_MODULES)}"
+        )
+    path = folder / modules[SPLADE_POOLING] / "config.json"
+    pooling = read_object(path)
+    check_settings(path, pooling, SPLADE_SETTINGS)
+    transformer = folder / modules[first]
+    check_transformer(transformer, WORD_LOGITS)
+    if saved.get("similarity_fn_name") not in (None, "dot"):
+        raise UnsupportedEncoderError(
+            f"{folder / SETTINGS}: unsupported setting similarity_fn_name = {saved['similarity_fn_name']!r} of an "
+            f"encoder of word scores; drkit compares them by dot product"
+        )
+    own = read_object(transformer / DRKIT, {})
     return {
         **_settings_of(transformer, saved),
         "pooling": LEXICAL,
@@ -154,7 +196,7 @@ def learned_pooling_name(folder: Path) -> str:
         with safe_open(str(folder / POOLING_FILE), framework="numpy") as file:
             return str(json.loads(file.metadata()["pooling"])["use"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DrkitError(f"cannot read the pooling in {folder / POOLING_FILE}: {error!r}; {_ADVICE}") from None
+        raise DrkitError(f"cannot read the pooling in {folder / POOLING_FILE}: {error!r}; {ADVICE}") from None
 
 
 def _read_truncation(folder: Path) -> int:
@@ -163,11 +205,12 @@ def _read_truncation(folder: Path) -> int:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    config = _read_object(folder / "config.json")
+    config = read_object(folder / "config.json")
+    check_settings(folder / "config.json", config, DENSE_SETTINGS)
     try:
         weights = load_file(str(folder / "model.safetensors"))
     except (OSError, SafetensorError) as error:
-        raise DrkitError(f"cannot read the weights in {folder}: {error}; {_ADVICE}") from None
+        raise DrkitError(f"cannot read the weights in {folder}: {error}; {ADVICE}") from None
     linear = weights.pop("linear.weight", np.zeros((0, 0)))
     is_truncation = not weights and linear.ndim == 2 and np.array_equal(linear, np.eye(*linear.shape))
     if not is_truncation or not str(config.get("activation_function")).endswith(".Identity"):
@@ -193,27 +236,37 @@ def bare_settings(folder: Path, pooling: str) -> dict[str, Any]:
     """
     if not (folder / CONFIG).is_file():
         raise _not_an_encoder(folder)
-    length = _max_length(folder)
+    length = max_length(folder)
     return {"pooling": pooling, "query_length": length, "passage_length": length}
 
 
 def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     """Return the pooling, lengths and prompts that a folder declares, and its maximum length, if any.
 
-    Unlike `read_encoder_settings`, it omits what is missing or unsupported. Raises DrkitError for invalid JSON.
+    Unlike `read_encoder_settings`, it omits what is missing or unsupported. Raises DrkitError for invalid JSON, and for
+    a model that is not an encoder of single vectors.
     """
     modules = read_modules(folder)
-    modes = pooling_modes(_read_object(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
-    prompts = {name: prompt for name, prompt in _prompts(_read_object(folder / SETTINGS, {})).items() if prompt}
-    own = {key: value for key, value in _read_object(folder / DRKIT, {}).items() if value is not None}
+    modes = pooling_modes(read_object(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
+    model = read_object(folder / SETTINGS, {})
+    prompts = {name: prompt for name, prompt in declared_prompts(model).items() if prompt}
+    own = {key: value for key, value in read_object(folder / DRKIT, {}).items() if value is not None}
     found = _supported_pooling(modes, weighted="WordWeights" in modules)
     pooling = {"pooling": found} if found else {}
-    longest = _read_object(folder / LENGTH, {}).get("max_seq_length")
-    return {**pooling, **prompts, **own}, longest
+    reading = transformer_settings(folder)[1]
+    named = {"query_length": "query_length", "passage_length": "document_length"}
+    lengths = {name: reading[key] for name, key in named.items() if reading.get(key)}
+    truncation = {"truncate_dim": model["truncate_dim"]} if model.get("truncate_dim") else {}
+    return {**pooling, **truncation, **prompts, **lengths, **own}, declared_length(folder)
 
 
 def read_modules(folder: Path) -> dict[str, str]:
-    """Return the folder of each module named in modules.json. Raises DrkitError if that file is missing."""
+    """Return the folder of each module named in modules.json, by the name of its class.
+
+    The second module of a class is called `Dense 2`, and one that is called with arguments names them, so that neither
+    is taken for a module that drkit computes. Raises DrkitError if the file is missing, for a module of another
+    package, and for a model that is not an encoder of single vectors.
+    """
     if not folder.is_dir():
         raise DrkitError(f"encoder folder not found: {folder}; give a folder written by drkit or sentence-transformers")
     if not any((folder / name).is_file() for name in (MODULES, CONFIG)):
@@ -223,10 +276,26 @@ def read_modules(folder: Path) -> dict[str, str]:
             f"{folder} has no {MODULES}, so its pooling is unknown; set it with "
             f"{' or '.join(f'--pooling {name}' for name in POOLINGS)} (in Python: TextEncoder.bare)"
         )
-    found = read_json(folder / MODULES, _ADVICE)
+    found = read_json(folder / MODULES, ADVICE)
     if not isinstance(found, list) or not all(isinstance(m, dict) and _is_inside(m.get("path")) for m in found):
-        raise DrkitError(f"{folder / MODULES} must list modules, each with a `type`, and a `path` in it; {_ADVICE}")
-    return {str(m.get("type")).rsplit(".", 1)[-1]: m["path"] for m in found}
+        raise DrkitError(f"{folder / MODULES} must list modules, each with a `type`, and a `path` in it; {ADVICE}")
+    check_model_type(folder)
+    names = [
+        module_class(folder / MODULES, module.get("type"))
+        + (f" with {kwargs}" if (kwargs := module.get("kwargs")) else "")
+        for module in found
+    ]
+    return dict(zip(_numbered(names), (module["path"] for module in found), strict=True))
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Return the names with numbers after the first occurrence of each.
+
+    >>> _numbered(["Dense", "Normalize", "Dense"])
+    ['Dense', 'Normalize', 'Dense 2']
+    """
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    return [name if count == 1 else f"{name} {count}" for name, count in zip(names, counts, strict=True)]
 
 
 def find_modules(folder: Path) -> dict[str, str]:
@@ -255,33 +324,27 @@ def is_lexical(folder: Path) -> bool:
 def read_routes(folder: Path) -> list[dict[str, str]]:
     """Return the modules (name -> folder) of the query route and of the document route.
 
-    Modules behind the router belong to both routes. Raises DrkitError if a route is missing.
+    Modules behind the router belong to both routes. Raises DrkitError if a route is missing or has modules of another
+    package, and UnsupportedEncoderError for modules before the router and for routes by anything but the task.
     """
     shared = read_modules(folder)
-    router = Path(shared.pop("Router"))
+    first, router = next(iter(shared)), Path(shared.pop("Router"))
     path = folder / router / ROUTER
     try:
-        config = _read_object(path)
-        kinds = {name: kind.rsplit(".", 1)[-1] for name, kind in config["types"].items() if _is_inside(name)}
-        routes = [{kinds[name]: str(router / name) for name in config["structure"][route]} for route in ROUTES]
+        config = read_object(path)
+        paths = [[name for name in config["structure"][route] if _is_inside(name)] for route in ROUTES]
+        kinds = {name: module_class(path, config["types"][name]) for names in paths for name in names}
     except (AttributeError, KeyError, TypeError) as error:
         raise DrkitError(
             f"{path} does not define the modules for queries and documents ({error}); "
             f"drkit supports routers of sentence-transformers with the routes 'query' and 'document'"
         ) from None
-    return [{**modules, **shared} for modules in routes]
-
-
-def pooling_modes(config: Mapping[str, Any]) -> list[str]:
-    """Return the poolings in the settings of a Pooling module, old style or new, by sentence-transformers' names.
-
-    >>> pooling_modes({"pooling_mode_mean_tokens": True}), pooling_modes({"pooling_mode": "cls"})
-    (['mean'], ['cls'])
-    """
-    if named := config.get("pooling_mode"):
-        return [named] if isinstance(named, str) else list(named)
-    names = {flag: name for name, flag in POOLING_FLAGS.items()}
-    return [names.get(key, key) for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    if first != "Router" or (config.get("parameters") or {}).get("route_mappings"):
+        raise UnsupportedEncoderError(f"{path}: unsupported router (route_mappings, or modules before it)")
+    found = (
+        zip(_numbered([kinds[n] for n in names]), (str(router / n) for n in names), strict=True) for names in paths
+    )
+    return [{**dict(modules), **shared} for modules in found]
 
 
 def pooling_of(config: Mapping[str, Any], folder: Path | str, *, weighted: bool = False) -> str:
@@ -299,12 +362,16 @@ def pooling_of(config: Mapping[str, Any], folder: Path | str, *, weighted: bool 
 
 def read_word_weights(folder: Path) -> list[float]:
     """Return the weight of each token, by id, of a WordWeights module. Raises DrkitError if its file is invalid."""
-    config = _read_object(folder / "config.json")
+    config = read_object(folder / "config.json")
+    check_settings(folder / "config.json", config, WORD_WEIGHTS_SETTINGS)
     try:
         known, unknown = config["word_weights"], config.get("unknown_word_weight", 1)
-        return [float(known.get(word, known.get(word.lower(), unknown))) for word in config["vocab"]]
+        weights = [float(known.get(word, known.get(word.lower(), unknown))) for word in config["vocab"]]
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise DrkitError(f"{folder} has no valid word weights ({error}); export the encoder again") from None
+    if min(weights, default=0) < 0:
+        raise UnsupportedEncoderError(f"{folder}: unsupported negative word weights; drkit's are 0 or more")
+    return weights
 
 
 def _supported_pooling(modes: list[str], *, weighted: bool) -> str | None:
@@ -336,75 +403,8 @@ def _not_an_encoder(folder: Path) -> DrkitError:
 def _similarity(saved: Mapping[str, Any], folder: Path) -> str:
     name = saved.get("similarity_fn_name")
     if name not in _SIMILARITY_BY_SAVED_NAME:
-        raise DrkitError(f"unsupported similarity {name!r}; drkit supports cosine and dot", where=folder)
+        raise UnsupportedEncoderError(f"unsupported similarity {name!r}; drkit supports cosine and dot", where=folder)
     return _SIMILARITY_BY_SAVED_NAME[name]
-
-
-def _prompts(saved: Mapping[str, Any]) -> dict[str, str]:
-    prompts = saved.get("prompts") or {}
-    passage = next((prompts[key] for key in _DOCUMENT_PROMPTS if prompts.get(key)), "")
-    return {"query_prompt": prompts.get("query") or "", "passage_prompt": passage}
-
-
-def _max_length(folder: Path) -> int:
-    """Return the maximum number of tokens that a folder declares, within the model's positions; 512 if unlimited."""
-    config, tokenizer = _read_object(folder / CONFIG, {}), _read_object(folder / "tokenizer_config.json", {})
-    declared = _read_object(folder / LENGTH, {}).get("max_seq_length")
-    limits = [declared or tokenizer.get("model_max_length")]
-    if config.get("max_position_embeddings"):
-        # Without a padding id in the configuration, RoBERTa's default (1) applies.
-        known = {"pad_token_id": 1, **config, "model_type": str(config.get("model_type"))}
-        limits.append(longest_text(SimpleNamespace(**known)))
-    return int(min([limit for limit in limits if limit], default=512))
-
-
-# What a value must be, by its key, in any of an encoder folder's files that drkit reads.
-_LENGTH = (lambda value: value is None or (type(value) in (int, float) and value >= 2), "a number from 2 on")
-_OWN_LENGTH = (lambda value: type(value) is int and 2 <= value <= 131_072, "a whole number from 2 to 131,072")
-_TEXT = (lambda value: value is None or isinstance(value, str), "a text")
-_OBJECT = (lambda value: value is None or isinstance(value, dict), "an object")
-_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "max_position_embeddings": _LENGTH,
-    "max_seq_length": _LENGTH,
-    "model_max_length": _LENGTH,
-    "query_length": _OWN_LENGTH,
-    "passage_length": _OWN_LENGTH,
-    "passages_per_document": (lambda value: type(value) is int and value >= 2, "a whole number from 2 on"),
-    "pad_token_id": (lambda value: value is None or (type(value) is int and 0 <= value < 2**31), "a token's id"),
-    "model_type": _TEXT,
-    "pooling": _TEXT,
-    "query_prompt": _TEXT,
-    "passage_prompt": _TEXT,
-    "similarity_fn_name": _TEXT,
-    "pooling_mode": (
-        lambda value: value is None or all(isinstance(mode, str) for mode in ([value], value)[type(value) is list]),
-        "a name or names",
-    ),
-    "prompts": (
-        lambda value: value is None or (isinstance(value, dict) and all(map(_TEXT[0], value.values()))),
-        "an object of texts",
-    ),
-    "pooling_settings": _OBJECT,
-    "types": _OBJECT,
-    "structure": _OBJECT,
-}
-
-
-def _read_object(path: Path, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the JSON object in a file, or `default` if it is given and the file does not exist.
-
-    Raises DrkitError if it is not an object, or a value that drkit uses is not of the expected kind.
-    """
-    if default is not None and not path.is_file():
-        return dict(default)
-    found = read_json(path, _ADVICE)
-    if not isinstance(found, dict):
-        raise DrkitError(f"{path} must be a JSON object, got {type(found).__name__}; {_ADVICE}")
-    for key in found.keys() & _EXPECTED.keys():
-        is_expected, what = _EXPECTED[key]
-        if not is_expected(found[key]):
-            raise DrkitError(f"{key!r} must be {what}, got {found[key]!r:.80}; {_ADVICE}", where=path)
-    return found
 
 
 def is_cross_encoder(folder: Path) -> bool:

@@ -30,8 +30,8 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from drkit.core.loading import check_tokenizer, explain_load_errors
 from drkit.encoders.architectures import STATIC
+from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.token_weights import TokenWeights
-from drkit.errors import DrkitError
 
 WEIGHTS, TABLE = "model.safetensors", "embedding.weight"
 _CACHED_WORDS = 1 << 20
@@ -155,7 +155,8 @@ AutoModelForMaskedLM.register(StaticConfig, StaticForMaskedLM)
 def load_static(folder: Path) -> tuple[StaticModel, Any]:
     """Load the word vectors and the tokenizer of a StaticEmbedding module.
 
-    Raises DrkitError if a file is missing or invalid, or the tokenizer is not built like BERT's.
+    Raises DrkitError if a file is missing or invalid, and UnsupportedEncoderError if the tokenizer is not built like
+    BERT's or the weights are not one vector for each token.
     """
     with explain_load_errors(str(folder), "load the static encoder in", "Export it again."):
         tensors = load_file(str(folder / WEIGHTS))
@@ -164,14 +165,14 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
         check_tokenizer(tokenizer, folder)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if set(found) != {TABLE} or len(found[TABLE]) != 2:
-        raise DrkitError(
+        raise UnsupportedEncoderError(
             f"{folder / WEIGHTS} must contain one two-dimensional tensor, {TABLE}; got {found}. Export it again."
         )
     table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
     is_split = tokenizer.tokenize("a a") == 2 * tokenizer.tokenize("a")
     if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2 or not is_split:
-        raise DrkitError("unsupported tokenizer; drkit reads static encoders with BERT's", where=folder)
+        raise UnsupportedEncoderError("unsupported tokenizer; drkit reads static encoders with BERT's", where=folder)
     return StaticModel.of(table).eval(), tokenizer
 
 
@@ -181,6 +182,7 @@ def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
     Same ids as the tokenizer's, because BERT's splits at every space.
     """
     first, last = tokenizer("")["input_ids"]
+    keeps_end = tokenizer.truncation_side == "left"
     backend = tokenizer.backend_tokenizer
 
     @lru_cache(maxsize=_CACHED_WORDS)
@@ -189,6 +191,7 @@ def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
 
     def ids(text: str, length: int) -> list[int]:
         found = list(chain.from_iterable(map(word_ids, text.split(" "))))
-        return [first, *found[: length - 2], last]
+        kept = found[max(len(found) - length + 2, 0) :] if keeps_end else found[: length - 2]
+        return [first, *kept, last]
 
     return ids

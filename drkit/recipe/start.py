@@ -7,6 +7,7 @@ A sentence-transformers folder declares its pooling, its prompts and one length 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from attrs import frozen
 from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.encoders.folder import CONFIG, MODULES, declared_settings
+from drkit.encoders.declarations import CONFIG, UnsupportedEncoderError, prompt_notes
+from drkit.encoders.folder import MODULES, declared_settings, read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
 from drkit.recipe.toml import assign, part_from_table, read_table
 
+_LOGGER = logging.getLogger("drkit")
 # Formats of files, tried in this order; the last ones read any texts.
 FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl", "documents")
 # Those that read any files with their endings, and leave out the others of a folder.
@@ -49,6 +52,8 @@ def starting_point(path_or_id: str) -> StartingPoint:
     run = local_path(path_or_id)
     if not (run / RECIPE).is_file():
         declared = declared_settings_of(run)
+        for note in prompt_notes(run):
+            _LOGGER.warning(note)
         return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
     if not (run / CHECKPOINT / CONFIG).is_file():
         raise DrkitError(
@@ -62,11 +67,15 @@ def starting_point(path_or_id: str) -> StartingPoint:
 
 @frozen
 class DeclaredSettings:
-    """Settings of `[encoder]` that a folder declares, and the maximum tokens it reads (None: not declared)."""
+    """Settings of `[encoder]` that a folder declares, and the maximum tokens it reads (None: not declared).
+
+    unsupported: what the folder declares besides them, which training does not continue; empty if nothing.
+    """
 
     folder: Path
     settings: Mapping[str, Any]
     max_tokens: int | None = None
+    unsupported: str = ""
 
     @property
     def with_lengths(self) -> dict[str, Any]:
@@ -86,6 +95,11 @@ class DeclaredSettings:
         too_long = [
             n for n in LENGTHS if self.max_tokens and n not in clashing and getattr(chosen, n) > self.max_tokens
         ]
+        if self.unsupported:
+            lines.append(
+                f"{self.unsupported}; --set encoder.declared=ignore starts from its transformer alone @ "
+                f"encoder.pretrained"
+            )
         return lines + [
             f"{self.folder} reads at most {self.max_tokens} tokens, the recipe says {name} = {getattr(chosen, name)}: "
             f"--set encoder.{name}={self.max_tokens} respects the limit, --set encoder.declared=ignore ignores it "
@@ -106,10 +120,11 @@ def declared_settings_of(folder: Path) -> DeclaredSettings | None:
         settings, max_tokens = declared_settings(folder)
         if dimension := settings.get("truncate_dim"):
             raise DrkitError(
-                f"{folder} keeps only the first {dimension} numbers of its vectors, and training needs whole ones: "
-                f"start from the encoder that it was exported from, and export the result with --dimension {dimension}"
+                f"{folder} keeps only the first {dimension} numbers of its vectors (truncate_dim), and training needs "
+                f"whole ones: start from the encoder that it was exported from, and export the result with --dimension "
+                f"{dimension}"
             )
-        return DeclaredSettings(folder, _declarable(settings), max_tokens)
+        return DeclaredSettings(folder, _declarable(settings), max_tokens, _unsupported(folder))
     recipe = folder.parent / RECIPE
     if (folder / CONFIG).is_file() and is_stage_of_run(folder):
         return DeclaredSettings(folder, _declarable(read_table(recipe).get("encoder", {})))
@@ -119,6 +134,15 @@ def declared_settings_of(folder: Path) -> DeclaredSettings | None:
 def is_stage_of_run(folder: Path) -> bool:
     """Return whether a folder is a stage of a run, and not any folder beside a recipe."""
     return (folder / MANIFEST).is_file() and (folder.parent / RECIPE).is_file()
+
+
+def _unsupported(folder: Path) -> str:
+    """Return what an encoder folder declares that drkit does not compute, or an empty string."""
+    try:
+        read_encoder_settings(folder)
+    except UnsupportedEncoderError as error:
+        return str(error)
+    return ""
 
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:

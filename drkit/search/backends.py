@@ -28,7 +28,8 @@ from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.registry import installed
 from drkit.core.spec import Extension
 from drkit.encoders.architectures import Architecture, find_architecture, longest_text
-from drkit.encoders.folder import CONFIG, TORCH
+from drkit.encoders.declarations import CONFIG
+from drkit.encoders.folder import TORCH
 from drkit.encoders.identity import weights_hash
 from drkit.encoders.static import load_static
 from drkit.errors import DrkitError

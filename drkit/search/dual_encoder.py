@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from drkit.core.files import digest
+from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.folder import TORCH, is_dual, read_encoder_settings, read_routes
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder, choose_device
@@ -45,6 +46,12 @@ class DualEncoder:
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
         settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
+        poolings = [one["pooling"] for one in settings]
+        if len(set(poolings)) > 1:
+            raise UnsupportedEncoderError(
+                f"{folder} pools queries by {poolings[0]} and passages by {poolings[1]}; drkit computes two encoders "
+                f"of the same pooling"
+            )
         target = choose_device(device, backend)
         return cls(*(TextEncoder.from_modules(**one, device=target, backend=backend) for one in settings))
 

@@ -5,6 +5,7 @@ Texts are sorted by length, padded as little as possible, batched by a token bud
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,8 +22,10 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
+from drkit.data.store import check_prompt
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
+from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.folder import (
     BFLOAT16,
     PRECISIONS,
@@ -83,7 +86,8 @@ class TextEncoder:
     the loss `matryoshka` allows; None: all.
 
     Raises DrkitError if the pooling needs token weights that are missing, vectors are shorter than `truncate_dim`, a
-    length exceeds the model's positions, or the tokenizer gives ids that the model does not have.
+    length exceeds the model's positions, the tokenizer gives ids that the model does not have, or a prompt leaves no
+    room for text.
     """
 
     model: Any
@@ -111,6 +115,8 @@ class TextEncoder:
         config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
         check_vocabulary(self.tokenizer, config, name)
         check_length(max(self.query_length, self.passage_length), config, name)
+        check_prompt(self.query_prompt, self.tokenizer, self.query_length)
+        check_prompt(self.passage_prompt, self.tokenizer, self.passage_length)
         if self.token_weights is not None and len(self.token_weights.weight) != config.vocab_size:
             raise DrkitError(
                 f"got {len(self.token_weights.weight)} token weights for {config.vocab_size} word embeddings of the "
@@ -161,6 +167,8 @@ class TextEncoder:
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
         learned = read_learned_pooling(learned_pooling) if learned_pooling else None
         pooling = learned.to(device).eval() if learned else None
+        if backend == TORCH and not isinstance(model, StaticModel):
+            _check_inputs(model, tokenizer, transformer)
         encoder = cls(model.to(device), tokenizer, token_weights=found, learned_pooling=pooling, **settings)
         return encoder._check_by_encoding(transformer)
 
@@ -316,6 +324,27 @@ class TextEncoder:
                 vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()
                 return vectors
         return pool(hidden, weights, self.pooling)
+
+
+def _check_inputs(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Raise UnsupportedEncoderError if a model needs more than the ids of tokens, such as their types.
+
+    Some models distinguish types of tokens even in a single text (XLNet).
+    """
+    with explain_load_errors(str(folder), "encode with"), inference(model):
+        given = dict(tokenizer("a word", return_tensors="pt"))
+        known = inspect.signature(model.forward).parameters
+        given = {name: value for name, value in given.items() if name in known}
+        plain = {name: given[name] for name in ("input_ids", "attention_mask") if name in given}
+        if len(given) == len(plain):
+            return
+        states, expected = (model(**inputs).last_hidden_state for inputs in (plain, given))
+        is_same = torch.allclose(states, expected, rtol=1e-4, atol=1e-5)
+    if not is_same:
+        raise UnsupportedEncoderError(
+            f"{folder}: unsupported inputs of a {model.config.model_type!r} "
+            f"({', '.join(given.keys() - plain.keys())}); drkit gives a model the ids of tokens alone"
+        )
 
 
 def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.device:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, BertTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertTokenizerFast
 
 from drkit.data.arrays import ArrayWriter
-from drkit.data.store import TokenStore, count_truncated, tokenise
+from drkit.data.generation import truncate_texts
+from drkit.data.store import StoredTexts, TokenStore, count_truncated, tokenise
 from drkit.data.vocabulary import train_wordpiece
 from drkit.errors import DrkitError
+from drkit.search.text_encoder import TextEncoder
 
 
 def padded(store: TokenStore, tokenizer, texts, indices, pad_to):
@@ -52,6 +56,30 @@ def test_a_batch_equals_padding_written_out(store, tokenizer, real_texts, data, 
     assert batch.keys.tolist() == indices
     assert batch.signals == {}
     assert batch.ids.dtype == batch.words.dtype == torch.int64
+
+
+@pytest.mark.parametrize("prompt", ["", "search for: "])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_texts_are_cut_on_the_side_that_the_tokenizer_declares(side, prompt, tokenizer, real_texts, tmp_path):
+    other, length = copy.deepcopy(tokenizer), 20
+    other.truncation_side = side
+    texts = ["", "a", *real_texts[:80]]
+    tokenise(((str(i), text) for i, text in enumerate(texts)), other, tmp_path, max_length=length, prompt=prompt)
+    store = TokenStore.open(tmp_path)
+    encodings = [other(prompt + text, truncation=True, max_length=length) for text in texts]
+    assert [store.tokens(i).tolist() for i in range(len(store))] == [one["input_ids"] for one in encodings]
+    encoder = TextEncoder(SimpleNamespace(config=BertConfig()), other, passage_length=length)
+    assert [store.tokens(i).tolist() for i in range(len(store))] == encoder._tokens([prompt + t for t in texts], "", 20)
+    stored = StoredTexts(store, other, len(other), characters=lambda: texts, prompt=prompt)
+    for (text, spans), encoding in zip(stored.read(), encodings, strict=True):
+        offsets = np.array(encoding.encodings[0].offsets)[1:-1] - len(prompt)
+        assert spans.tolist() == np.maximum(offsets, 0).tolist()
+        shown = "".join(text[a:b] for a, b in spans)
+        assert shown in "".join(text.split())
+    cut = [text for _, text in truncate_texts(((str(i), text) for i, text in enumerate(texts)), other, length)]
+    for text, kept in zip(texts, cut, strict=True):
+        tokens = other(text, truncation=True, max_length=length).encodings[0].offsets[1:-1]
+        assert kept == text[tokens[0][0] if side == "left" else 0 : tokens[-1][1]] if tokens else kept == ""
 
 
 def test_lengths_count_special_tokens(store, tokenizer, real_texts):

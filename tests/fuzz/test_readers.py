@@ -243,7 +243,10 @@ MODULES = json.dumps(
 ).encode()
 ROUTER = json.dumps(
     {
-        "types": {"query_0": "x.Transformer", "document_0": "x.Transformer"},
+        "types": {
+            "query_0": "sentence_transformers.models.Transformer",
+            "document_0": "sentence_transformers.models.Transformer",
+        },
         "structure": {"query": ["query_0"], "document": ["document_0"]},
     }
 ).encode()
@@ -280,7 +283,7 @@ def test_model_folders(name):
 @given(json_of(ROUTER))
 def test_routers(content):
     def read(path):
-        modules = [{"path": "r", "type": "x.Router"}]
+        modules = [{"path": "r", "type": "sentence_transformers.models.Router"}]
         (path.parent.parent / "modules.json").write_text(json.dumps(modules))
         return read_routes(path.parent.parent)
 

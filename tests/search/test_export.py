@@ -127,7 +127,10 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
         ("modules.json", "{", r"modules\.json .*JSON"),
         (
             "modules.json",
-            [{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1"}],
+            [
+                {"type": "sentence_transformers.models.Transformer", "path": ""},
+                {"type": "sentence_transformers.models.Dense", "path": "1"},
+            ],
             r"modules \(Transformer, Dense",
         ),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, r"pooling \(weightedmean\)"),
