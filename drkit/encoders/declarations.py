@@ -155,6 +155,13 @@ def check_transformer(folder: Path, task: tuple[str, str]) -> None:
     task: `FEATURES` or `WORD_LOGITS`.
     """
     check_settings(*transformer_settings(folder), supported_reading(task))
+    config = read_object(folder / CONFIG, {})
+    names = config.get("architectures") or [""]
+    if config.get("is_encoder_decoder") or (isinstance(names, list) and str(names[0]).endswith("EncoderModel")):
+        raise UnsupportedEncoderError(
+            f"{folder / CONFIG}: unsupported encoder of a model with a decoder ({config.get('model_type')}); drkit "
+            f"computes models that are an encoder or read from left to right"
+        )
 
 
 def supported_reading(task: tuple[str, str]) -> Supported:

@@ -24,7 +24,7 @@ from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
-from drkit.encoders.declarations import DRKIT, LENGTH, POOLING_FLAGS, SETTINGS
+from drkit.encoders.declarations import DRKIT, LENGTH, POOLING_FLAGS, SETTINGS, UNLIMITED
 from drkit.encoders.folder import (
     LEXICAL,
     LEXICAL_MODULES,
@@ -263,8 +263,9 @@ def _write_static(
     token_weights = weights if isinstance(weights, TokenWeights) else None
     table = fold_weights(given.get_input_embeddings().weight, token_weights)[:, : declared.truncate_dim]
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
-    cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
-    _save_tokenizer(tokenizer, folder, declared, truncation=cut)
+    side = "Left" if tokenizer.truncation_side == "left" else "Right"
+    cut = {"direction": side, "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
+    _save_tokenizer(tokenizer, folder, declared, truncation=None if declared.longest == UNLIMITED else cut)
     _write_declarations(folder, declared, _modules_of(declared, is_static=True))
 
 
@@ -309,7 +310,8 @@ def _save_tokenizer(
     tokenizer: Any, folder: Path, declared: _Declarations, truncation: Mapping[str, Any] | None = None
 ) -> None:
     exported = copy.deepcopy(tokenizer)
-    exported.model_max_length = declared.longest
+    if declared.longest != UNLIMITED:
+        exported.model_max_length = declared.longest
     exported.save_pretrained(folder)
     # Training leaves its last padding and truncation in this file; every loader sets its own.
     file = folder / "tokenizer.json"
@@ -401,9 +403,8 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any], config: 
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"{_NO_VECTOR if declared.lexical and declared.lexical.dense else ''}"
-        f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
-        f"sentence-transformers has one limit for both, {declared.longest}. A text is "
-        f"encoded title first, then body, with a space between.{_without_dropout(config, library, trusted)}\n\n"
+        f"{_lengths(declared)} A text is encoded title first, then body, with a space between."
+        f"{_without_dropout(config, library, trusted)}\n\n"
         f"| | |\n|---|---|\n{facts}"
     )
 
@@ -423,6 +424,16 @@ def _without_dropout(config: Any, library: str, trusted: str) -> str:
         " The encoder was trained without dropout, and its configuration has none. Training that makes two views of a "
         "text by dropout (SimCSE) learns nothing from it; load it with dropout for that:\n\n```python\n"
         f'encoder = {library}("path/to/this/folder", config_kwargs={{{settings}}}{trusted})\n```'
+    )
+
+
+def _lengths(declared: _Declarations) -> str:
+    """Return a sentence on how much of a text is read."""
+    if declared.longest == UNLIMITED:
+        return "Texts are read whole, however long."
+    return (
+        f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
+        f"sentence-transformers has one limit for both, {declared.longest}."
     )
 
 

@@ -252,12 +252,23 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     prompts = {name: prompt for name, prompt in declared_prompts(model).items() if prompt}
     own = {key: value for key, value in read_object(folder / DRKIT, {}).items() if value is not None}
     found = _supported_pooling(modes, weighted="WordWeights" in modules)
-    pooling = {"pooling": found} if found else {}
+    pooling: dict[str, Any] = {"pooling": found} if found else {}
+    if SPLADE_POOLING in modules:
+        pooling = _declared_scores(read_object(folder / modules[SPLADE_POOLING] / "config.json", {}), model)
     reading = transformer_settings(folder)[1]
     named = {"query_length": "query_length", "passage_length": "document_length"}
     lengths = {name: reading[key] for name, key in named.items() if reading.get(key)}
     truncation = {"truncate_dim": model["truncate_dim"]} if model.get("truncate_dim") else {}
     return {**pooling, **truncation, **prompts, **lengths, **own}, declared_length(folder)
+
+
+def _declared_scores(pooling: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pooling of a SparseEncoder, with those of its settings that are not drkit's defaults."""
+    given = {
+        **({"over_positions": "sum"} if pooling.get("pooling_strategy") == "sum" else {}),
+        **({"top_k": model["max_active_dims"]} if model.get("max_active_dims") else {}),
+    }
+    return {"pooling": LEXICAL, **({"pooling_settings": given} if given else {})}
 
 
 def read_modules(folder: Path) -> dict[str, str]:

@@ -126,7 +126,8 @@ class SentenceTransformerEncoder:
         vectors = np.asarray(given.cpu() if self.is_sparse else given, dtype=np.float32)
         if self.similarity != "cosine":
             return vectors
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.divide(vectors, np.maximum(lengths, 1e-12), dtype=np.float32)
 
     def _check_prompts(self) -> None:
         """Raise DrkitError if the model reads nothing behind a prompt."""

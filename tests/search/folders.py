@@ -20,6 +20,8 @@ from transformers import (
     ElectraConfig,
     MPNetConfig,
     RobertaConfig,
+    T5Config,
+    T5EncoderModel,
     XLNetConfig,
 )
 
@@ -353,6 +355,7 @@ def of_tokenizer(folder: Path, **options: Any) -> Path:
 
 
 CASES["cut on the left"] = lambda folder: of_tokenizer(folder, truncation_side="left")
+CASES["padded on the left"] = lambda folder: of_tokenizer(folder, padding_side="left")
 CASES["split special tokens"] = lambda folder: of_tokenizer(folder, split_special_tokens=True)
 
 
@@ -498,6 +501,18 @@ def _(folder: Path) -> None:
         bare
     )
     save(folder, dense_modules.Transformer(str(bare), max_seq_length=POSITIONS), pooling("mean"))
+
+
+@case("architecture t5, without a limit of length")
+def _(folder: Path) -> None:
+    bare = backbone(folder.with_name(f"{folder.name}-bare"))
+    for file in (*bare.glob("*.safetensors"), bare / "config.json"):
+        file.unlink()
+    change(bare / "tokenizer_config.json", model_max_length=None)
+    torch.manual_seed(3)
+    sizes = {"d_model": HIDDEN, "d_kv": 16, "num_layers": 2, "num_heads": 2, "d_ff": 48}
+    T5EncoderModel(T5Config(vocab_size=len(VOCABULARY), **sizes)).save_pretrained(bare)
+    save(folder, dense_modules.Transformer(str(bare)), pooling("mean"))
 
 
 # Routers

@@ -138,6 +138,19 @@ def test_the_length_that_version_6_saves_with_the_tokenizer_is_that_of_training(
     assert (encoder.query_length, encoder.passage_length) == (20, 48)
 
 
+def test_training_from_word_scores_goes_on_with_word_scores(tmp_path):
+    CASES["splade"](tmp_path / "e")
+    assert declared_settings_of(tmp_path / "e").settings["pooling"] == "lexical"
+    sparse(tmp_path / "f", *splade(tmp_path / "f", pooling_strategy="sum"), max_active_dims=5)
+    found = declared_settings_of(tmp_path / "f").settings
+    assert found["pooling_settings"] == {"over_positions": "sum", "top_k": 5}
+    flops = ("pretrain=none", "finetune.loss={use = 'flops', warmup = 10}")
+    encoder = composed(tmp_path / "f", *flops).encoder
+    assert (encoder.pooling, encoder.pooling_settings) == ("lexical", found["pooling_settings"])
+    with pytest.raises(ProblemsError, match=r"pooling = 'lexical', the recipe says 'mean'"):
+        composed(tmp_path / "f", *flops, "encoder.pooling=mean")
+
+
 def test_word_scores_that_sentence_transformers_computes_are_searched(tmp_path, run_drkit, monkeypatch):
     sparse(tmp_path / "e", *splade(tmp_path / "e", activation_function="log1p_relu"))
     monkeypatch.chdir(tmp_path)
