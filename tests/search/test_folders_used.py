@@ -7,8 +7,9 @@ import logging
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
-from drkit.commands import open_encoder
+from drkit.commands import export_checkpoint, open_encoder
 from drkit.core.registry import installed
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
@@ -83,6 +84,18 @@ def test_a_static_encoder_reads_all_words(tmp_path):
     table = encoder.model.get_input_embeddings().weight.detach().numpy()
     np.testing.assert_allclose(encoder.encode_passages(texts), [table[each].mean(0) for each in ids], atol=1e-5)
     assert encoder.query_lengths(texts) == [602, 6002]
+
+
+@pytest.mark.parametrize("name", ["static", "static with a length", "static, cut on the left"])
+def test_an_exported_static_encoder_reads_as_much_as_the_one_it_was_made_from(name, tmp_path):
+    CASES[name](tmp_path / "e")
+    export_checkpoint(tmp_path / "e", tmp_path / "f")
+    texts = [*TEXTS, "file number string " * 300]
+    expected = open_encoder(tmp_path / "e", device="cpu").encode_passages(texts)
+    np.testing.assert_allclose(open_encoder(tmp_path / "f", device="cpu").encode_passages(texts), expected, atol=1e-6)
+    theirs = SentenceTransformer(str(tmp_path / "f"), device="cpu").encode(texts)
+    np.testing.assert_allclose(theirs, expected, atol=1e-6)
+    assert "2147483647 tokens" not in (tmp_path / "f" / "README.md").read_text()
 
 
 def test_another_reading_of_texts_is_another_identity(tmp_path):
