@@ -88,7 +88,7 @@ class JudgedFiles(FileCollection):
         topics = read_topics(path, element, self._given.only(QUERY_ID, QUERY))
         return judged_queries(topics, self.judgements(split))
 
-    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
+    def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
         """Yield the judgements of a split."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self.qrels[self.split_rules.source(split)], beir=isinstance(self.config, BeirConfig))

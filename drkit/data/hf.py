@@ -206,7 +206,7 @@ def _text_options(path: str, name: str) -> dict[str, Any]:
     if not hasattr(config, "keep_default_na") or config.features:
         return {}
     first = next(iter(datasets.load_dataset(path, name or None, streaming=True).values()))
-    columns = next(iter(first), {})
+    columns: Mapping[str, Any] = next(iter(first), {})
     features = datasets.Features({column: datasets.Value("string") for column in columns})
     return {"features": features, "keep_default_na": False, "na_filter": False}
 
