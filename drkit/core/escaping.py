@@ -6,6 +6,7 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Callable
@@ -130,3 +131,12 @@ def _spelled_out(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):  # Python writes NaN, which browsers do not read
         return None
     return [_spelled_out(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def unescape(text: str) -> str:
+    """Return the text of markup: `&amp;` and the like as characters.
+
+    >>> unescape("salt &amp; pepper")
+    'salt & pepper'
+    """
+    return html.unescape(text)

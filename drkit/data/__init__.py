@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from drkit.data.corpus import open_collection as open_collection
     from drkit.data.counts import NgramCounts as NgramCounts
     from drkit.data.documents import DocumentsCollection as DocumentsCollection
+    from drkit.data.dpr import DprCollection as DprCollection
     from drkit.data.formats import BeirCollection as BeirCollection
     from drkit.data.formats import JsonlCollection as JsonlCollection
-    from drkit.data.formats import TevatronCollection as TevatronCollection
     from drkit.data.formats import TrecCollection as TrecCollection
     from drkit.data.generation import QueryModel as QueryModel
     from drkit.data.generation import Sampling as Sampling
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from drkit.data.spans import train_punkt as train_punkt
     from drkit.data.specs import BeirConfig as BeirConfig
     from drkit.data.specs import DocumentsConfig as DocumentsConfig
+    from drkit.data.specs import DprConfig as DprConfig
     from drkit.data.specs import HfConfig as HfConfig
     from drkit.data.specs import IrdsConfig as IrdsConfig
     from drkit.data.specs import JsonlConfig as JsonlConfig
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from drkit.data.specs import TrecConfig as TrecConfig
     from drkit.data.store import TokenStore as TokenStore
     from drkit.data.store import tokenise as tokenise
+    from drkit.data.tevatron import TevatronCollection as TevatronCollection
     from drkit.data.vocabulary import train_wordpiece as train_wordpiece
     from drkit.data.writing import write_collection as write_collection
 

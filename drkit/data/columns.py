@@ -78,7 +78,7 @@ def matching(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     >>> matching(("Title", "DOC ID", "body"), ("_id", "doc_id", "title"))
     ('DOC ID', 'Title')
     """
-    exact, folded = set(keys), {}
+    exact, folded = set(keys), dict[str, str]()
     for key in keys:
         folded.setdefault(fold(key), key)
     found = (name if name in exact else folded.get(fold(name)) for name in names)

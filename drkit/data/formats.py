@@ -1,11 +1,10 @@
-"""Collections in files: BEIR folders, files of texts alone, TREC and MS MARCO files, and Tevatron's training files."""
+"""Collections in files: BEIR folders, files of texts alone, TREC and MS MARCO files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
@@ -32,13 +31,19 @@ from drkit.data.columns import (
     GivenColumns,
     checked,
 )
-from drkit.data.corpus import id_hash
+from drkit.data.negative_ids import (
+    NEGATIVE_FORMATS,
+    NEGATIVE_NAMES,
+    NegativeIds,
+    read_negative_ids,
+    systems_of,
+)
 from drkit.data.qrels import read_judgements
 from drkit.data.rows import COMPRESSED, Row, read_jsonl, require_file
-from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
+from drkit.data.specs import BeirConfig, JsonlConfig, TrecConfig
 from drkit.data.splits import SPLITS, Splits
-from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics, topic_notes
-from drkit.errors import DrkitError, ProblemsError
+from drkit.data.topics import TOPIC_FORMATS, read_topics, topic_notes
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 
 _BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz or .zst) and qrels/*.tsv with a header"
 
@@ -83,7 +88,7 @@ class JudgedFiles(FileCollection):
         topics = read_topics(path, element, self._given.only(QUERY_ID, QUERY))
         return judged_queries(topics, self.judgements(split))
 
-    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
+    def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
         """Yield the judgements of a split."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self.qrels[self.split_rules.source(split)], beir=isinstance(self.config, BeirConfig))
@@ -191,10 +196,13 @@ _TREC_FILES = (
 class TrecCollection(JudgedFiles):
     """A corpus, and topics and judgements by split; given one by one, or found in a folder by their names.
 
-    Only judged topics are queries. One topic file may serve all splits.
+    Only judged topics are queries. One topic file may serve all splits. A file may have negatives of the training
+    topics by id; its positives are judgements if no file has those of train.
 
     Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
     """
+
+    config: TrecConfig
 
     def __init__(self, config: TrecConfig, _context: BuildContext | None = None) -> None:
         self.config = config
@@ -207,12 +215,66 @@ class TrecCollection(JudgedFiles):
         found = passage_files(corpus, "collection trec") if corpus else find_corpus(folder) if folder else ()
         self.qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
         self.topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
+        self.negative_ids = _find_negatives(config, folder)
+        if self.negative_ids and "train" not in self.qrels and "train" in self.topics:
+            self.qrels = {"train": self.negative_ids, **self.qrels}
         problems = [] if found else ["no corpus: --set collection.corpus=FILE"]
         problems += [] if self.qrels else ["no judgements: --set collection.test_qrels=FILE"]
         problems += [f"no topics of {s}: --set collection.{s}_topics=FILE" for s in self.qrels if s not in self.topics]
         if problems:
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
         self.passage_files = found
+
+    def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
+        """Yield the judgements of a split; without a file of them, the positives that come with the negatives."""
+        if self.negative_ids is None or self.qrels.get(split) != self.negative_ids:
+            yield from super().located_judgements(split)
+            return
+        before: tuple[str, str] | None = None
+        for line in self._negative_lines():
+            for doc_id in line.positives:
+                if before != (before := (line.query_id, doc_id)):  # triples repeat their positive
+                    yield line.row, Judgement(*before, 1)
+
+    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """Yield (query id, passage id) of the negatives that are given by id, of the training topics."""
+        if split == "train" and self.negative_ids:
+            for line in self._negative_lines():
+                yield from ((line.row, (line.query_id, doc_id)) for doc_id in line.negatives)
+
+    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream (query id, passage id) of the negatives of a split, in the order of the file."""
+        return (ids for _, ids in self.located_negatives(split))
+
+    def _negative_lines(self) -> Iterator[NegativeIds]:
+        assert self.negative_ids is not None
+        return read_negative_ids(self.negative_ids, self.config.negative_systems)
+
+    def files(self) -> Iterable[Path]:
+        """Return the files of the corpus, of topics, of judgements and of negatives."""
+        return (*super().files(), *([self.negative_ids] if self.negative_ids else []))
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the files are read."""
+        yield from super().notes()
+        found = systems_of(self.negative_ids) if self.negative_ids else ()
+        if unknown := [name for name in self.config.negative_systems if name not in found]:
+            raise UnknownNameError("system", unknown[0], found, where=str(self.negative_ids))
+        if len(found) > 1 and not self.config.negative_systems:
+            yield (
+                f"{self.negative_ids}: the negatives of {', '.join(found)} are interleaved; "
+                f"--set collection.negative_systems={found[0]} reads one system's"
+            )
+
+
+def _find_negatives(config: TrecConfig, folder: Path | None) -> Path | None:
+    """Return the file of negatives by id that is set, or that a folder has."""
+    if config.train_negatives:
+        return require_file(config.train_negatives, "collection trec", NEGATIVE_FORMATS)
+    if folder is None:
+        return None
+    own = find_file(folder, NEGATIVE_NAMES, "train", formats=NEGATIVE_FORMATS)
+    return own or find_file(folder, NEGATIVE_NAMES, formats=NEGATIVE_FORMATS)
 
 
 def _by_split(
@@ -229,149 +291,3 @@ def _by_split(
             if role == "topics" or split == "test":
                 found[split] = found[split] or common
     return {split: path for split, path in found.items() if path}
-
-
-_TEVATRON_FORMATS = (".jsonl",)
-_TEVATRON = "collection tevatron"
-
-
-class TevatronCollection(FileCollection):
-    """Queries with `positive_passages` and `negative_passages`, each with `docid`, `title` and `text`.
-
-    With a corpus, its passages are the collection and the other files name them by `docid`. Without one, the
-    collection is all passages of the files, and a `docid` must always have the same text. Files whose queries have no
-    positives (Tevatron's dev and test files) need judgements. Without files of their own, dev and test are shares of
-    the training queries.
-
-    Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
-    """
-
-    def __init__(self, config: TevatronConfig, _context: BuildContext | None = None) -> None:
-        self.config = config
-        if not config.path:
-            raise DrkitError(f"{_TEVATRON}: no path given; name a training file, as in `tevatron:train.jsonl`")
-        folder = local_path(config.path)
-        self.name = f"tevatron:{folder.resolve().name}"
-        self._columns = PassageColumns(GivenColumns.of(config.columns))
-        self._queries = _query_files(config, folder)
-        corpus = find_corpus(folder) if folder.is_dir() else ()
-        self.passage_files = passage_files(config.corpus, _TEVATRON) if config.corpus else corpus
-        qrels = {"dev": config.dev_qrels, "test": config.test_qrels}
-        self._qrels = {split: require_file(path, _TEVATRON, QRELS_FORMATS) for split, path in qrels.items() if path}
-        for split in sorted(self._qrels.keys() - self._queries.keys()):
-            raise DrkitError(f"{_TEVATRON}: {split}_qrels needs the {split} queries; set {split} to their file")
-
-    @cached_property
-    def split_rules(self) -> Splits:
-        """The splits with a file, and those that are a share of the training queries."""
-        shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
-        return Splits.of(self.name, self._queries, **shares).filled(self._answered)
-
-    def _answered(self) -> Iterator[str]:
-        """Yield the id of every training query with a positive."""
-        rows = read_jsonl(self._queries["train"])
-        return (row.id("query_id") for row in rows if next(_items(row, "positive"), None))
-
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Yield the passages of the corpus; without one, those of all queries, each once."""
-        if self.passage_files:
-            return read_passages(self.passage_files, self._columns)
-        return self._passages_of_queries()
-
-    def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
-        seen: dict[int, int] = {}
-        for path in self._queries.values():
-            for row in read_jsonl(path):
-                for passage in (*_passages(row, "positive"), *_passages(row, "negative")):
-                    key, content = id_hash(passage.doc_id), id_hash(f"{passage.title}\0{passage.text}")
-                    if key not in seen:
-                        seen[key] = content
-                        yield row, passage
-                    elif seen[key] != content:
-                        raise DrkitError(
-                            f"the passage {passage.doc_id!r} has a different title or text than on an earlier "
-                            f"line; give each text a unique id",
-                            where=row,
-                        )
-
-    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """Yield the queries of a split; only the judged ones if the split has a qrels file."""
-        queries = ((row, query_of(row, ids=("query_id",), texts=("query", "query_text"))) for row in self._rows(split))
-        return judged_queries(queries, self.judgements(split)) if split in self._qrels else queries
-
-    def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """Yield the positives of a split with relevance 1; or the judgements of its qrels file."""
-        if split in self._qrels:
-            yield from read_judgements(self._qrels[split])
-        else:
-            for row, query_id, doc_id in self._listed(split, "positive"):
-                yield row, Judgement(query_id, doc_id, 1)
-
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """Yield (query id, passage id) of the negatives of a split."""
-        return ((row, (query_id, doc_id)) for row, query_id, doc_id in self._listed(split, "negative"))
-
-    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream (query id, passage id) of the negatives of a split, in the order of the file."""
-        return (ids for _, ids in self.located_negatives(split))
-
-    def _listed(self, split: str, kind: str) -> Iterator[tuple[Row, str, str]]:
-        for row in self._rows(split):
-            query_id = row.id("query_id")
-            yield from ((row, query_id, item.id("docid")) for item in _items(row, kind))
-
-    def _rows(self, split: str) -> Iterator[Row]:
-        belongs = self.split_rules.membership(split)
-        rows = read_jsonl(self._queries[self.split_rules.source(split)])
-        return (row for row in rows if belongs(row.id("query_id")))
-
-    def files(self) -> Iterable[Path]:
-        """Return the files of queries, of passages and of judgements."""
-        return (*self._queries.values(), *self.passage_files, *self._qrels.values())
-
-    def notes(self) -> Iterator[str]:
-        """Yield how the corpus is read, and which splits have no query."""
-        yield from passage_notes(self.passage_files, self._columns)
-        yield from self.split_rules.notes()
-
-
-def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:
-    """Return the files of queries by split: found in the folder, or the training file, and those that are set."""
-    if folder.is_dir():
-        found = {
-            s: p for s, names in SPLIT_NAMES.items() if (p := find_file(folder, names, s, formats=_TEVATRON_FORMATS))
-        }
-    else:
-        found = {"train": require_file(config.path, _TEVATRON, _TEVATRON_FORMATS)}
-    given = {"dev": config.dev, "test": config.test}
-    found |= {split: require_file(path, _TEVATRON, _TEVATRON_FORMATS) for split, path in given.items() if path}
-    if not found:
-        raise DrkitError(f"{_TEVATRON}: {folder} has none of train.jsonl, dev.jsonl, test.jsonl (or .gz, .zst)")
-    return found
-
-
-def _passages(row: Row, kind: str) -> Iterator[Passage]:
-    """Yield the positive or negative passages of a query, with their texts."""
-    if _list(row, f"{kind}_document_ids"):
-        raise DrkitError(
-            "passages given by id alone need a corpus; name its file: --set collection.corpus=FILE", where=row
-        )
-    for item in _items(row, kind):
-        yield Passage(item.id("docid"), item.text("text"), item.text("title", default=""))
-
-
-def _items(row: Row, kind: str) -> Iterator[Row]:
-    """Yield the positive or negative passages of a query: objects with docid, title and text, or ids alone."""
-    for number, item in enumerate(_list(row, f"{kind}_passages"), start=1):
-        yield Row(f"{row}: {kind}_passages", number, item if isinstance(item, dict) else {}, "item")
-    for number, doc_id in enumerate(_list(row, f"{kind}_document_ids"), start=1):
-        yield Row(str(row), number, {"docid": doc_id}, "item")
-
-
-def _list(row: Row, key: str) -> Sequence[Any]:
-    value = row.values.get(key)
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise DrkitError(f"{key!r} must be a list, got {type(value).__name__}", where=row)
-    return value

@@ -19,7 +19,8 @@ from drkit.core.hub import reaches_hub, require_hub_id
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, PassageColumns, judged_queries
 from drkit.data.columns import ID, QUERY, QUERY_ID, TEXT, TITLE, Columns, GivenColumns, NamedColumns, checked
-from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection, read_files
+from drkit.data.pair_columns import PairColumns
+from drkit.data.pairs import PairTables, Rows, TableCollection, read_files
 from drkit.data.qrels import parse_relevance
 from drkit.data.rows import Row, file_kind
 from drkit.data.specs import HfConfig
@@ -205,7 +206,7 @@ def _text_options(path: str, name: str) -> dict[str, Any]:
     if not hasattr(config, "keep_default_na") or config.features:
         return {}
     first = next(iter(datasets.load_dataset(path, name or None, streaming=True).values()))
-    columns = next(iter(first), {})
+    columns: Mapping[str, Any] = next(iter(first), {})
     features = datasets.Features({column: datasets.Value("string") for column in columns})
     return {"features": features, "keep_default_na": False, "na_filter": False}
 

@@ -7,7 +7,6 @@ title `NA`, and of a million rows (200 MB) they hold 120 and 430 MB in memory, w
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import io
@@ -25,6 +24,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.data.columns import Columns, header_of, matching
+from drkit.data.json_lists import read_json_list
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -202,101 +202,15 @@ def _begins_list(path: Path) -> bool:
 
 
 _LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|$)")
-_PIECE = 1 << 20
-_DECODER = json.JSONDecoder()
 
 
 def _read_json_list(path: Path) -> Iterator[Row]:
-    """Yield the objects of a file that is a JSON list, one after the other; only one is in memory."""
+    """Yield the objects of a file that is a JSON list, one after the other."""
     with open_bytes(path) as file:
-        reader = _JsonReader(path, file)
-        reader.expect("[")
-        while not reader.skips("]"):
-            line = reader.line
-            values = reader.value()
+        for number, values in read_json_list(path, file, longest=LONGEST_LINE):
             if not isinstance(values, dict):
-                raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=f"{path}:{line}")
-            yield Row(path, line, values)
-            if not reader.skips(","):
-                reader.expect("]")
-                break
-        reader.end()
-
-
-class _JsonReader:
-    """Reads a JSON text piece by piece; `line` is where it stands."""
-
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._path, self._file, self._text, self._at = path, file, "", 0
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._line, self._ended = 1, False
-
-    @property
-    def line(self) -> int:
-        """The line of the next sign that is not a blank."""
-        self._skip_blanks()
-        return self._line + self._text.count("\n", 0, self._at)
-
-    def skips(self, sign: str) -> bool:
-        """Skip a sign if it is next, and return whether it was."""
-        self._skip_blanks()
-        found = self._text.startswith(sign, self._at)
-        self._at += found
-        return found
-
-    def expect(self, sign: str) -> None:
-        """Skip a sign. Raises DrkitError if another is next."""
-        if not self.skips(sign):
-            raise self._malformed(f"expected {sign!r}")
-
-    def end(self) -> None:
-        """Raise DrkitError if anything but blanks follows."""
-        self._skip_blanks()
-        if self._at < len(self._text):
-            raise self._malformed("text after the list")
-
-    def value(self) -> Any:
-        """Return the next value."""
-        self._skip_blanks()
-        while True:
-            try:
-                value, self._at = _DECODER.raw_decode(self._text, self._at)
-            except RecursionError:
-                raise self._malformed("nested too deep") from None
-            except ValueError as error:
-                if len(self._text) - self._at > LONGEST_LINE or not self._read():
-                    raise self._malformed(str(error).partition(":")[0]) from None
-            else:
-                return value
-
-    def _skip_blanks(self) -> None:
-        while not (found := _NOT_BLANK.search(self._text, self._at)):
-            self._at = len(self._text)
-            if not self._read():
-                return
-        self._at = found.start()
-
-    def _read(self) -> bool:
-        """Read a piece, at least as long as what is left of the text; return whether there was one."""
-        if self._ended:
-            return False
-        try:
-            data = self._file.read(max(_PIECE, len(self._text) - self._at))
-            text = self._decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            raise DrkitError(f"not UTF-8 ({error.reason})", where=f"{self._path}:{self._line}") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise DrkitError(f"cannot be read after line {self._line} ({error})", where=self._path) from None
-        self._line += self._text.count("\n", 0, self._at)
-        self._text, self._at, self._ended = self._text[self._at :] + text, 0, not data
-        return not self._ended
-
-    def _malformed(self, what: str) -> DrkitError:
-        where = f"{self._path}:{self._line + self._text.count(chr(10), 0, self._at)}"
-        return DrkitError(f"malformed JSON ({what}) in a list of objects; the file may be truncated", where=where)
-
-
-_NOT_BLANK = re.compile(r"[^ \t\r\n]")
+                raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=f"{path}:{number}")
+            yield Row(path, number, values)
 
 
 def _of_list(line: str) -> str:

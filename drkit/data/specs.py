@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt, min_len, optional
 
-from drkit.core.citations import QUERY_AS_CONTEXT
+from drkit.core.citations import DPR, QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings
 
@@ -114,6 +114,11 @@ class TevatronConfig:
     unknown_judgements: str = _unknown("judgements and negatives")
 
 
+@frozen
+class DprConfig(TevatronConfig):
+    """Settings of `DprCollection`."""
+
+
 @frozen(kw_only=True)
 class PairSettings:
     """Columns of training pairs, the meaning of their scores, and which of them are held out."""
@@ -153,6 +158,10 @@ class TrecConfig:
     dev_qrels: str = setting("", None, "judgements of the dev topics")
     test_topics: str = setting("", None, "test topics")
     test_qrels: str = setting("", None, "judgements of the test topics")
+    train_negatives: str = setting(
+        "", None, "negatives of the training topics by id: lines of qid, pos, neg (JSON), or a table of three ids"
+    )
+    negative_systems: tuple[str, ...] = setting((), None, "only the negatives that these systems found (empty: all)")
     topic_field: str = setting("title", min_len(1), "element of a topic that is the query: title, desc, narr ..")
     columns: Mapping[str, Any] = _columns("id", "title", "text", "query_id", "query")
     train_share: float = _train_share()
@@ -239,10 +248,20 @@ COLLECTIONS = (
     ),
     _collection(
         "tevatron",
-        "formats:TevatronCollection",
+        "tevatron:TevatronCollection",
         TevatronConfig,
         "Tevatron's training files: queries with their passages",
         cite=TEVATRON,
+        provides=_JUDGED,
+        shorthand="path",
+        files=("path", "corpus", "dev", "test", "dev_qrels", "test_qrels"),
+    ),
+    _collection(
+        "dpr",
+        "dpr:DprCollection",
+        DprConfig,
+        "DPR's training files: questions with their passages",
+        cite=DPR,
         provides=_JUDGED,
         shorthand="path",
         files=("path", "corpus", "dev", "test", "dev_qrels", "test_qrels"),
@@ -265,7 +284,7 @@ COLLECTIONS = (
         provides=_JUDGED,
         shorthand="path",
         files=(
-            *("path", "corpus", "train_topics", "train_qrels"),
+            *("path", "corpus", "train_topics", "train_qrels", "train_negatives"),
             *("dev_topics", "dev_qrels", "test_topics", "test_qrels"),
         ),
     ),

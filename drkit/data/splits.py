@@ -13,6 +13,8 @@ from drkit.errors import UnknownNameError
 SPLITS = ("train", "dev", "test")
 # Queries that are looked at to see whether each share has one.
 MOST_COUNTED = 200_000
+# Queries that are too few to give one to a split whose share is less than one.
+FEWEST = 5
 
 
 def fraction(name: str) -> float:
@@ -90,7 +92,8 @@ class Splits:
         """Return splits of which each has a query, as far as there are enough: a share of few queries may be none.
 
         answered: returns the ids of the queries that are shared out, those with a relevant passage, which are read
-        until each split has one. A split without any takes one of the largest split, that with the lowest hash.
+        until each split has one. Of at least `FEWEST`, a split without any takes one of the largest split, that with
+        the lowest hash; training takes one of fewer, too.
         """
         if not self._shared:
             return self
@@ -103,8 +106,8 @@ class Splits:
                 return self
         order, moved = sorted(found, key=fraction), dict[str, str]()
         for split in (one for one in sharing if one not in found.values()):
-            donor, count = Counter(found.values()).most_common(1)[0] if found else ("", 0)
-            if count > (split != "train"):
+            if len(found) >= FEWEST or (split == "train" and found):
+                donor = Counter(found.values()).most_common(1)[0][0]
                 query_id = next(one for one in order if found[one] == donor)
                 found[query_id] = moved[query_id] = split
         return evolve(self, moved=moved, empty=frozenset({*sharing} - {*found.values()}), counted=len(found))

@@ -6,7 +6,6 @@ end, or where the next one of a `<top>` begins; its label (`Number:`, `Topic:`) 
 
 from __future__ import annotations
 
-import html
 import logging
 import re
 from bisect import bisect_right
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
+from drkit.core.escaping import unescape
 from drkit.core.types import Query
 from drkit.data.columns import QUERIES, QUERY, QUERY_ID, QUERY_IDS, GivenColumns, columns_advice, matching
 from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
@@ -192,17 +192,18 @@ class _TopicReader:
         self.topic: Row | None = None
         self.open: list[str] = []
 
-    def add_text(self, text: str) -> None:
-        """Add text to the elements that are open; outside of them it is the topic's own."""
+    def add_text(self, text: str, *, is_raw: bool = False) -> None:
+        """Add text to the elements that are open; outside of them it is the topic's own. is_raw: without entities."""
         if self.topic is not None:
+            text = text if is_raw else unescape(text)
             for name in self.open or [""]:
                 before = self.topic.values.get(name, "")
-                self.topic.values[name] = f"{before} {html.unescape(text)}".strip()
+                self.topic.values[name] = f"{before} {text}".strip()
 
     def add_tag(self, found: re.Match[str], line: int, *, is_first: bool) -> Iterator[Row]:
         """Begin or end an element, and yield a topic that ends; is_first: nothing is before it on its line."""
         if found["raw"] is not None:
-            self.add_text(html.escape(found["raw"]))
+            self.add_text(found["raw"], is_raw=True)
             return
         name, attributes = found["name"].lower(), _attributes(found["attributes"])
         if found["close"]:
@@ -248,7 +249,7 @@ def _whole(topic: Row) -> Row:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    return {name.lower(): html.unescape(one or other) for name, one, other in _ATTRIBUTE.findall(text)}
+    return {name.lower(): unescape(one or other) for name, one, other in _ATTRIBUTE.findall(text)}
 
 
 def _named(topic: Row, element: str) -> str:

@@ -25,7 +25,7 @@ from drkit.recipe.toml import assign, part_from_table, read_table
 
 _LOGGER = logging.getLogger("drkit")
 # Formats of files, tried in this order; the last ones read any texts.
-FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl", "documents")
+FORMATS = ("beir", "trec", "tevatron", "dpr", "pairs", "hf", "jsonl", "documents")
 # Those that read any files with their endings, and leave out the others of a folder.
 _LOOSE = ("jsonl", "documents")
 # In a run: its recipe, and the stage of its pre-training.

@@ -207,8 +207,9 @@ class TrainingPairs:
 
     def subset(self, rows: Indices) -> TrainingPairs:
         """Return the pairs of these queries, by row i64[m]."""
-        lists = (self.positives, self.negatives, self.relevant)
-        return TrainingPairs(self.queries[rows], *(one if one is None else [one[r] for r in rows] for one in lists))
+        relevant = None if self.relevant is None else [self.relevant[r] for r in rows]
+        positives, negatives = ([lists[r] for r in rows] for lists in (self.positives, self.negatives))
+        return TrainingPairs(self.queries[rows], positives, negatives, relevant)
 
     def judged(self, row: int) -> Indices:
         """Return the passages that are never negatives of a query, by row."""

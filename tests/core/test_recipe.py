@@ -356,3 +356,9 @@ def test_a_recipe_with_an_existing_encoder_lists_no_sizes_but_those_given(how, s
     assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), PARTS.registry) == recipe
     sizes = {*FROM_SCRATCH} - {"architecture", "architecture_settings"}  # BERT's, unless they are given
     assert parse_toml(recipe_toml(compose(ComposeRequest(), PARTS)), "text")["encoder"].keys() >= sizes
+
+
+def test_a_byte_order_mark_in_a_recipe_is_skipped(tmp_path):
+    text = recipe_toml(compose(ComposeRequest(), installed()))
+    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert recipe_toml(read_recipe(tmp_path / "recipe.toml", installed().registry)) == text
