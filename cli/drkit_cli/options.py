@@ -139,7 +139,7 @@ def judgement_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--qrels",
             type=InputPath(dir_okay=False),
-            help="Judgements: a file of TREC's four columns, or of BEIR's three.",
+            help="Judgements: TREC's four columns, BEIR's three, or a JSON dictionary.",
         ),
         click.option(
             "--collection",

@@ -13,11 +13,11 @@ import numpy as np
 from attrs import field, frozen
 
 from drkit.commands.collections import NamedCollection
-from drkit.commands.evaluation import note_own_hits
+from drkit.commands.evaluation import drops_unknown_ids, note_own_hits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder
 from drkit.core.progress import Progress, Silent
-from drkit.core.protocols import Collection, UnknownJudgements
+from drkit.core.protocols import Collection
 from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
@@ -153,8 +153,7 @@ class EncoderEvaluation:
         self, name: str, collection: NamedCollection, stored: StoredCollection, split: str, unknown: int
     ) -> list[Judgement]:
         """Return the judgements that count; unknown: the number of those that the stored collection lacks."""
-        settings = getattr(collection.source, "config", None)
-        if unknown and isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop":
+        if unknown and drops_unknown_ids(collection):
             self.progress.note(
                 f"{name}: {unknown:,} judgements of queries or passages that it lacks are not counted "
                 f"(collection.unknown_judgements=drop)"

@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.files import input_path, local_path
+from drkit.core.protocols import UnknownJudgements
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
@@ -285,7 +286,17 @@ def _read_judged(path: Path, judged: Set[str]) -> Rankings:
 
 
 def _read_split(collection: NamedCollection, split: str) -> JudgedQueries:
-    return JudgedQueries(tuple(collection.judgements(split)), _query_texts(collection, split))
+    judgements, texts = tuple(collection.judgements(split)), _query_texts(collection, split)
+    if drops_unknown_ids(collection):
+        passages = {passage.doc_id for passage in collection.passages()}
+        judgements = tuple(one for one in judgements if one.query_id in texts and one.doc_id in passages)
+    return JudgedQueries(judgements, texts)
+
+
+def drops_unknown_ids(collection: NamedCollection) -> bool:
+    """Return whether judgements of queries and passages that the collection lacks are left out, by its settings."""
+    settings = getattr(collection.source, "config", None)
+    return isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
 
 
 def _query_texts(collection: NamedCollection, split: str) -> dict[str, str]:

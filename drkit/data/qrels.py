@@ -133,7 +133,9 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
     if beir:
         yield from _read_table(path, lines, beir=True)
         return
-    first = next(lines, (1, ""))
+    first = next(lines, None)
+    if first is None:
+        return
     if file_kind(path) != ".json" and not first[1].lstrip().startswith("{"):
         yield from _read_table(path, chain([first], lines))
         return
@@ -169,7 +171,7 @@ def _read_table(path: Path, lines: Iterable[tuple[int, str]], *, beir: bool = Fa
 
 
 def _judgement(cells: Sequence[str], where: str) -> Judgement:
-    subtopic = decode_id(cells[1]) if len(cells) == 4 else "0"
+    subtopic = decode_id(cells[1]) or "0" if len(cells) == 4 else "0"
     return Judgement(decode_id(cells[0]), decode_id(cells[-2]), parse_relevance(cells[-1].strip(), where), subtopic)
 
 

@@ -40,6 +40,7 @@ def stages(recipe):
         ({"miners": ("random", "has-answer:no/such.jsonl")}, r"has-answer of .*: no/such\.jsonl "),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
+        ({"settings": ("evaluation.measures=['alpha_nDCG@20']",)}, "alpha_nDCG@20.* (engine|subtopics)"),
     ],
 )
 def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):

@@ -162,6 +162,9 @@ def test_all_judgements_count_as_for_the_file_that_was_written(encoder, tmp_path
     progress = RecordedProgress()
     left = evaluate_encoder(str(encoder), dropped, tmp_path / "out", measures=measures, progress=progress)
     assert left.means() == whole.means["whole"]
+    judged = find_judgements([], collection=dropped.name, settings=dropped.settings)
+    ((_, file),) = evaluate_files([System("run", (run,))], judged, measures)
+    assert file == left
     assert says(progress.notes[0], "whole: 3 judgements", "not counted")
 
 
