@@ -26,6 +26,7 @@ import regex
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
+from drkit.data.special_tokens import special_ids
 from drkit.data.words import INVISIBLE, UNSPACED_LETTERS
 
 _BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
@@ -62,12 +63,6 @@ def _byte_symbols() -> dict[str, int]:
     text = "".join(map(chr, chain(range(0x801), (code for code in leads if not 0xD800 <= code < 0xE000))))
     ((symbols, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return dict(zip(symbols, text.encode(), strict=True))
-
-
-def special_ids(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of all special tokens of a fast tokenizer, those without a role (`mask_token` ..) included."""
-    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return tuple(sorted(added.union(tokenizer.all_special_ids)))
 
 
 def is_byte_level(tokenizer: Any) -> bool:
