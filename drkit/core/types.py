@@ -6,7 +6,7 @@ P passages, G passages of a query's own group. Tensors are torch's, which this m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
@@ -312,6 +312,10 @@ class Mined:
     dropped: Mapping[str, int] = field(factory=dict)
 
 
+def _as_tuple(ids: Iterable[int]) -> tuple[int, ...]:
+    return tuple(ids)
+
+
 @frozen
 class BackboneInfo:
     """The sizes and special ids of an encoder, as parts need them to be built.
@@ -327,7 +331,7 @@ class BackboneInfo:
     max_positions: int
     mask_id: int | None
     pad_id: int
-    special_ids: tuple[int, ...] = field(default=(), converter=tuple)
+    special_ids: tuple[int, ...] = field(default=(), converter=_as_tuple)
     layer_norm_eps: float = 1e-12
     dropout: float = 0.0
     initializer_range: float = 0.02

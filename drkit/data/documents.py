@@ -10,6 +10,7 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Passage
 from drkit.data.collection import FileCollection
 from drkit.data.specs import DocumentsConfig
+from drkit.data.words import word_spans
 from drkit.errors import DrkitError
 
 ENDINGS = (".md", ".markdown", ".txt")
@@ -87,7 +88,7 @@ def pieces(text: str, words: int) -> Iterator[str]:
     piece: list[str] = []
     length = 0
     for paragraph in filter(None, map(str.strip, re.split(r"\n[ \t]*\n", text))):
-        count = len(paragraph.split())
+        count = len(word_spans(paragraph))
         if piece and length + count > words:
             yield "\n\n".join(piece)
             piece, length = [], 0

@@ -10,7 +10,6 @@ into the queries of each; which ones depends on the seed and the passage alone.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -29,6 +28,7 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encode_texts, kept_tokens
+from drkit.data.words import word_spans
 from drkit.errors import DrkitError
 
 Indices: TypeAlias = "NDArray[np.int64]"
@@ -241,7 +241,6 @@ SHORTEST, LONGEST = 4, 16  # words of a crop
 _PASSAGES_AT_ONCE = 1024
 # Added to the seed of a run, which is smaller, so that crops, sentences and masks are drawn independently.
 _CROPS, _SENTENCES = 4 << 40, 5 << 40
-_WORD = re.compile(r"\S+")
 
 
 class QuerySource(Protocol):
@@ -263,7 +262,7 @@ class Crops:
 
     def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
         """Return `count` crops of each passage; equal ones once."""
-        words = [[word.span() for word in _WORD.finditer(passage.content)] for passage in passages]
+        words = [word_spans(passage.content) for passage in passages]
         totals = np.array([len(own) for own in words])[:, None]
         sizes, offsets = np.moveaxis(Draws(self.seed + _CROPS, 0, indices).uniform(2, self.count), 1, 0)
         lengths = np.minimum(SHORTEST + (sizes * (LONGEST - SHORTEST + 1)).astype(np.int64), totals)

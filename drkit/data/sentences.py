@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 
 import regex
 
+from drkit.data.words import UNSPACED_LETTERS
+
 # Beyond Unicode's property: Tibetan's shad, the wide point, and the Greek question mark.
 _ENDS = r"[[\p{Sentence_Terminal}\p{SB=STerm}\u0f0d-\u0f11\uff0e\uff61\u037e]--[.!?]]"
 _CLOSING = r"[\p{Pe}\p{Pf}'\ufe0f\p{M}]"
 # Scripts without spaces, where a point of ASCII ends a sentence without one, too.
-_UNSPACED = r"[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Bopomofo}\p{Line_Break=SA}]"
+_UNSPACED = f"[{UNSPACED_LETTERS}]"
 _CLOSINGS = regex.compile(rf"{_CLOSING}+")
 _END = regex.compile(
     rf"(?V1)(?:{_ENDS}[.!?]*)+(?!(?<=\p{{N}}\uff0e)\p{{N}}){_CLOSING}*"  # 3.14 in wide characters is a number

@@ -23,8 +23,9 @@ from drkit.core.engine import Engine
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
+from drkit.data.special_tokens import special_ids
 from drkit.data.vocabulary import special_ids_around
-from drkit.data.whole_words import WholeWords, number_words, separates_words, special_ids
+from drkit.data.whole_words import WholeWords, number_words, separates_words
 from drkit.errors import DrkitError
 
 FILE = "tokens.arrow"

@@ -26,18 +26,17 @@ import regex
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
-from drkit.data.words import INVISIBLE
+from drkit.data.special_tokens import special_ids
+from drkit.data.words import INVISIBLE, UNSPACED_LETTERS
 
 _BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _SPACE, _JOINS, _LETTER, _UNSPACED, _LINKS, _NUMBER, _PICTURE, _ANY = (1 << bit for bit in range(8))
-# Line_Break=SA: Thai, Lao, Khmer, Burmese and their neighbours, where a dictionary is needed to find words.
 _CLASSES = {
     _SPACE: r"[\s\p{Z}]",
     _JOINS: rf"[\p{{M}}\p{{GCB=Extend}}\p{{GCB=SpacingMark}}\p{{GCB=ZWJ}}{INVISIBLE}]",
     _LETTER: r"\p{L}",
-    _UNSPACED: r"[\p{Line_Break=SA}\p{Script=Tibetan}\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}"
-    r"\p{Script=Bopomofo}\u3000-\u30ff]",
+    _UNSPACED: rf"[{UNSPACED_LETTERS}\u3000-\u30ff]",  # with their punctuation
     _LINKS: r"[\p{CCC=9}\u200d]",  # viramas and the joiner, which tie the next letter to the one before
     _NUMBER: r"\p{N}",
     _PICTURE: r"\p{Extended_Pictographic}",
@@ -64,12 +63,6 @@ def _byte_symbols() -> dict[str, int]:
     text = "".join(map(chr, chain(range(0x801), (code for code in leads if not 0xD800 <= code < 0xE000))))
     ((symbols, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return dict(zip(symbols, text.encode(), strict=True))
-
-
-def special_ids(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of all special tokens of a fast tokenizer, those without a role (`mask_token` ..) included."""
-    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return tuple(sorted(added.union(tokenizer.all_special_ids)))
 
 
 def is_byte_level(tokenizer: Any) -> bool:
@@ -108,6 +101,15 @@ def token_bytes(token: str, *, byte_level: bool = False) -> bytes:
         return bytes([int(found[1], 16)])
     token = token.removeprefix("##") if len(token) > 2 else token
     return token.removesuffix("</w>").replace(_BEGINNING, " ").encode()
+
+
+def token_text(tokenizer: Any, token: int) -> str:
+    """Return the text of a token, without the space before it; its bytes, as in <E6 BC>, if they are no characters."""
+    text: str = tokenizer.decode([token]).strip()
+    if "\ufffd" not in text:
+        return text
+    spelled = token_bytes(tokenizer.convert_ids_to_tokens(token), byte_level=is_byte_level(tokenizer))
+    return f"<{spelled.hex(' ').upper()}>"
 
 
 class WholeWords:

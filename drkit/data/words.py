@@ -12,6 +12,8 @@ import unicodedata
 from functools import cache
 from itertools import pairwise
 
+import regex
+
 _WORD = re.compile(r"\w+")
 # A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
 _TOKENS_PER_WORD = 1.5
@@ -23,6 +25,13 @@ _UNSPACED = (
 )
 # Vowel points and cantillation of Hebrew, vowels of Arabic, and its tatweel: texts have them or not.
 _OPTIONAL = "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u0652\u0670\u06d6-\u06ed"
+# Letters of scripts without spaces, Korean left out, as a class of the package regex; Line_Break=SA: Thai, Lao, Khmer,
+# Burmese and their neighbours, where a dictionary is needed to find words.
+UNSPACED_LETTERS = (
+    r"\p{Line_Break=SA}\p{Script=Tibetan}\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Bopomofo}"
+)
+# A word as readers count them: about two letters where no spaces separate words.
+_COUNTED = regex.compile(rf"(?:[{UNSPACED_LETTERS}]\p{{M}}*){{1,2}}[^\s\w]*|[^\s{UNSPACED_LETTERS}]+")
 # Soft hyphens, joiners and marks of direction, which are not seen, and break no word.
 INVISIBLE = "\u00ad\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef"
 _LEFT_OUT = re.compile(f"[{_OPTIONAL}{INVISIBLE}]")
@@ -59,6 +68,17 @@ def _pairs(run: str) -> list[str]:
 def is_unspaced(word: str) -> bool:
     """Return whether a word is (a pair of) characters of a script without spaces between words."""
     return not word.isascii() and _patterns()[1].match(word) is not None
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return (start, end) of the words of a text as they are written: what spaces separate, with punctuation.
+
+    In scripts without spaces, two neighbouring letters count as a word.
+
+    >>> [text[a:b] for text in ["It works.", "日本語OK"] for a, b in word_spans(text)]
+    ['It', 'works.', '日本', '語', 'OK']
+    """
+    return [found.span() for found in _COUNTED.finditer(text)]
 
 
 def estimate_tokens(text: str) -> int:

@@ -20,7 +20,7 @@ from drkit.core.hub import check_model_path
 from drkit.core.registry import installed
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
-from drkit.data.whole_words import special_ids
+from drkit.data.special_tokens import special_ids
 from drkit.errors import DrkitError, did_you_mean
 
 # The model type of drkit's own encoders without layers (`drkit.encoders.static`).

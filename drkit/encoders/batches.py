@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drkit.core.types import TokenBatch
-from drkit.data.whole_words import WholeWords, looks_byte_level, read_offsets, special_ids
+from drkit.data.special_tokens import special_ids
+from drkit.data.whole_words import WholeWords, looks_byte_level, read_offsets
 from drkit.errors import DrkitError
 
 # Smaller groups would not keep a processor busy.

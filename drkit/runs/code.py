@@ -12,20 +12,16 @@ from drkit.core.spec import Kind
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import EncoderSettings, Recipe
-from drkit.runs.manifest import text_libraries
 
 # The inputs of a stage that are models; their code is that of the recipe's encoder.
 _MODELS = {"start", "encoder", "checkpoint", "generator", "reranker"}
 
 
 def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, registry: Registry) -> PluginCode:
-    """Return the code of plugins that a stage with these inputs and settings runs; empty if all of it is drkit's.
-
-    It has the versions of libraries that decide what parts make of texts, drkit's own parts included.
-    """
+    """Return the code of plugins that a stage with these inputs and settings runs; empty if all of it is drkit's."""
     found = PluginCode()
     for part in parts_within(settings, registry):
-        found |= part_code(part) | PluginCode(packages=text_libraries(part.extras))
+        found |= part_code(part)
     if name == INITIAL or any(read.partition("/")[0] in _MODELS for read in inputs):
         found |= encoder_code(recipe.encoder, registry)
     return found

@@ -28,6 +28,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
+from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain, typed
 from drkit.runs.code import stage_code
@@ -263,7 +264,9 @@ class PlanBuilder:
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
+            extras = {extra for part in parts_within(settings, self.registry) for extra in part.extras}
             code = stage_code(name, inputs or {}, settings, self.recipe, self.registry)
+            code |= PluginCode(packages=text_libraries(extras))
             self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, code)
         return name
 

@@ -12,6 +12,7 @@ from drkit.charts import Bars, Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.data.whole_words import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.schema import ITSELF, Choice
 from drkit_report.charts import Chart
@@ -85,7 +86,7 @@ def _top_words(found: Mapping[str, HiddenTokens], source: TextSource) -> Chart:
     """Return CDMAE's figure 2: the share of all hidden tokens that the most hidden ones have, for each masker."""
     best = dict.fromkeys(token for one in found.values() for token, _ in one.tokens.most_common(_TOP))
     ordered = sorted(best, key=lambda token: -max(one.share(token) for one in found.values()))
-    words = [source.tokenizer.decode([token]).strip() or "\u2423" for token in ordered]
+    words = [token_text(source.tokenizer, token) or "\u2423" for token in ordered]
     shares = {label: [100 * one.share(token) for token in ordered] for label, one in found.items()}
     note = "The ten tokens that each masker hides most, by their share of all tokens that it hides."
     return Chart(Bars("Most hidden terms", "% of hidden tokens", words, shares), note)

@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from drkit.core.types import Passage
+from drkit.data.documents import pieces
+from drkit.data.queries import Crops
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.whole_words import WholeWords, is_byte_level, looks_byte_level, token_bytes
+from drkit.data.whole_words import WholeWords, is_byte_level, looks_byte_level, token_bytes, token_text
+from drkit.data.words import word_spans
 from drkit.encoders import token_batch
 from tests.encoders.test_words import masked
 
@@ -311,3 +315,26 @@ def test_bytes_are_recognised():
         ]
         assert looks_byte_level(tokens) == (name in BYTE_LEVEL), name
     assert not looks_byte_level([["caf\u00e9", "tr\u00e8s"]]), "accents are symbols of bytes, too"
+
+
+def test_a_token_within_a_character_is_shown_by_its_bytes():
+    tokenizer = family("GPT-2's bytes")
+    ids = tokenizer("a \u6f22", add_special_tokens=False)["input_ids"]
+    assert [token_text(tokenizer, token) for token in ids] == ["a", "", "<E6>", "<BC>", "<A2>"]
+    assert token_text(tokenizer, tokenizer.mask_token_id) == "<mask>"
+
+
+@given(st.text(alphabet="ab1.! \n\t\u00e9\u0915\u093f\ud55c\u0645", max_size=30))
+def test_written_words_are_what_spaces_separate(text):
+    assert [text[a:b] for a, b in word_spans(text)] == text.split()
+
+
+def test_written_words_of_scripts_without_spaces():
+    text = "机器学习。Python 很好。"
+    assert [text[a:b] for a, b in word_spans(text)] == ["机器", "学习。", "Python", "很好。"]
+    long = UNSPACED["Chinese"] * 3
+    crops = Crops(4, 1)([Passage("1", long)], np.array([0]))[0]
+    assert len(crops) == 4
+    assert all(2 * 4 - 1 <= len(crop) <= 2 * 16 and crop in long for crop in crops)
+    paragraphs = [UNSPACED["Chinese"]] * 6
+    assert len(list(pieces("\n\n".join(paragraphs), words=30))) == 3

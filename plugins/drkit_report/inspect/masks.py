@@ -23,6 +23,7 @@ from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch
+from drkit.data.whole_words import token_text
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
@@ -217,7 +218,7 @@ def _cell(hidden: bool, token: int, clean: int, source: TextSource) -> Cell:
         return Cell(SEEN)
     if token == source.tokenizer.mask_token_id:
         return Cell(MASKED)
-    return Cell(KEPT) if token == clean else Cell(REPLACED, source.tokenizer.decode([token]).strip())
+    return Cell(KEPT) if token == clean else Cell(REPLACED, token_text(source.tokenizer, token))
 
 
 def _without_special_tokens(row: Tensor) -> tuple[Any, ...]:

@@ -17,8 +17,9 @@ from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
+from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.whole_words import special_ids
+from drkit.data.whole_words import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
 from drkit.recipe.schema import MAIN, DecoderTask, Pretrain, Recipe
@@ -135,7 +136,7 @@ def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -
         # Some tokenizers include the space before a word in its span.
         spaced = any(c.isspace() for c in text[end:start]) or text[start:stop][:1].isspace()
         # Tokens that share a character (its bytes) are shown by name.
-        shown = text[max(start, end) : stop].strip() or tokenizer.convert_ids_to_tokens(ids[position])
+        shown = text[max(start, end) : stop].strip() or token_text(tokenizer, ids[position])
         yield Piece(shown, spaced, None if values is None else values[position])
         end = max(end, stop)
 

@@ -17,6 +17,7 @@ from drkit.core.protocols import WordDistribution
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, TokenBatch
+from drkit.data.whole_words import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Pretrain
 from drkit.runs.manifest import read_manifest
@@ -65,7 +66,7 @@ def inspect_words(text: str, run: Path, parts: Installed, *, top: int = 20) -> I
     best = torch.topk(shares, min(top, len(shares)))
     return InspectedWords(
         top=tuple(
-            Word(source.tokenizer.decode([token]).strip(), value, token in own)
+            Word(token_text(source.tokenizer, token), value, token in own)
             for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ),
         words=_own_words(tokens, pieces, shares),
