@@ -142,12 +142,12 @@ def _unique_name(system: System, same: Sequence[System]) -> str:
 def export_rankings(run: str, folder: Path) -> list[Path]:
     """Write a TREC run for each system of a run, one per draw of a system with several; returns the files.
 
-    Raises DrkitError as `find_systems` does.
+    Raises DrkitError as `find_systems` does, and for a file without hits.
     """
     rankings = [path for system in find_systems([run]) for path in system.files]
     written = {folder / f"{path.stem}.trec": path for path in rankings}
     for file, path in written.items():
-        write_run(file, read_run(path), path.stem)
+        write_run(file, _read_ranked(path), path.stem)
     return list(written)
 
 
@@ -267,11 +267,17 @@ def _read_results(run: Path) -> Mapping[str, Any]:
     return manifest.metrics
 
 
-def _read_judged(path: Path, judged: Set[str]) -> Rankings:
-    """Return the rankings of a file. Raises DrkitError if none of its queries is judged."""
+def _read_ranked(path: Path) -> Rankings:
+    """Return the rankings of a file. Raises DrkitError if it has no hits."""
     rankings = read_run(path)
     if not rankings.ranked:
         raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
+    return rankings
+
+
+def _read_judged(path: Path, judged: Set[str]) -> Rankings:
+    """Return the rankings of a file. Raises DrkitError if none of its queries is judged."""
+    rankings = _read_ranked(path)
     if judged and not rankings.ranked & judged:
         likely = likely_match(rankings.ranked, judged)
         advice = (
