@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from drkit.commands.collections import NamedCollection
+from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.files import input_path, local_path
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
@@ -263,7 +263,9 @@ def _read_results(run: Path) -> Mapping[str, Any]:
     if manifest is None and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (missing {RECIPE}); {_WHAT_TO_GIVE}")
     if manifest is None:
-        raise DrkitError(f"{run} has no finished evaluation; resume it with `drkit run {run}`")
+        raise missing_result(
+            run, EVALUATION, f"evaluate its encoder on another: `drkit evaluate --encoder {run} --collection NAME`"
+        )
     return manifest.metrics
 
 
