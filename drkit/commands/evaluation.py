@@ -205,7 +205,8 @@ def judge_by_answers(
     answers: see `read_answers`. collection, settings: of the passages; those of the first system's run if None.
     Only hits are judged, so Success@k is what DPR reports as top-k accuracy, and recall is not meaningful.
 
-    Raises DrkitError if a query has no answers in the file, or there are no passages to read.
+    Raises DrkitError if a query has no answers in the file, all have empty lists of answers, or there are no passages
+    to read.
     """
     read, asked = read_answers(require_file(str(answers), "the answers")), dict[str, dict[str, None]]()
     given = {query_id: answer_tokens(texts) for query_id, texts in read.items()}
@@ -215,6 +216,9 @@ def judge_by_answers(
                 raise DrkitError(f"{answers} has no answers of the query {query_id!r}; add a row for it")
             for doc_id, _ in hits:
                 asked.setdefault(doc_id, {})[query_id] = None
+    ranked = {query_id for queries in asked.values() for query_id in queries}
+    if ranked and not any(given[query_id] for query_id in ranked):
+        raise DrkitError(f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers")
     name = collection or next((str(system.run) for system in systems if system.run), None)
     if name is None:
         raise DrkitError(f"no passages to look for answers in; give --collection NAME beside {systems[0].files[0]}")
