@@ -118,3 +118,14 @@ class NamedCollection:
     def contents(self) -> Iterator[tuple[str, str]]:
         """Stream (id, title and text) of all passages; see `passages`."""
         return ((passage.doc_id, passage.content) for passage in self.passages())
+
+
+def missing_result(run: Path, name: str, instead: str) -> DrkitError:
+    """Return the error for a run without a finished stage `index` or `evaluation`, which runs without queries lack.
+
+    instead: what to do with such a run.
+    """
+    collection = read_manifest(run / "collection")
+    if collection is not None and collection.metrics.get("queries") == {}:
+        return DrkitError(f"{run} has no {name}, as its collection has no queries; {instead}")
+    return DrkitError(f"{run} has no finished {name}; resume it with `drkit run {run}`")

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from drkit.commands.collections import NamedCollection
+from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.files import input_path, local_path
 from drkit.core.protocols import UnknownJudgements
 from drkit.core.types import Judgement
@@ -143,12 +143,12 @@ def _unique_name(system: System, same: Sequence[System]) -> str:
 def export_rankings(run: str, folder: Path) -> list[Path]:
     """Write a TREC run for each system of a run, one per draw of a system with several; returns the files.
 
-    Raises DrkitError as `find_systems` does.
+    Raises DrkitError as `find_systems` does, and for a file without hits.
     """
     rankings = [path for system in find_systems([run]) for path in system.files]
     written = {folder / f"{path.stem}.trec": path for path in rankings}
     for file, path in written.items():
-        write_run(file, read_run(path), path.stem)
+        write_run(file, _read_ranked(path), path.stem)
     return list(written)
 
 
@@ -206,7 +206,8 @@ def judge_by_answers(
     answers: see `read_answers`. collection, settings: of the passages; those of the first system's run if None.
     Only hits are judged, so Success@k is what DPR reports as top-k accuracy, and recall is not meaningful.
 
-    Raises DrkitError if a query has no answers in the file, or there are no passages to read.
+    Raises DrkitError if a query has no answers in the file, all have empty lists of answers, or there are no passages
+    to read.
     """
     read, asked = read_answers(require_file(str(answers), "the answers")), dict[str, dict[str, None]]()
     given = {query_id: answer_tokens(texts) for query_id, texts in read.items()}
@@ -216,6 +217,9 @@ def judge_by_answers(
                 raise DrkitError(f"{answers} has no answers of the query {query_id!r}; add a row for it")
             for doc_id, _ in hits:
                 asked.setdefault(doc_id, {})[query_id] = None
+    ranked = {query_id for queries in asked.values() for query_id in queries}
+    if ranked and not any(given[query_id] for query_id in ranked):
+        raise DrkitError(f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers")
     name = collection or next((str(system.run) for system in systems if system.run), None)
     if name is None:
         raise DrkitError(f"no passages to look for answers in; give --collection NAME beside {systems[0].files[0]}")
@@ -264,15 +268,23 @@ def _read_results(run: Path) -> Mapping[str, Any]:
     if manifest is None and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (missing {RECIPE}); {_WHAT_TO_GIVE}")
     if manifest is None:
-        raise DrkitError(f"{run} has no finished evaluation; resume it with `drkit run {run}`")
+        raise missing_result(
+            run, EVALUATION, f"evaluate its encoder on another: `drkit evaluate --encoder {run} --collection NAME`"
+        )
     return manifest.metrics
+
+
+def _read_ranked(path: Path) -> Rankings:
+    """Return the rankings of a file. Raises DrkitError if it has no hits."""
+    rankings = read_run(path)
+    if not rankings.ranked:
+        raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
+    return rankings
 
 
 def _read_judged(path: Path, judged: Set[str]) -> Rankings:
     """Return the rankings of a file. Raises DrkitError if none of its queries is judged."""
-    rankings = read_run(path)
-    if not rankings.ranked:
-        raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
+    rankings = _read_ranked(path)
     if judged and not rankings.ranked & judged:
         likely = likely_match(rankings.ranked, judged)
         advice = (

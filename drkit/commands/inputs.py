@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from huggingface_hub import snapshot_download
 
-from drkit.commands.collections import NamedCollection
+from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.checksums import check_unchanged
 from drkit.core.files import input_path, local_path, read_json, replacing_folder
 from drkit.core.hub import may_be_hub_id, reaches_hub
@@ -58,7 +58,8 @@ def find_index(folder: str | Path) -> Path:
     if not (path / RECIPE).is_file():
         return path
     if read_manifest(path / "index") is None:
-        raise DrkitError(f"{path} has no finished index; resume it with `drkit run {path}`")
+        made = f"`drkit encode --encoder {path} --collection {path} -o VECTORS`, then `drkit index VECTORS -o INDEX`"
+        raise missing_result(path, "index", f"make one: {made}")
     return path / "index"
 
 

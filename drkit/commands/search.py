@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -32,15 +32,25 @@ def encode_collection(
     stored; its role is set here. on_progress: called with the number of texts done. Returns None while other
     processes of a torchrun still write their shards. Repeated calls resume.
 
-    Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
+    Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist, or has no words at all.
     """
     source = NamedCollection(collection, tuple(settings))
     loaded_value(encoder)  # which may be missing, before the collection is read
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     role = "queries" if split else "passages"
     made = attrs.evolve(storage or Storage(), role=role)
-    texts = queries or source.contents()
+    texts = _with_words(queries or source.contents(), f"{collection}: none of the {{:,}} {role} has a text")
     return encode_corpus(encoder, texts, folder, storage=made, engine=engine, on_progress=on_progress)
+
+
+def _with_words(texts: Iterable[tuple[str, str]], problem: str) -> Iterator[tuple[str, str]]:
+    """Yield (id, text) pairs. Raises DrkitError after the last one, if there are some but all texts are empty."""
+    count, is_empty = 0, True
+    for doc_id, text in texts:
+        count, is_empty = count + 1, is_empty and not text.strip()
+        yield doc_id, text
+    if count and is_empty:
+        raise DrkitError(f"{problem.format(count)}; give the column or field that has it")
 
 
 def rerank_file(

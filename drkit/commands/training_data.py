@@ -70,6 +70,11 @@ class Output:
     format: str = "ids"
     count: int = 0
 
+    @property
+    def fewest(self) -> int:
+        """Negatives that a query must have to get a line with negatives."""
+        return (self.count or 5) if self.format == "sentence-transformers" else 1
+
     def rows(self, mined: Iterable[MinedQuery], corpus: StoredCorpus) -> Iterable[Mapping[str, Any]]:
         """Return the lines of some queries as plain data."""
         if self.format == "ids":
@@ -106,7 +111,8 @@ def mine_to_file(
     ranking is read. on_progress: called with (queries done, total). Passages are encoded into a temporary folder,
     unless the mined run has an index of the encoder.
 
-    Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
+    Raises DrkitError if the chain lacks something it needs, the split has no judged query, a name is unknown, or no
+    query has a negative.
     """
     if output.format not in FORMATS:
         raise UnknownNameError("format", output.format, FORMATS)
@@ -137,7 +143,7 @@ def mine_to_file(
         chain.index(stored.corpus)
         counts, queries = MiningCounts(), partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
         found = zip(queries(), counts.count(chain.mine(queries(), depth or chain.depth)), strict=True)
-        lines = _write(output, stored.corpus, found, on_progress and (lambda done: on_progress(done, total)))
+        lines = _write(output, stored.corpus, found, counts, on_progress and (lambda done: on_progress(done, total)))
     return {**counts.summary(), "models": model_hashes(context), "lines": lines}
 
 
@@ -164,9 +170,16 @@ def _make_retriever(
 
 
 def _write(
-    output: Output, corpus: StoredCorpus, mined: Iterable[MinedQuery], on_progress: Callable[[int], None] | None
+    output: Output,
+    corpus: StoredCorpus,
+    mined: Iterable[MinedQuery],
+    counts: MiningCounts,
+    on_progress: Callable[[int], None] | None,
 ) -> int:
-    """Write the file and return its number of lines; on_progress: called with the number of queries done."""
+    """Write the file and return its number of lines; on_progress: called with the number of queries done.
+
+    counts: of `mined`. Raises DrkitError, and writes no file, if there is no negative, or no line.
+    """
     lines = done = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for batch in batched(mined, QUERIES_PER_BATCH):
@@ -176,4 +189,11 @@ def _write(
             done += len(batch)
             if on_progress:
                 on_progress(done)
+        counts.check_ids()
+        if not counts.negatives or not lines:
+            fewest = f"{output.fewest:,} negatives" if output.fewest > 1 else "a negative"
+            raise DrkitError(
+                f"none of the {counts.queries:,} queries has {fewest} (dropped: {counts.describe_dropped()}); use "
+                f"another source, filter less, or write fewer (--negatives)"
+            )
     return lines

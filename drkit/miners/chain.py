@@ -171,6 +171,10 @@ def add_dropped(mined: Mined, reason: str, count: int) -> Mined:
     return evolve(mined, dropped={**mined.dropped, reason: mined.dropped.get(reason, 0) + count}) if count else mined
 
 
+# Reasons of candidates that a run file names, or of queries that it lacks.
+_FOREIGN_IDS = ("query-not-in-run", "unknown-id")
+
+
 @define
 class MiningCounts:
     """Counts of a stream of mined negatives.
@@ -205,6 +209,15 @@ class MiningCounts:
             "queries_with_unscored_positives": self.unscored,
             "dropped": dict(sorted(self.dropped.items())),
         }
+
+    def check_ids(self) -> None:
+        """Raise DrkitError if no query has a negative, as the ids of a run file are not those of the collection."""
+        unknown = {reason: self.dropped[reason] for reason in _FOREIGN_IDS if self.dropped[reason]}
+        if self.queries and not self.negatives and unknown:
+            raise DrkitError(
+                f"none of the {self.queries:,} queries has a negative (dropped: {self.describe_dropped()}); give a run "
+                f"file with the ids of this collection's training queries and passages"
+            )
 
     def describe_dropped(self) -> str:
         """Return the dropped candidates by reason, the most frequent first, for a message.
@@ -358,7 +371,10 @@ def mining_requests(
 
 
 def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
-    """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts."""
+    """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts.
+
+    Raises DrkitError as `MiningCounts.check_ids` does.
+    """
     counts = MiningCounts()
     with arrow_file(folder / name, SCHEMA) as writer:
         for batch in batched(counts.count(mined), _BATCH_ROWS):
@@ -366,6 +382,7 @@ def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, 
             passages = np.split(corpus.positions([name for item in batch for name in item.doc_ids]), ends[:-1])
             columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
             writer.write_batch(record_batch(columns, SCHEMA))
+        counts.check_ids()
     return counts.summary()
 
 

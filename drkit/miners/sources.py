@@ -202,8 +202,10 @@ class RunFileMiner:
         self._corpus: Corpus | None = None
 
     def index(self, corpus: Corpus) -> None:
-        """Read the file. Raises DrkitError with file and line if it is not a run file."""
+        """Read the file. Raises DrkitError if it is empty, and with file and line if it is not a run file."""
         self._rankings, self._corpus = read_run(local_path(self.config.path)).ordered(), corpus
+        if not self._rankings.ranked:
+            raise DrkitError(f"{self.config.path} is empty: expected a line per retrieved passage")
         self._rows = {query_id: row for row, query_id in enumerate(self._rankings.query_ids)}
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:

@@ -266,9 +266,12 @@ class FaissIndex:
         return [Hits.at(self.doc_ids, *found) for found in self.rank(queries, depth)]
 
     def rank(self, queries: NDArray[np.float32], depth: int) -> Iterator[Found]:
-        """Yield the positions and scores of what `search` returns, one query at a time; ties are in their order."""
+        """Yield the positions and scores of what `search` returns, one query at a time; ties are in their order.
+
+        Fewer than 10 hits are the first of 10, for which the recall is measured.
+        """
         check_search(queries, depth, self.dimension)
-        count = min(len(self), depth * int(self.settings.get("candidates", 1)))
+        count = min(len(self), max(depth, DEPTH) * int(self.settings.get("candidates", 1)))
         for start in range(0, len(queries), _BATCH):
             batch = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
             for query, scores, positions in zip(batch, *self._index.search(batch, count), strict=True):

@@ -36,7 +36,7 @@ def stages(recipe):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"miners": ("run-file:no/such.trec",)}, "run file 'no/such.trec'"),
+        ({"miners": ("run-file:no/such.trec",)}, "run file 'no/such.trec' does not exist"),
         ({"miners": ("random", "has-answer:no/such.jsonl")}, r"has-answer of .*: no/such\.jsonl "),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
@@ -438,6 +438,9 @@ def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
     contents = {"passages": "", "train": ""}
     assert first.fingerprint(contents) != again.fingerprint(contents)
+    file.write_bytes(b"")
+    with refused(f"{str(file)!r} is empty", "retriever-1"):
+        stages(compose(wanted, PARTS))
 
 
 def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path):

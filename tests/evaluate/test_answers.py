@@ -48,3 +48,6 @@ def test_what_does_not_fit_is_refused(files):
     write_lines(answers, [{"query_id": "q0", "answers": ["a"]}])
     with pytest.raises(DrkitError, match=r"answers\.jsonl .*'q1';"):
         judge_by_answers(systems, answers, collection=f"jsonl:{files / 'texts.jsonl'}")
+    write_lines(answers, [{"query_id": name, "answers": []} for name in ANSWERS])
+    with pytest.raises(DrkitError, match=r"answers\.jsonl.* 3 queries are empty"):
+        judge_by_answers(systems, answers, collection=f"jsonl:{files / 'texts.jsonl'}")

@@ -7,10 +7,13 @@ from click.testing import CliRunner
 from transformers import BertModel
 
 from drkit.commands import Miners, Output, mine_to_file
+from drkit.core.registry import installed
 from drkit.core.types import BuildContext, MiningRequest
+from drkit.data import BeirCollection, BeirConfig, open_collection, write_collection
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError, ProblemsError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
+from drkit.miners.chain import build_chain, mining_requests, parse_chain, write_negatives
 from drkit.testing.toys import ToyCorpus, ToyRetriever, toy_requests
 from drkit_cli.main import cli
 from tests.refusals import unknown
@@ -131,8 +134,6 @@ def test_texts_for_those_who_train_elsewhere(collection, tmp_path):
         "positive": rows[0]["positive"],
         "negative": rows[0]["negative_1"],
     }
-    few = mine_to_file(f"beir:{collection}", Miners(["bm25", "ranks:1-2"]), Output(out, "sentence-transformers", 3))
-    assert few["lines"] == 0
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,49 @@ def test_what_is_wrong_leaves_no_file(collection, tmp_path, arguments, said):
     done = drkit("mine", "--collection", f"beir:{collection}", *arguments, "-o", tmp_path / "n.jsonl")
     assert isinstance(done.exception, DrkitError)
     assert said in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("", "is empty"),
+        ("other Q0 d1 1 2.0 x\n", "query-not-in-run 12"),
+        ("".join(f"{n} Q0 d1 1 2.0 x\n" for n in map("q%20{}%drkit".format, range(12))), "unknown-id 12"),
+    ],
+    ids=["empty", "other queries", "other passages"],
+)
+def test_a_run_file_of_another_collection_is_refused(collection, tmp_path, rows, said):
+    run = tmp_path / "other.run"
+    run.write_text(rows)
+    with pytest.raises(DrkitError, match=said):
+        mine_to_file(f"beir:{collection}", Miners((f"run-file:{run}",)), Output(tmp_path / "n.jsonl"))
+    registry = installed().registry
+    stored = tmp_path / "stored"
+    write_collection(BeirCollection(BeirConfig(path=str(collection))), stored)
+    corpus, requests = (opened := open_collection(stored)).corpus, mining_requests(opened, "train")
+    chain = build_chain(parse_chain([f"run-file:{run}"], (), registry), registry, BuildContext())
+
+    def in_a_run():
+        chain.index(corpus)
+        write_negatives(chain.mine(requests, 5), corpus, tmp_path)
+
+    with pytest.raises(DrkitError, match=said):
+        in_a_run()
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ""] == ["other.run"]
+
+
+@pytest.mark.parametrize(
+    ("output", "miners", "said"),
+    [
+        ({}, ("bm25", "ranks:900-1000"), "has a negative .*ranks"),
+        ({"format": "triplets"}, ("bm25", "ranks:900-1000"), "has a negative"),
+        ({"format": "sentence-transformers", "count": 3}, ("bm25", "ranks:1-2"), "has 3 negatives .*ranks"),
+    ],
+)
+def test_a_file_without_a_negative_is_not_written(collection, tmp_path, output, miners, said):
+    with pytest.raises(DrkitError, match=said):
+        mine_to_file(f"beir:{collection}", Miners(miners), Output(tmp_path / "n.jsonl", **output))
     assert not list(tmp_path.iterdir())
 
 

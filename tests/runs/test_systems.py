@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from drkit.commands.evaluation import System, evaluate_files, find_judgements, find_systems
+from drkit.commands.inputs import find_index
 from drkit.core.types import Judgement
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
@@ -183,3 +184,19 @@ def test_what_is_no_system_is_told(run, tmp_path):
     other = make_run(tmp_path / "other", split="dev")
     with pytest.raises(DrkitError, match="different judgements"):
         find_judgements(find_systems([str(run), str(other)]))
+
+
+def test_a_run_without_queries_has_no_evaluation_to_resume(tmp_path):
+    for name in ("with", "without"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "recipe.toml").write_text("")
+        finished(folder / "collection", {"queries": {"test": 20} if name == "with" else {}})
+    with refused("has no finished evaluation", f"drkit run {tmp_path / 'with'}"):
+        find_systems([str(tmp_path / "with")])
+    with refused("collection has no queries", f"drkit evaluate --encoder {tmp_path / 'without'}"):
+        find_systems([str(tmp_path / "without")])
+    with refused("has no finished index", f"drkit run {tmp_path / 'with'}"):
+        find_index(tmp_path / "with")
+    with refused("collection has no queries", f"drkit encode --encoder {tmp_path / 'without'}"):
+        find_index(tmp_path / "without")

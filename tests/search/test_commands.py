@@ -215,6 +215,25 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     assert not out.exists()
 
 
+def test_passages_that_are_all_empty_are_not_encoded(drkit, files, tmp_path):
+    shutil.copytree(files / "beir", tmp_path / "beir")
+    rows = [json.dumps({"_id": f"d{i}", "title": " ", "text": ""}) for i in range(3)]
+    (tmp_path / "beir" / "corpus.jsonl").write_text("\n".join(rows))
+    given = ("encode", "--encoder", "encoder", "--collection", f"beir:{tmp_path / 'beir'}", "-o", tmp_path / "v")
+    code, said = drkit(*given)
+    assert code == 2
+    assert "none of the 3 passages has a text" in " ".join(said.split())
+    assert drkit("index", tmp_path / "v", "-o", tmp_path / "i")[0] == 2
+    assert drkit(*given, "--split", "test", "-o", tmp_path / "queries")[0] == 0
+
+
+def test_a_file_without_rankings_is_not_exported(drkit, tmp_path):
+    (tmp_path / "none.trec").write_bytes(b"")
+    code, said = drkit("export", tmp_path / "none.trec", "--trec", tmp_path / "out")
+    assert code == 2
+    assert "none.trec is empty" in " ".join(said.split())
+
+
 def test_a_bare_checkpoint_with_its_pooling_is_exported_and_encodes(drkit, files, tmp_path):
     from sentence_transformers import SentenceTransformer
 

@@ -62,6 +62,19 @@ def test_recall_of_the_exact_index_is_one_also_among_equal_vectors():
     assert recall(FlatIndex.build(matrix, ids), matrix, DocIds.of(ids)) == 1
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "int8", "binary", "PCA8,SQ8"])
+def test_the_first_hits_of_a_few_are_those_of_ten(kind):
+    random = np.random.default_rng(2)
+    matrix = random.standard_normal((600, 32)).astype(np.float32)
+    matrix[300:] = matrix[299]  # equal vectors, too
+    index = FaissIndex.build(matrix, [str(i) for i in range(600)], kind=kind)
+    queries = np.concatenate([random.standard_normal((50, 32)).astype(np.float32), matrix[299:301]])
+    ten = index.search(queries, 10)
+    for depth in (1, 2, 5):
+        found = index.search(queries, depth)
+        assert [hits.doc_ids for hits in found] == [hits.doc_ids[:depth] for hits in ten]
+
+
 def test_fewer_hits_than_asked_for_are_no_hits_of_the_last_document():
     matrix = clustered(300)
     ids = [str(i) for i in range(300)]

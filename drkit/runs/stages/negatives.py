@@ -58,11 +58,19 @@ NEGATIVES = StageSpec(
 )
 
 
+def _check_run_file(path: str, owner: str) -> None:
+    """Raise DrkitError if the run file of a miner does not exist, or is empty."""
+    file = local_path(path)
+    problem = "does not exist" if not file.is_file() else "is empty" if not file.stat().st_size else ""
+    if problem:
+        raise DrkitError(f"the run file {path!r} {problem} (miner run-file of {owner})")
+
+
 def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
-        if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
-            raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
+        if isinstance(miner.config, RunFileConfig):
+            _check_run_file(miner.config.path, owner)
         if isinstance(miner.config, HasAnswerConfig) and miner.config.path:
             require_file(miner.config.path, f"has-answer of {owner}")
     inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
