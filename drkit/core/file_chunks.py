@@ -134,6 +134,15 @@ def write_chunk(chunk: FileChunk[T], write: Callable[[Iterable[T], Path], Any], 
     return chunk.size
 
 
+def name_of_chunk(file: Path) -> str:
+    """Return the name of a chunk's file without the hash of its content, whether it is finished or not.
+
+    >>> name_of_chunk(Path("00002-6d61-9f2b")), name_of_chunk(Path("00002-6d61"))
+    ('00002-6d61', '00002-6d61')
+    """
+    return "-".join(file.name.split("-")[:2])
+
+
 def finished_chunk(path: Path) -> Path | None:
     """Return the intact file of a finished chunk; path: as in `write_chunk`. None if it is missing or damaged."""
     found = path.parent.glob(f"{path.name}-*")

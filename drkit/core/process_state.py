@@ -15,12 +15,31 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+
+def _logging_of_drkit() -> tuple[int, frozenset[str]]:
+    """Return the level of drkit's logger, and which of its loggers are off, as `dictConfig` leaves those that exist."""
+    found = {name: log for name, log in logging.root.manager.loggerDict.items() if name.split(".")[0] == "drkit"}
+    return logging.getLogger("drkit").level, frozenset(name for name, log in found.items() if _is_off(log))
+
+
+def _restore_logging(before: tuple[int, frozenset[str]]) -> None:
+    level, off = before
+    logging.getLogger("drkit").setLevel(level)
+    for name in _logging_of_drkit()[1] - off:
+        logging.getLogger(name).disabled = False
+
+
+def _is_off(log: logging.Logger | logging.PlaceHolder) -> bool:
+    return isinstance(log, logging.Logger) and log.disabled
+
+
 # How to read and to set each, by what a message calls it.
 _SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the current folder": (os.getcwd, os.chdir),
     "the handler of Ctrl-C": (partial(signal.getsignal, signal.SIGINT), partial(signal.signal, signal.SIGINT)),
     "the handler of SIGTERM": (partial(signal.getsignal, signal.SIGTERM), partial(signal.signal, signal.SIGTERM)),
     "what logging.disable has set": (lambda: logging.root.manager.disable, logging.disable),
+    "drkit's loggers": (_logging_of_drkit, _restore_logging),
 }
 
 # The same of torch, as texts and numbers: what it has when it is imported, and how to read and to set it.

@@ -28,7 +28,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from drkit.core.draws import Draws
 from drkit.core.engine import Engine, Loaded, loaded_value
-from drkit.core.file_chunks import FileChunk, FileChunks
+from drkit.core.file_chunks import FileChunk, FileChunks, name_of_chunk
 from drkit.core.files import digest, file_hash, path_state, read_json, replacing, write_json
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
@@ -216,7 +216,7 @@ def _record_of(path: Path) -> Path:
 
 def _identity(files: Iterable[Path]) -> str:
     """Return a hash of what the chunks of a file are made from."""
-    return digest([file.name for file in files])
+    return digest([name_of_chunk(file) for file in files])
 
 
 def _write_recorded(lines: Iterable[bytes], path: Path, identity: str) -> None:

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drkit.core.checksums import check_unchanged
 from drkit.core.files import read_json, replacing_folder, write_json
 from drkit.errors import DrkitError, import_extra
 from drkit.search.rankings import Found, Hits, check_one_list_per_query
@@ -260,7 +261,8 @@ def write_about(folder: Path, about: Mapping[str, Any]) -> None:
 def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (IDS,)) -> dict[str, Any]:
     """Read index.json; kind: the expected kind of index, or None for any.
 
-    Raises DrkitError if it or one of `files` is missing or broken, or it describes another kind.
+    Raises DrkitError if it or one of `files` is missing or broken, it describes another kind, or a file of the index
+    has changed since it was written.
     """
     missing = [name for name in (*files, ABOUT) if not (folder / name).is_file()]
     if (folder / ABOUT).is_file():
@@ -271,6 +273,7 @@ def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (
         if kind and found != kind:
             raise DrkitError(f"{folder} holds an index of kind {found!r}, not {kind!r}; open_index opens any kind")
         if not missing:
+            check_unchanged(folder, "rebuild it with `drkit index`")
             return about
     raise DrkitError(f"{folder} is not an index (missing {', '.join(missing)}); rebuild it with `drkit index`")
 

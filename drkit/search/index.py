@@ -19,7 +19,6 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
-from drkit.core.checksums import check_unchanged
 from drkit.core.files import check_replaceable, replacing_folder
 from drkit.errors import DrkitError
 from drkit.search.flat import (
@@ -167,7 +166,6 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     size).
     """
     kind = read_about(Path(folder)).get("kind", "flat")
-    check_unchanged(folder, "rebuild it with `drkit index`")
     _LOGGER.info("opening the %s index %s", kind, folder)
     if kind == InvertedIndex.kind:
         return InvertedIndex.load(folder)

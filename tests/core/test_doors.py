@@ -153,6 +153,18 @@ def test_files_are_written_through_one_door():
     assert not found, "write with write_text, replacing or replacing_folder of drkit.core.files"
 
 
+def test_arrow_files_are_opened_through_one_door():
+    """A damaged file must be validated before anything reads its values."""
+    openers = {"memory_map", "open_file", "open_stream", "RecordBatchFileReader", "read_ipc_file", "read_feather"}
+    found = {
+        f"{name}:{call.lineno}"
+        for name, tree in trees().items()
+        for call, called, owner in calls(tree)
+        if called in openers and (owner.startswith("pa") or not owner) and name != "drkit/data/arrays.py"
+    }
+    assert not found, "open with read_batches, read_arrow or read_schema of drkit.data.arrays"
+
+
 def test_the_command_line_prints_through_one_door():
     found = {
         f"{name}:{call.lineno} {owner}.{called}"

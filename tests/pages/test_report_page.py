@@ -13,9 +13,10 @@ import pytest
 
 from drkit.charts import Bars, Intervals, Line, Panel, draw_svg
 from drkit.commands import open_run
+from drkit.core.files import FileEntry
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, bootstrap_intervals, compare
-from drkit.runs.manifest import read_manifest
+from drkit.runs.manifest import load_manifest, read_manifest, write_manifest
 from drkit.search import read_run
 from drkit_report.comparison import compare_runs
 from drkit_report.masking import describe_masking
@@ -303,9 +304,11 @@ def test_a_run_whose_collection_has_moved_is_reported(runs, tmp_path):
     [
         (lambda run: (run / "recipe.toml").unlink(), "recipe.toml"),
         (lambda run: [shutil.rmtree(p) for p in run.iterdir() if (p / "manifest.json").exists()], "`drkit run "),
-        (lambda run: overwrite(run / "evaluation/scores.json", "[]"), "is damaged"),
-        (lambda run: overwrite(run / "evaluation/scores.json", '{"bm25": {"RR@10": {"q1": "x"}}}'), "is damaged"),
-        (lambda run: overwrite(run / "pretrained/log.jsonl", "{"), "is damaged"),
+        (lambda run: overwrite(run / "evaluation/scores.json", "[]"), "scores.json: has changed since drkit wrote it"),
+        (lambda run: overwrite(run / "pretrained/log.jsonl", "{"), "log.jsonl: has changed since drkit wrote it"),
+        (lambda run: forge(run / "evaluation", "scores.json", "[]"), "is damaged"),
+        (lambda run: forge(run / "evaluation", "scores.json", '{"bm25": {"RR@10": {"q1": "x"}}}'), "is damaged"),
+        (lambda run: forge(run / "pretrained", "log.jsonl", "{"), "is damaged"),
     ],
 )
 def test_bad_input_is_one_error(runs, tmp_path, damage, said):
@@ -319,6 +322,13 @@ def test_bad_input_is_one_error(runs, tmp_path, damage, said):
 def overwrite(path, text):
     """Change a file's content and keep its size, which the manifest knows."""
     path.write_text(text.ljust(path.stat().st_size))
+
+
+def forge(stage, name, text):
+    """Change a file's content and its record in the manifest."""
+    (stage / name).write_text(text)
+    manifest = load_manifest(stage)
+    write_manifest(attrs.evolve(manifest, files={**manifest.files, name: FileEntry.of(stage / name)}), stage)
 
 
 def test_a_baseline_must_exist(runs):

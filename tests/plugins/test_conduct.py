@@ -134,6 +134,7 @@ CHANGES = {
     "the handler of Ctrl-C": "signal.signal(signal.SIGINT, signal.SIG_IGN)",
     "the handler of SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
     "what logging.disable has set": "logging.disable(logging.CRITICAL)",
+    "drkit's loggers": "import logging.config; logging.config.dictConfig({'version': 1})",
 }
 
 
@@ -142,9 +143,11 @@ def test_a_part_that_changes_the_process_is_refused_before_the_run(site, what):
     write_package(site, "odd", MASKER.replace("BODY", CHANGES[what]))
     here = installed_with(site)
     before = Path.cwd(), signal.getsignal(signal.SIGINT), logging.root.manager.disable
+    logger = logging.getLogger("drkit.data.corpus")
     with pytest.raises(DrkitError, match=rf"^masker 'odd' \(odd 1\.0\) changed {what}, .*leave the process as it is"):
         try_parts(compose(ComposeRequest(masker="odd"), here), here.registry)
     assert (Path.cwd(), signal.getsignal(signal.SIGINT), logging.root.manager.disable) == before
+    assert not logger.disabled
 
 
 @pytest.mark.parametrize("what", CHANGES)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drkit.core.files import WRITTEN
 from drkit.errors import DrkitError
 from drkit.search import flat
 from drkit.search.flat import FlatIndex
@@ -135,6 +136,9 @@ def test_broken_folders_and_wrong_queries(tmp_path):
         FlatIndex.load(tmp_path)
     index.save(tmp_path / "i")
     np.save(tmp_path / "i" / "vectors.npy", vectors(4, 4))
+    with refused("bytes, expected", "`drkit index`", where="/i/vectors.npy"):
+        FlatIndex.load(tmp_path / "i")
+    (tmp_path / "i" / WRITTEN).unlink()  # an index without a record of its files
     with refused("5 ids", "(4, 4)", "`drkit index`", where="/i"):
         FlatIndex.load(tmp_path / "i")
     (tmp_path / "i" / "ids.arrow").write_bytes(b"broken")
