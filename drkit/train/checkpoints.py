@@ -23,7 +23,8 @@ from drkit.core.files import read_json, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_save, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import TIED
-from drkit.encoders.folder import CONFIG, PASSAGES
+from drkit.encoders.declarations import CONFIG
+from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
