@@ -17,6 +17,7 @@ import tomli_w
 from attrs import evolve
 
 import drkit
+from drkit.core.files import MANIFEST
 from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import recipe_table
@@ -46,7 +47,8 @@ def is_below(path, folders):
 def unexplained(stage, found, run, texts, plugin):
     """What a stage opened that its fingerprint does not cover."""
     own = [run / ".unfinished" / stage, run / stage, run / ".unfinished"]
-    covered = [*own, *map(Path, found["inputs"]), *(plugin / name for name in found["code"])]
+    manifests = [run / Path(one).relative_to(run).parts[0] / MANIFEST for one in found["inputs"]]  # an input's hash
+    covered = [*own, *manifests, *map(Path, found["inputs"]), *(plugin / name for name in found["code"])]
     if found["sources"]:
         covered.append(texts)
     for name in found["opened"]:
