@@ -10,6 +10,7 @@ from attrs import frozen
 from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff, evaluate
+from drkit.evaluate.significance import rounding
 from drkit.search.fusion import DEFAULT_WEIGHT, align, convex
 from drkit.search.rankings import RunRow
 
@@ -37,8 +38,8 @@ def tune_weight(
 ) -> TunedWeight:
     """Return the weight for `convex`, of 0, 0.05 .. 1, with the best mean of a measure over the judged queries.
 
-    Of equally good weights, the one nearest to 0.5 is taken, then the lower one. Memory holds the hits of the judged
-    queries.
+    Of equally good weights (up to rounding), the one nearest to 0.5 is taken, then the lower one. Memory holds the hits
+    of the judged queries.
 
     Raises DrkitError for an unknown measure, missing judgements, and as `align` does.
 
@@ -56,8 +57,8 @@ def tune_weight(
         )
     scores = [evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in WEIGHTS]
     means = {weight: one.mean(measure) for weight, one in zip(WEIGHTS, scores, strict=True)}
-    best = max(means.values())
-    weight = min((w for w in means if means[w] == best), key=lambda w: (abs(w - DEFAULT_WEIGHT), w))
+    least = max(means.values()) - rounding(means.values())
+    weight = min((w for w in means if means[w] >= least), key=lambda w: (abs(w - DEFAULT_WEIGHT), w))
     return TunedWeight(weight, measure, scores[0].queries, means)
 
 

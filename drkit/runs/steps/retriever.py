@@ -23,6 +23,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import MODULES, PASSAGES
 from drkit.evaluate import evaluate
+from drkit.evaluate.significance import rounding
 from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import tune_bm25
 from drkit.runs.manifest import read_manifest, versions
@@ -59,8 +60,8 @@ from drkit.train.checkpoints import load_encoder, load_tokenizer
 def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     """Write `choice.json`: the chosen retriever, and the value of each; returns the same.
 
-    Of equal retrievers the earlier one is chosen. `chosen.txt` has only the name, so that other values repeat the
-    export only if the choice changes.
+    Of equal retrievers (up to rounding) the earlier one is chosen. `chosen.txt` has only the name, so that other values
+    repeat the export only if the choice changes.
     """
     settings, runs = stage.settings, stage.inputs["runs"]
     judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
@@ -69,8 +70,9 @@ def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
         name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
         for name, found in rankings.items()
     }
+    least = max(values.values()) - rounding(values.values())
     choice = {
-        "chosen": max(values, key=lambda name: values[name]),
+        "chosen": next(name for name, value in values.items() if value >= least),
         "last": settings.candidates[-1],
         "measure": settings.measure,
         "queries": len({judgement.query_id for judgement in judgements}),
