@@ -126,8 +126,8 @@ class SentenceTransformerEncoder:
         vectors: NDArray[np.float32] = np.asarray(given.cpu() if self.is_sparse else given, dtype=np.float32)
         if self.similarity != "cosine":
             return vectors
-        lengths: NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(lengths, np.float32(1e-12))
+        lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return np.asarray(vectors / lengths, dtype=np.float32)
 
     def _check_prompts(self) -> None:
         """Raise DrkitError if the model reads nothing behind a prompt."""
