@@ -263,7 +263,12 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
 
 
 def _declared_scores(pooling: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pooling of a SparseEncoder, with those of its settings that are not drkit's defaults."""
+    """Return the pooling of a SparseEncoder, with those of its settings that are not drkit's defaults.
+
+    Empty if drkit does not compute it.
+    """
+    if pooling.get("activation_function", "relu") != "relu":
+        return {}
     given = {
         **({"over_positions": "sum"} if pooling.get("pooling_strategy") == "sum" else {}),
         **({"top_k": model["max_active_dims"]} if model.get("max_active_dims") else {}),

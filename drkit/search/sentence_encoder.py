@@ -123,11 +123,11 @@ class SentenceTransformerEncoder:
         options = {"convert_to_sparse_tensor": False} if self.is_sparse else {"convert_to_numpy": True}
         with inference(self.model):
             given = encode(list(texts), prompt=prompt, batch_size=self.batch_size, show_progress_bar=False, **options)
-        vectors = np.asarray(given.cpu() if self.is_sparse else given, dtype=np.float32)
+        vectors: NDArray[np.float32] = np.asarray(given.cpu() if self.is_sparse else given, dtype=np.float32)
         if self.similarity != "cosine":
             return vectors
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.divide(vectors, np.maximum(lengths, 1e-12), dtype=np.float32)
+        lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return np.asarray(vectors / lengths, dtype=np.float32)
 
     def _check_prompts(self) -> None:
         """Raise DrkitError if the model reads nothing behind a prompt."""
