@@ -15,7 +15,7 @@ from attrs import field, frozen
 from drkit.commands.collections import NamedCollection
 from drkit.commands.evaluation import drops_unknown_ids, note_own_hits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
-from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder
+from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.protocols import Collection
 from drkit.core.types import Judgement
@@ -177,9 +177,9 @@ class EncoderEvaluation:
         return open_encoder(self.encoder, **self.how)
 
     def _rank(self, name: str, collection: StoredCollection, split: str, run: Path) -> None:
-        """Write the run of a split, unless it is there; its vectors are kept beside it until then, to resume from."""
-        work = run.with_suffix(".work")
-        if run.is_file():
+        """Write the run of a split, unless it is there as it was written; until then its vectors are kept."""
+        work, written = run.with_suffix(".work"), run.with_suffix(".hash")
+        if run.is_file() and written.is_file() and written.read_text(encoding="utf-8") == file_hash(run):
             self.progress.skip(name, str(run))
         else:
             started = time.perf_counter()
@@ -194,6 +194,7 @@ class EncoderEvaluation:
                 raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
             index = build_index(vectors, work / "index")
             rank_to_run(Retriever(self._opened, index), collection.queries(split), run, depth=DEPTH + 1)
+            write_text(written, file_hash(run))
             self.progress.end(name, time.perf_counter() - started)
         remove_folder(work)  # a kill may have left it beside the run
 

@@ -446,9 +446,9 @@ def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
 def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "train", "text": "a"}\n{"_id": "test", "text": "b"}\n')
     for split in ("train", "test"):
-        (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+        (tmp_path / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{split}\td\t1\n")
     wanted = ComposeRequest(collection=f"beir:{tmp_path}", settings=("finetune.validation.every=10",))
     with pytest.raises(DrkitError, match="splits: train, test"):
         plan(compose(wanted, PARTS), REGISTRY)
@@ -541,9 +541,9 @@ def test_a_reranker_goes_with_fine_tuning_and_is_refused_without_a_round():
 def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "train", "text": "a"}\n{"_id": "test", "text": "b"}\n')
     for split in ("train", "test"):
-        (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+        (tmp_path / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{split}\td\t1\n")
     by_wish = plan(compose(ComposeRequest(pipeline="two-stage", settings=("evaluation.export=last",)), PARTS), REGISTRY)
     without_dev = plan(compose(ComposeRequest(pipeline="two-stage", collection=f"beir:{tmp_path}"), PARTS), REGISTRY)
     for made in (by_wish, without_dev):

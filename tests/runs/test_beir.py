@@ -236,3 +236,16 @@ def test_any_function_of_texts_is_evaluated_as_an_encoder_is(folder, encoder, tm
         module.evaluate_encoder(opened.encode_passages, f"beir:{folder / 'one'}", **one_less)
     with pytest.raises(DrkitError, match="not finite"):
         module.evaluate_encoder(lambda texts: [[float("nan")]] * len(texts), f"beir:{folder / 'one'}")
+
+
+def test_a_run_that_was_changed_is_ranked_again(encoder, tmp_path):
+    data, measures = write_data_set(tmp_path / "whole"), ("R@100", "nDCG@10")
+    first = evaluate_beir(str(encoder), data, tmp_path / "out", measures=measures)
+    (run,) = (tmp_path / "out").glob("*.trec")
+    whole = run.read_bytes()
+    run.write_bytes(whole[: len(whole) // 2])
+    assert evaluate_beir(str(encoder), data, tmp_path / "out", measures=measures) == first
+    assert run.read_bytes() == whole
+    progress = RecordedProgress()
+    evaluate_beir(str(encoder), data, tmp_path / "out", measures=measures, progress=progress)
+    assert progress.begun == []

@@ -232,7 +232,9 @@ SCORED = ("finetune.loss=margin-mse", "finetune.num_train_epochs=5", "finetune.m
 @pytest.fixture
 def rows_of_pairs(tmp_path):
     """Plan a round on rows of pairs, whose negatives are given, with scores of some pairs by query and passage text."""
-    rows = [{"query": f"q{n}", "pos": f"p{n}", "neg": [f"n{n}", f"m{n}", f"o{n}"][: 2 + (n == 0)]} for n in range(8)]
+    rows = [
+        {"query": f"q {n}", "pos": f"p {n}", "neg": [f"n {n}", f"m {n}", f"o {n}"][: 2 + (n == 0)]} for n in range(8)
+    ]
     write_lines(tmp_path / "rows.jsonl", rows)
     pairs = [(row["query"], text) for row in rows for text in (row["pos"], *row["neg"])]
 
@@ -251,18 +253,18 @@ def rows_of_pairs(tmp_path):
 
 def test_the_plan_refuses_a_given_pair_that_will_be_drawn_and_has_no_score(rows_of_pairs, monkeypatch):
     assert rows_of_pairs()
-    for text, query in (("p3", "q3"), ("n5", "q5")):
+    for text, query in (("p 3", "q 3"), ("n 5", "q 5")):
         with pytest.raises(DrkitError, match=r"'teacher' .* 1 of the 22 ") as refused:
             rows_of_pairs(without=[text])
         assert says(str(refused.value), f"query {text_id(query)!r}", f"passage {text_id(text)!r}", "default=0.0")
-    assert rows_of_pairs(without=["n0"]), "two of its three negatives are drawn, perhaps not this one"
-    assert rows_of_pairs(without=["n5"], miners=("random",)), "mined ones are known later"
+    assert rows_of_pairs(without=["n 0"]), "two of its three negatives are drawn, perhaps not this one"
+    assert rows_of_pairs(without=["n 5"], miners=("random",)), "mined ones are known later"
     with pytest.raises(DrkitError, match=r"'teacher' .* 1 of the 8 "):
-        rows_of_pairs(without=["p3"], miners=("random",))
+        rows_of_pairs(without=["p 3"], miners=("random",))
     default = "finetune.columns.teacher={use='given', default=0}"
-    assert rows_of_pairs(default, without=["p3"])
+    assert rows_of_pairs(default, without=["p 3"])
     monkeypatch.setattr(columns, "_READ_IN_PLAN", 0)
-    assert rows_of_pairs(without=["p3"]), "a long file is read before the training"
+    assert rows_of_pairs(without=["p 3"]), "a long file is read before the training"
     with pytest.raises(DrkitError, match=r"'teacher' .*'refresh' .*teacher=.*default=0\.0"):
         rows_of_pairs(miners=("refresh",))
 

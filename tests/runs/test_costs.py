@@ -210,7 +210,7 @@ def test_what_a_run_has_read_replaces_the_estimate(tmp_path):
 
 def test_a_damaged_collection_has_no_size(tmp_path):
     (tmp_path / "texts.jsonl").write_text("{broken\n")
-    recipe, _ = planned(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform")
+    recipe = compose(ComposeRequest(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform"), PARTS)
     assert costs.collection_size(recipe, PARTS.registry, tmp_path) is None
 
 
