@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# Unigram's byte fallback gives every byte the offsets of the whole unknown run; BPE's gives it those of its character.
-# Exits 0 while the behaviour is as printed, 1 when it has changed.
+# tokenizers 0.23.3: byte fallback of Unigram gives every byte the offsets of the whole unknown run.
+#
+# Guess: as in BPE, the bytes of a character have the offsets of that character.
+# Behaviour: Unigram joins neighbouring unknown characters into one piece first, and each of its bytes then covers all of them.
+# So whoever finds whole words or characters by offsets takes a clause of Chinese for one word.
+# drkit: reads characters from the bytes that tokens stand for.
+#
+# Exits with 1 if that changes.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# Stemmer.version() is not the version of the package: a record of it does not say which stems an index has.
-# Exits 0 while the behaviour is as printed, 1 when it has changed.
+# PyStemmer 2.2.0.3: Stemmer.version() is 2.0.1.
+#
+# Guess: `Stemmer.version()` is the version of the installed package.
+# Behaviour: it is another number, so a record of it does not say with which package an index was stemmed.
+# drkit: records the version of the distribution, and compares the stems of the words in an index.
+#
+# Exits with 1 if that changes.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

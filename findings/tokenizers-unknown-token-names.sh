@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# The token of an unknown run is named by its text, not by its entry: one id has many names, in Unigram alone.
-# Exits 0 while the behaviour is as printed, 1 when it has changed.
+# tokenizers 0.23.3: a token that is unknown to Unigram is named by its text, so one id has many names.
+#
+# Guess: `Encoding.tokens` are the entries of the vocabulary with the ids in `Encoding.ids`, as they are in WordPiece.
+# Behaviour: in Unigram the unknown token is named by the characters that it stands for; `id_to_token` of its id is `<unk>`. A
+# check for "<unk>" among tokens never finds one, and a table from id to name depends on which text came first.
+# drkit: knows unknown tokens by id; `token_batch` without a tokenizer knows them by an id with several names.
+#
+# Exits with 1 if that changes.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

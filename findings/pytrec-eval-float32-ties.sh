@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# pytrec_eval reads scores as 32-bit floats: two Python floats that differ beyond that tie, and the greater id comes first.
-# Exits 0 while the behaviour is as printed, 1 when it has changed.
+# pytrec_eval-terrier 0.5.11: scores that differ beyond 32-bit floats tie.
+#
+# Guess: a run is a dictionary of Python floats, and is ordered by them.
+# Behaviour: trec_eval's C code holds scores as 32-bit floats: 0.100000001 and 0.1, or 16777217 and 16777216, are equal there,
+# and the greater document id comes first. The relevant document at rank 1 then has recip_rank 0.5.
+# drkit: orders hits itself, by float32 score and then id, and gives the engine their ranks as scores.
+#
+# Exits with 1 if that changes.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# usearch stores vectors of dtype i8 scaled to one length each, so the metric ip ranks by the angle alone.
-# Exits 0 while the behaviour is as printed, 1 when it has changed.
+# usearch 2.26.6, dtype i8: the metric ip ranks by the angle alone.
+#
+# Guess: 8-bit vectors are coarser, but a vector three times as long keeps three times the inner product.
+# Behaviour: each vector is scaled to one length before it is rounded, so vectors of one direction are stored alike, and `ip`
+# gives both the same distance. Encoders trained with inner products rank differently than with f32 or f16.
+# drkit: the example on searching elsewhere stores f32, and says why.
+#
+# Exits with 1 if that changes.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
