@@ -91,7 +91,7 @@ class _SearchPages:
         try:
             self.runs.judge(query, int(row), int(grade))
         except DrkitError as problem:
-            return self._page(query, error=str(problem))
+            return self._page(query, error=f"the judgement was not kept: {problem}")
         except OSError as problem:
             what, remedy = storage_failure(problem) or (str(problem), "check the disk")
             return self._page(query, error=f"the judgement was not kept: {what}; {remedy} and judge again")

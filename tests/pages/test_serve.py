@@ -134,7 +134,7 @@ def test_a_judgement_is_kept_and_shown(server):
     [
         ({"q": "a", "row": "1", "grade": "1", "token": "guessed"}, "search again"),
         ({"q": "a", "row": "1", "grade": "1"}, "search again"),
-        ({"q": "a", "row": "60", "grade": "1"}, "unknown passage"),
+        ({"q": "a", "row": "60", "grade": "1"}, "the judgement was not kept: unknown passage"),
         ({"q": "a", "row": "1", "grade": "7"}, "0 or 1"),
         ({"q": "a", "row": "-1", "grade": "1"}, "row"),
         ({"q": " ", "row": "1", "grade": "1"}, "query"),

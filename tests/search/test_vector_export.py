@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from drkit.commands import NamedCollection, export_vectors
+from drkit.core.files import WRITTEN
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search import (
@@ -143,6 +144,7 @@ def test_what_holds_no_vectors_is_refused(made, tmp_path):
     (broken / "ids.arrow").unlink()
     refused(broken, "missing ids.arrow")
     shutil.copy(made / "vectors" / "00000.arrow", broken / "ids.arrow")
+    (broken / WRITTEN).unlink()  # an index without a record of its files
     refused(broken, "got 16 document ids for 40 vectors")
 
 
