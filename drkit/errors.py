@@ -142,6 +142,32 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
 
+_NO_MEMORY = re.compile(
+    r"failed to map segment|[Cc]annot allocate memory|can't allocate memory|not enough memory|[Oo]ut of memory"
+    r"|bad_?alloc|static TLS block|can't start new thread|(alloc|malloc|realloc) of (size )?\d+ .*failed"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error, or what caused it, is a lack of memory, also of a GPU, or of a library being imported.
+
+    >>> is_out_of_memory(ImportError("libtorch_cpu.so: failed to map segment from shared object"))
+    True
+    """
+    found: BaseException | None = error
+    while found is not None:
+        is_short = isinstance(found, MemoryError) or getattr(found, "errno", None) == errno.ENOMEM
+        if is_short or (isinstance(found, Exception) and _NO_MEMORY.search(str(found))):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+# What to do about it, after a message.
+FREE_MEMORY = (
+    "close other programs, raise the limit (ulimit -v, a container's), or need less: a smaller batch, "
+    "gradient_cache_chunk, a smaller model"
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What a disk or its permissions cause. A missing file is not among them: it may be a bug.
 _STORAGE = (

@@ -16,7 +16,7 @@ from drkit import __version__
 from drkit.core.processes import use_available_cores
 from drkit.core.registry import NameTable, installed
 from drkit.core.spec import Extension
-from drkit.errors import DrkitError, did_you_mean, is_panic, storage_failure
+from drkit.errors import FREE_MEMORY, DrkitError, did_you_mean, is_out_of_memory, is_panic, storage_failure
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.encode import encode
@@ -186,6 +186,10 @@ def _status() -> int:
         echo("interrupted", err=True)
         return 130
     except BaseException as error:
+        if is_out_of_memory(error):
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            echo(f"error: not enough memory ({reason}); {FREE_MEMORY}", err=True)
+            return 2
         if is_panic(error):
             echo(f"error: a library failed: {error}; check the model's files, above all tokenizer.json", err=True)
             return 2

@@ -21,7 +21,7 @@ from transformers.utils import logging as hf_logging
 
 from drkit.core.files import local_path, read_json
 from drkit.core.hub import check_model_path, reaches_hub
-from drkit.errors import DrkitError, import_extra, is_panic
+from drkit.errors import FREE_MEMORY, DrkitError, import_extra, is_out_of_memory, is_panic
 
 _LOGGER = logging.getLogger("drkit")
 ADAPTER = "adapter_config.json"
@@ -289,6 +289,8 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if is_out_of_memory(error):
+            raise DrkitError(f"cannot {action} {path_or_id!r}: not enough memory ({reason}); {FREE_MEMORY}") from error
         advice = (
             "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
             "or give the path of a folder"

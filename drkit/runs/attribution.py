@@ -15,7 +15,7 @@ from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, MissingExtraError, is_out_of_memory
 from drkit.recipe.parts import PartInUse
 from drkit.recipe.schema import Recipe
 from drkit.testing.specs import ContractError, require
@@ -72,6 +72,8 @@ def trying(part: PartInUse, action: str) -> Iterator[None]:
         raise DrkitError(str(error)) from None
     except (Exception, SystemExit) as error:  # a third-party part may fail in any way
         _refuse_changes(part, changed, action)
+        if is_out_of_memory(error):  # of the machine, not of the part
+            raise
         location = error_location(error, part.spec)
         where = f" ({location})" if location else ""
         raise DrkitError(
@@ -106,6 +108,8 @@ def target_of(part: PartInUse) -> Any:
     except MissingExtraError:
         raise
     except (Exception, SystemExit) as error:  # a third-party module may fail in any way
+        if is_out_of_memory(error):
+            raise
         raise DrkitError(
             f"{part.full_title}: cannot import its target {spec.target!r}: {describe_error(error)}"
         ) from error

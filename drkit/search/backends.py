@@ -22,6 +22,7 @@ from attrs import field, frozen
 from attrs.validators import matches_re
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING
 
 from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained
@@ -95,10 +96,22 @@ def _code_of(backend: Extension) -> Backend:
 
 
 def load_torch(folder: Path) -> Any:
-    """Load the transformer in `folder` with torch, in float32. Raises DrkitError as `load_pretrained` does."""
-    where = find_architecture(_load_config(folder).model_type) or Architecture(transform=())
+    """Load the transformer in `folder` with torch, in float32; of a T5, its encoder.
+
+    Raises DrkitError as `load_pretrained` does, and for another model with a decoder.
+    """
+    config = _load_config(folder)
+    where = find_architecture(config.model_type) or Architecture(transform=())
+    encoders = {kind.__name__: found.__name__ for kind, found in MODEL_FOR_TEXT_ENCODING_MAPPING.items()}
+    of_decoders = [name for name in encoders.values() if name.endswith("EncoderModel")]
+    is_alone = encoders.get(type(config).__name__) in of_decoders
+    if getattr(config, "is_encoder_decoder", False) and not is_alone:
+        raise DrkitError(
+            f"{folder} is a {config.model_type!r}, which has a decoder, and transformers has no class for its encoder "
+            f"alone. Give an encoder; of models with a decoder: {', '.join(sorted(of_decoders))}"
+        )
     return load_pretrained(
-        "AutoModel",
+        "AutoModelForTextEncoding" if is_alone else "AutoModel",
         str(folder),
         "load the encoder in",
         "Export it again.",
