@@ -6,6 +6,7 @@
 # documents that are not relevant: without one the query is NaN, and so is the mean over all queries, with no warning.
 # trec_eval (pytrec_eval-terrier 0.5.11) gives such a query 1 if its relevant documents are found.
 # drkit: measures come from trec_eval and ir_measures; bpref is 1 there, and no mean is NaN.
+# (ranx compiles its measures first, which takes a minute or more.)
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
