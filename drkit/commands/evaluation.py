@@ -219,7 +219,9 @@ def judge_by_answers(
                 asked.setdefault(doc_id, {})[query_id] = None
     ranked = {query_id for queries in asked.values() for query_id in queries}
     if ranked and not any(given[query_id] for query_id in ranked):
-        raise DrkitError(f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers")
+        raise DrkitError(
+            f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers"
+        )
     name = collection or next((str(system.run) for system in systems if system.run), None)
     if name is None:
         raise DrkitError(f"no passages to look for answers in; give --collection NAME beside {systems[0].files[0]}")
