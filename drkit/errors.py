@@ -73,6 +73,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "cpu": {"faiss": "faiss"},
     "data": {"datasets": "datasets", "ir_datasets": "ir-datasets"},
     "nltk": {"nltk": "nltk"},
+    "peft": {"peft": "peft"},
     "plots": {"matplotlib": "matplotlib"},
     "ray": {"ray": "ray"},
     "sentence-transformers": {"sentence_transformers": "sentence-transformers"},

@@ -327,17 +327,44 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+# What peft writes beside the weights of an adapter; a folder with only these has the rest in the folder of its base.
+ADAPTER = "adapter_config.json"
+
+
+def adapter_base(folder: Path) -> Path | None:
+    """Return the folder of the base model of a folder that has only an adapter; None for any other.
+
+    Raises DrkitError if the base model is not a folder on this machine.
+    """
+    if not (folder / ADAPTER).is_file() or any(folder.glob("model*.safetensors")):
+        return None
+    found = read_json(folder / ADAPTER, "save the adapter again")
+    name = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    candidates = [folder / name, local_path(name)] if isinstance(name, str) and name else []
+    base = next((path for path in candidates if path.is_dir() and not path.samefile(folder)), None)
+    if base is None:
+        raise DrkitError(
+            f"the base model of this adapter is {name!r:.200}, which is not a folder here: set base_model_name_or_path "
+            f"to the path of its folder",
+            where=folder / ADAPTER,
+        )
+    return base
+
+
 def path_state(text: str | Path | None) -> str:
     """Return a fingerprint of the files at a local path; empty for anything else.
 
-    It covers their names (in a folder, with the folders within it), sizes and modification times.
+    It covers their names (in a folder, with the folders within it), sizes and modification times; of an adapter, also
+    those of its base model.
     """
     path = local_path(text) if text else None
     if path is None or not path.exists():
         return ""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     names = [p.relative_to(path).as_posix() if p != path else p.name for p in files]
-    return digest([(name, p.stat().st_size, p.stat().st_mtime_ns) for name, p in zip(names, files, strict=True)])
+    states: list[Any] = [(name, p.stat().st_size, p.stat().st_mtime_ns) for name, p in zip(names, files, strict=True)]
+    adapters = [p.parent for p in files if p.name == ADAPTER]
+    return digest(states + [path_state(base) for folder in adapters if (base := adapter_base(folder))])
 
 
 def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ from functools import cache
 from threading import Thread
 from typing import Literal
 
-from drkit.core.files import local_path
+from drkit.core.files import adapter_base, local_path
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger("drkit")
@@ -69,7 +69,7 @@ def check_model_path(path_or_id: str) -> None:
     """Raise DrkitError if a text is neither a model folder nor a possible hub id; downloads nothing."""
     path = local_path(path_or_id)
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").is_file() and not adapter_base(path):
             # old folders of sentence-transformers, and folders with two encoders, have one per subfolder
             inner = sorted(path.glob("*_Transformer/config.json")) or sorted(path.glob("*_encoder/config.json"))
             inside = " or ".join(str(config.parent) for config in inner)

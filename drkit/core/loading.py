@@ -19,12 +19,12 @@ import transformers
 from safetensors import safe_open
 from transformers.utils import logging as hf_logging
 
-from drkit.core.files import local_path, read_json
+from drkit.core.adapters import merge_adapter
+from drkit.core.files import ADAPTER, adapter_base, local_path, read_json
 from drkit.core.hub import check_model_path, reaches_hub
 from drkit.errors import FREE_MEMORY, DrkitError, import_extra, is_out_of_memory, is_panic
 
 _LOGGER = logging.getLogger("drkit")
-ADAPTER = "adapter_config.json"
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 # Tensors beside an encoder's own: the heads of tasks, and position ids, which old versions saved.
@@ -61,9 +61,16 @@ def load_pretrained(
     of weights that it may have in addition to the model's.
 
     Raises DrkitError as well for weights that are missing, unexpected or of another shape, and for a tokenizer without
-    a vocabulary. A masked LM without a head gets a new one, with a warning.
+    a vocabulary. A masked LM without a head gets a new one, with a warning. An adapter is merged into its base model.
     """
     is_model, folder = loader.startswith("AutoModel"), local_path(path_or_id)
+    if (base := adapter_base(folder)) and (is_model or not _has_files_of(loader, folder)):
+        more = {"new": new, "unused": unused, "trust_remote_code": trust_remote_code, **options}
+        loaded = load_pretrained(loader, str(base), action, requirement, **more)
+        if is_model:
+            with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
+                merge_adapter(loaded, folder)
+        return loaded
     if is_model:
         try:
             check_model_path(path_or_id)
@@ -86,6 +93,12 @@ def load_pretrained(
             _check_report(loader, path_or_id, loaded, report, new, unused)
             loaded.config.return_dict = True
         return loaded
+
+
+def _has_files_of(loader: str, folder: Path) -> bool:
+    """Return whether a folder with an adapter has a configuration or tokenizer of its own."""
+    names = ("config.json",) if loader == "AutoConfig" else ("tokenizer.json", "tokenizer_config.json")
+    return any((folder / name).is_file() for name in names)
 
 
 def _check_sizes(loader: str, folder: Path) -> None:

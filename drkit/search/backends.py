@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING
 
-from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_json
+from drkit.core.files import adapter_base, file_hash, link_or_copy, read_json, replacing, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.registry import installed
 from drkit.core.spec import Extension
@@ -161,7 +161,7 @@ def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
 
     Raises DrkitError if either cannot be read, or a static model is to be run by another backend than torch.
     """
-    if not (folder / CONFIG).is_file():
+    if not (folder / CONFIG).is_file() and not adapter_base(folder):
         if backend != TORCH:
             raise DrkitError(
                 f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"

@@ -93,6 +93,8 @@ def exists(name):
         return True
     if re.fullmatch("[0-9a-f]{8}", name) or is_a_word_of_protocols(name):  # the public API's hash has a test of its own
         return True
+    if name.partition(".")[0] in get_type_hints(Recipe):
+        return False  # it looks like a setting
     looks_like_code = re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\)| = .*)?", name) and not name.endswith(".md")
     is_a_name = "." in name or "_" in name or name != name.lower()
     return bool(looks_like_code) and is_a_name and is_in_the_code(name)
