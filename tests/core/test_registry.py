@@ -68,6 +68,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/span-contrastive",
         "masker/generator",
         "masker/pmi",
+        "masker/query-as-context",
         "masker/uniform",
         "miner/bm25",
         "miner/cross-encoder-filter",
