@@ -88,7 +88,7 @@ def exists(name):
     """Whether a back-quoted name is something of the project, or occurs in its code."""
     first = re.split(r"[ =@(\[]", name)[0]
     is_command = name.startswith("drkit ") and " ".join(name.split()[:2]) in names()
-    is_part = all(one in names() for one in name.split(":"))  # with what it composes, too
+    is_part = all(one in names() or one.isupper() for one in name.split(":"))  # with what it composes
     if is_command or is_part or first in names() or is_setting(name) or (ROOT / name).exists():
         return True
     if re.fullmatch("[0-9a-f]{8}", name) or is_a_word_of_protocols(name):  # the public API's hash has a test of its own
