@@ -19,9 +19,15 @@ from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.topics import read_topic_file
-from drkit.encoders.declarations import CONFIG, UnsupportedEncoderError, check_model_type, model_type, prompt_notes
-from drkit.encoders.folder import (
+from drkit.encoders.declarations import (
+    CONFIG,
     MODULES,
+    UnsupportedEncoderError,
+    check_model_type,
+    model_type,
+    prompt_notes,
+)
+from drkit.encoders.folder import (
     PASSAGES,
     PRECISIONS,
     QUERIES,

@@ -16,10 +16,11 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
-from drkit.core.files import replacing_folder, write_text
+from drkit.core.files import local_path, replacing_folder, write_text
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
 from drkit.encoders.architectures import architecture, check_vocabulary, find_architecture, longest_text
 from drkit.encoders.batches import padded
+from drkit.encoders.declarations import check_cross_encoder, longest_pair
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
 from drkit.encoders.masked_lm import read_config
@@ -34,9 +35,13 @@ Special = tuple[list[int], list[int]]
 class PairTokenizer:
     """Turns pairs of texts into token ids; picklable.
 
+    A pair that is too long is truncated as by sentence-transformers' cross-encoders (`longest_first` of transformers):
+    the longer text loses tokens until both are equally long, then both do.
+
     backend: a `tokenizers.Tokenizer` that neither truncates nor pads. before, between, after: (ids, type ids) of the
     special tokens around the two texts. types: type ids of query and passage; None: the model has no token types.
-    max_length: maximum tokens of a pair, special ones included. longest: number of positions of the model.
+    keeps_end: whether a text keeps its last tokens (`truncation_side = "left"`). max_length: maximum tokens of a pair,
+    special ones included. longest: number of positions of the model.
     """
 
     backend: Any
@@ -45,6 +50,7 @@ class PairTokenizer:
     after: Special
     types: tuple[int, int] | None
     pad_id: int
+    keeps_end: bool
     max_length: int
     longest: int
 
@@ -78,15 +84,16 @@ class PairTokenizer:
             after=after,
             types=(probe.type_ids[first], probe.type_ids[second]) if types else None,
             pad_id=int(tokenizer.pad_token_id or 0),
+            keeps_end=tokenizer.truncation_side == "left",
             max_length=max_length,
             longest=longest,
         )
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Tokenise each text to i32[n], truncated to `max_length`; equal texts are tokenised once."""
+        """Tokenise each text to i32[n], whole; equal texts are tokenised once."""
         unique = list(dict.fromkeys(texts))
         encodings = self.backend.encode_batch_fast(unique, add_special_tokens=False)
-        ids = (np.array(encoding.ids[: self.max_length], dtype=np.int32) for encoding in encodings)
+        ids = (np.array(encoding.ids, dtype=np.int32) for encoding in encodings)
         by_text = dict(zip(unique, ids, strict=True))
         return [by_text[text] for text in texts]
 
@@ -99,14 +106,21 @@ class PairTokenizer:
         """Join pairs into a batch, padded on the right: ids i64[B,L], attention bool[B,L], types i64[B,L] if any."""
         rows, types = [], []
         for query, passage in zip(queries, passages, strict=True):
-            query = query[: self.max_length - self._special]
-            passage = passage[: self.max_length - self._special - len(query)]
+            query, passage = self._truncated(query, passage)
             rows.append(np.concatenate([self.before[0], query, self.between[0], passage, self.after[0]]))
             if self.types:
                 types.append(self._types(len(query), len(passage)))
         ids, attention = padded(rows, self.pad_id, longest=self.longest)
         batch = {"ids": ids, "attention": attention.bool()}
         return {**batch, "types": padded(types, 0, longest=self.longest)[0]} if self.types else batch
+
+    def _truncated(self, query: Ids, passage: Ids) -> tuple[Ids, Ids]:
+        """Return what is kept of the two texts of a pair."""
+        kept = longest_first(len(query), len(passage), self.max_length - self._special)
+        return self._end(query, kept[0]), self._end(passage, kept[1])
+
+    def _end(self, text: Ids, kept: int) -> Ids:
+        return text[len(text) - kept :] if self.keeps_end else text[:kept]
 
     @property
     def _special(self) -> int:
@@ -116,6 +130,21 @@ class PairTokenizer:
         assert self.types is not None
         one, two = self.types
         return np.array([*self.before[1], *[one] * query, *self.between[1], *[two] * passage, *self.after[1]])
+
+
+def longest_first(query: int, passage: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of a query and of a passage are kept where there is room for `room`.
+
+    The strategy `longest_first` of `tokenizers`: the shorter text stays whole up to half of the room. Of an odd number,
+    the longer text gets the odd token, and of two equally long ones the passage.
+
+    >>> longest_first(5, 90, 40), longest_first(50, 90, 41), longest_first(90, 50, 41)
+    ((5, 35), (20, 21), (21, 20))
+    """
+    if query + passage <= room:
+        return query, passage
+    shorter = min(query, passage, room // 2)
+    return (shorter, room - shorter) if query <= passage else (room - shorter, shorter)
 
 
 def _spans(pair: Any) -> tuple[int, int, int, int] | None:
@@ -161,7 +190,7 @@ class CrossEncoder(nn.Module):
     """Scores (query, passage) pairs; higher is better.
 
     model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: maximum tokens
-    of a pair, special ones included; the passage is truncated.
+    of a pair, special ones included; longer pairs are truncated as by sentence-transformers (`longest_first`).
 
     Raises DrkitError for more than one label, a tokenizer that cannot join two texts or gives ids that the model does
     not have, or a `max_length` beyond the positions of the model.
@@ -232,8 +261,8 @@ class CrossEncoder(nn.Module):
     def load(cls, path_or_id: str) -> CrossEncoder:
         """Load a trained cross-encoder of drkit or sentence-transformers, or any sequence classifier with one label.
 
-        It reads pairs of at most the length that was saved. Raises DrkitError if the model is missing, or lacks a
-        trained head.
+        It reads pairs of at most the length that was saved. Raises DrkitError if the model is missing, lacks a trained
+        head, or declares what drkit does not compute (`check_cross_encoder`).
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
@@ -243,10 +272,11 @@ class CrossEncoder(nn.Module):
                 f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
                 f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
+        check_cross_encoder(local_path(path_or_id))
         tokenizer = _tokenizer(path_or_id)
         model = _load(path_or_id, config)
         with explain_load_errors(path_or_id, "score pairs with"), torch.inference_mode():
-            loaded = cls(model, tokenizer, max_length=_saved_length(config, tokenizer))
+            loaded = cls(model, tokenizer, max_length=_saved_length(path_or_id, config, tokenizer))
             loaded(**loaded.pairs.batch(loaded.pairs.encode(["a query"]), loaded.pairs.encode(["a passage"])))
         return loaded
 
@@ -325,9 +355,9 @@ def _tokenizer(path_or_id: str) -> Any:
     return tokenizer
 
 
-def _saved_length(config: Any, tokenizer: Any) -> int:
-    """Return the tokenizer's maximum length, if it is set; otherwise the positions of the model, at most 512."""
-    saved = tokenizer.model_max_length
+def _saved_length(path_or_id: str, config: Any, tokenizer: Any) -> int:
+    """Return the declared maximum length, if there is one; otherwise the positions of the model, at most 512."""
+    saved = longest_pair(local_path(path_or_id)) or tokenizer.model_max_length
     longest = longest_text(config)
     return int(saved) if saved <= longest else min(longest, MAX_LENGTH)
 

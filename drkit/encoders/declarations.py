@@ -18,6 +18,7 @@ from drkit.encoders.architectures import longest_text
 from drkit.errors import DrkitError
 
 CONFIG, DRKIT, SETTINGS = "config.json", "drkit.json", "config_sentence_transformers.json"
+MODULES = "modules.json"
 # The settings of a Transformer module; sentence-transformers reads the first of these files that has any.
 LENGTH = "sentence_bert_config.json"
 _TRANSFORMER_FILES = (
@@ -87,6 +88,10 @@ POOLING_FLAGS = {
 POOLING_SETTINGS: Supported = {
     **dict.fromkeys(("embedding_dimension", "word_embedding_dimension", "pooling_mode", *POOLING_FLAGS.values())),
     "include_prompt": lambda value: value is True,
+}
+CROSS_ENCODER_SETTINGS: Supported = {
+    **dict.fromkeys(("__version__", "model_type", "prompts", "default_prompt_name", "activation_fn")),
+    "keep_in_fp32_modules": None,
 }
 # The task of a Transformer module, and the output of the model that the next module reads.
 FEATURES, WORD_LOGITS = ("feature-extraction", "last_hidden_state"), ("fill-mask", "logits")
@@ -178,6 +183,42 @@ def supported_reading(task: tuple[str, str]) -> Supported:
     }
 
 
+def check_cross_encoder(folder: Path) -> None:
+    """Raise UnsupportedEncoderError for anything that a cross-encoder's folder declares and drkit does not compute.
+
+    The activation is not applied: scores are the raw output of the head.
+    """
+    saved = read_object(folder / SETTINGS, {})
+    check_settings(folder / SETTINGS, saved, CROSS_ENCODER_SETTINGS)
+    name = saved.get("default_prompt_name")
+    if (saved.get("prompts") or {}).get(name):
+        raise UnsupportedEncoderError(
+            f"{folder / SETTINGS}: unsupported setting default_prompt_name = {name!r}; drkit scores pairs without a "
+            f"prompt. In Python, drkit.search.rerank takes a CrossEncoder of sentence-transformers"
+        )
+    if (folder / MODULES).is_file():
+        check_settings(*transformer_settings(folder), _PAIR_READING)
+
+
+def longest_pair(folder: Path) -> int | None:
+    """Return the maximum number of tokens of a pair that a cross-encoder's folder declares; None if it declares none.
+
+    Without a list of modules, sentence-transformers reads that of the tokenizer alone.
+    """
+    return (declared_length if (folder / MODULES).is_file() else _tokenizer_length)(folder)
+
+
+def _truncates_longest_first(value: Any) -> bool:
+    return not value or value in ({"text": {"truncation": strategy}} for strategy in (True, "longest_first"))
+
+
+_PAIR_READING: Supported = {
+    **supported_reading(("sequence-classification", "logits")),
+    "module_output_name": lambda value: value == "scores",
+    "processing_kwargs": _truncates_longest_first,
+}
+
+
 def declared_lengths(transformer: Path) -> dict[str, int]:
     """Return the maximum number of tokens of queries and of passages, special ones included.
 
@@ -202,7 +243,12 @@ def declared_length(folder: Path) -> int | None:
     """
     declared = transformer_settings(folder)[1].get("max_seq_length")
     if declared is None:
-        declared = read_object(folder / "tokenizer_config.json", {}).get("model_max_length")
+        return _tokenizer_length(folder)
+    return int(declared) if declared < UNLIMITED else None
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    declared = read_object(folder / "tokenizer_config.json", {}).get("model_max_length")
     return int(declared) if declared and declared < UNLIMITED else None
 
 

@@ -24,11 +24,10 @@ from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
-from drkit.encoders.declarations import DRKIT, LENGTH, POOLING_FLAGS, SETTINGS, UNLIMITED
+from drkit.encoders.declarations import DRKIT, LENGTH, MODULES, POOLING_FLAGS, SETTINGS, UNLIMITED
 from drkit.encoders.folder import (
     LEXICAL,
     LEXICAL_MODULES,
-    MODULES,
     PART_POOLING,
     PASSAGES,
     QUERIES,

@@ -19,6 +19,7 @@ from drkit.encoders.declarations import (
     DENSE_SETTINGS,
     DRKIT,
     FEATURES,
+    MODULES,
     NORMALIZE_SETTINGS,
     POOLING_SETTINGS,
     SETTINGS,
@@ -46,7 +47,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 
 QUERIES, PASSAGES = "query_encoder", "passage_encoder"
-MODULES, ROUTER = "modules.json", "router_config.json"
+ROUTER = "router_config.json"
 ROUTES = ("query", "document")
 SIMILARITIES = ("cosine", "dot")
 BFLOAT16 = "bfloat16"

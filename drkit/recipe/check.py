@@ -28,8 +28,8 @@ from drkit.core.spec import (
 )
 from drkit.data.mixture import OWN
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
-from drkit.encoders.declarations import CONFIG
-from drkit.encoders.folder import MODULES, read_modules
+from drkit.encoders.declarations import CONFIG, MODULES
+from drkit.encoders.folder import read_modules
 from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.parts import (

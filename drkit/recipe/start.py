@@ -17,8 +17,8 @@ from attrs import frozen
 from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.encoders.declarations import CONFIG, UnsupportedEncoderError, prompt_notes
-from drkit.encoders.folder import MODULES, declared_settings, read_encoder_settings
+from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
+from drkit.encoders.folder import declared_settings, read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
 from drkit.recipe.toml import assign, part_from_table, read_table

@@ -21,7 +21,7 @@ from drkit.core.files import local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes
-from drkit.encoders.folder import MODULES
+from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words

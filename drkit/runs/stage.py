@@ -26,7 +26,8 @@ from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
-from drkit.encoders.folder import MODULES, read_encoder_settings
+from drkit.encoders.declarations import MODULES
+from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training

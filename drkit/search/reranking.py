@@ -37,8 +37,9 @@ class Reranker:
     """A trained cross-encoder that scores pairs of texts.
 
     token_budget: tokens per batch, padding included. precision: `float32`, or `bfloat16` for matrix products only
-    (autocast): faster on a GPU, slightly less accurate. Queries are never truncated; passages are, to what the model's
-    `max_length` leaves. Scores are the raw output of the head, without a sigmoid.
+    (autocast): faster on a GPU, slightly less accurate. A pair that is longer than the model's `max_length` is
+    truncated as by sentence-transformers: mostly the passage, the query only beyond half of it. Scores are the raw
+    output of the head, without a sigmoid.
     """
 
     model: CrossEncoder

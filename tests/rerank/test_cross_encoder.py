@@ -1,15 +1,20 @@
 """Cross-encoders: every architecture, made, saved, loaded again, by sentence-transformers too; and what is refused."""
 
+import copy
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from drkit.encoders import CrossEncoder
 from drkit.encoders.architectures import architecture
+from drkit.encoders.cross_encoder import PairTokenizer, join_pairs
 from drkit.errors import DrkitError
 from tests.encoders.toys import NAMES, tiny
 
@@ -134,17 +139,127 @@ def test_a_re_ranker_may_be_gone_on_with(checkpoint, tmp_path):
     assert torch.equal(again.model.classifier.weight, made.model.classifier.weight)
 
 
-def test_only_the_passage_is_cut(checkpoint):
+def test_a_query_is_whole_up_to_half_of_the_length(checkpoint):
     encoder = CrossEncoder.start_from(checkpoint(), max_length=24)
-    query, passage = "file " * 15, "open " * 50
+    query, passage = "file " * 9, "open " * 50
     (q,), (p,) = encoder.pairs.encode([query]), encoder.pairs.encode([passage])
+    assert len(q) <= 10 < len(p)
     batch = encoder.pairs.batch([q], [p])
     ids = batch["ids"][0, : int(batch["attention"].sum())].tolist()
     assert len(ids) == 24
     assert ids[1 : 1 + len(q)] == q.tolist()
     assert ids[2 + len(q) : -1] == p[: 24 - 3 - len(q)].tolist()
-    long = encoder.pairs.batch(encoder.pairs.encode([query * 9]), [p])
-    assert int(long["attention"].sum()) == 24, "a query that alone is too long is cut, the passage is gone"
+
+
+WORDS = st.lists(st.sampled_from(["file", "open", "a", "list", "überall", "read"]), max_size=60).map(" ".join)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pairs=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4), max_length=st.integers(6, 40))
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_pairs_are_cut_as_the_tokenizer_cuts_them(side, pairs, max_length):
+    tokenizer = copy.deepcopy(tiny("bert")[1])
+    tokenizer.truncation_side = side
+    join_pairs(tokenizer, types=True)
+    mine = PairTokenizer.of(tokenizer, max_length=max_length, longest=80, types=True)
+    queries, passages = (mine.encode(texts) for texts in zip(*pairs, strict=True))
+    batch = mine.batch(queries, passages)
+    theirs = tokenizer(pairs, truncation="longest_first", max_length=max_length, return_token_type_ids=True)
+    lengths = batch["attention"].sum(1).tolist()
+    assert mine.lengths(queries, passages).tolist() == lengths
+    for name, key in (("ids", "input_ids"), ("types", "token_type_ids")):
+        assert [row[:n].tolist() for row, n in zip(batch[name], lengths, strict=True)] == theirs[key]
+
+
+LONG = [
+    ("how to open a file " * 3, "a long passage that goes on " * 40),
+    ("a long query that goes on and on " * 30, "read what is in the list"),
+    ("a long query that goes on and on " * 30, "then a long passage too, with other words " * 20),
+    ("one list of all " * 20, "one list of all " * 20),
+]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("max_length", [48, 49])
+def test_long_pairs_score_as_in_sentence_transformers(checkpoint, tmp_path, side, max_length):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    start = checkpoint("bert", initializer_range=0.3)
+    edit(f"{start}/tokenizer_config.json", truncation_side=side)
+    made = CrossEncoder.start_from(start, max_length=max_length, seed=3)
+    theirs = Theirs(str(made.save(tmp_path / "re-ranker")), device="cpu")
+    expected = theirs.predict(LONG, show_progress_bar=False)
+    assert theirs.tokenizer.truncation_side == side
+    np.testing.assert_allclose(scores(made, LONG), expected, atol=1e-5)
+    np.testing.assert_allclose(scores(CrossEncoder.load(str(tmp_path / "re-ranker")), LONG), expected, atol=1e-5)
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    np.testing.assert_allclose(scores(CrossEncoder.load(str(tmp_path / "theirs")), LONG), expected, atol=1e-5)
+
+
+def test_the_side_that_is_cut_changes_the_scores(checkpoint):
+    start = checkpoint("bert", initializer_range=0.3)
+    right = scores(CrossEncoder.start_from(start, max_length=48, seed=3), LONG[:3])
+    edit(f"{start}/tokenizer_config.json", truncation_side="left")
+    assert np.abs(scores(CrossEncoder.start_from(start, max_length=48, seed=3), LONG[:3]) - right).min() > 1e-4
+
+
+def edit(path, **changes):
+    """Change keys of a JSON file, which need not exist."""
+    path = Path(path)
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**found, **changes}))
+
+
+def test_a_declared_length_and_truncation_are_read(checkpoint, tmp_path):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    CrossEncoder.start_from(checkpoint(initializer_range=0.3), max_length=60).save(tmp_path / "a")
+    first = Theirs(str(tmp_path / "a"), device="cpu")
+    first[0].processing_kwargs = {"text": {"truncation": "longest_first"}}
+    first.save_pretrained(str(tmp_path / "b"))
+    edit(tmp_path / "b" / "sentence_bert_config.json", max_seq_length=30)
+    read, theirs = CrossEncoder.load(str(tmp_path / "b")), Theirs(str(tmp_path / "b"), device="cpu")
+    assert read.max_length == theirs.max_seq_length == 30
+    np.testing.assert_allclose(scores(read, LONG), theirs.predict(LONG, show_progress_bar=False), atol=1e-5)
+
+
+def test_settings_of_a_module_count_only_in_a_list_of_modules(checkpoint, tmp_path):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    folder = CrossEncoder.start_from(checkpoint(), max_length=60).save(tmp_path / "a")
+    edit(folder / "sentence_bert_config.json", max_seq_length=30, do_lower_case=True)
+    read, theirs = CrossEncoder.load(str(folder)), Theirs(str(folder), device="cpu")
+    assert read.max_length == theirs.max_seq_length == 60
+    np.testing.assert_allclose(scores(read, LONG), theirs.predict(LONG, show_progress_bar=False), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "named"),
+    [
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"truncation": "only_second"}}}, "only_second"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
+        ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task"),
+        ("sentence_roberta_config.json", {"do_lower_case": True}, "do_lower_case"),
+        ("config_sentence_transformers.json", {"prompts": {"q": "a file "}, "default_prompt_name": "q"}, "'q'"),
+        ("config_sentence_transformers.json", {"something": 1}, "something"),
+    ],
+)
+def test_what_a_folder_declares_besides_is_refused_by_name(checkpoint, tmp_path, file, changes, named):
+    folder = CrossEncoder.start_from(checkpoint(), max_length=40).save(tmp_path / "re-ranker")
+    (folder / "modules.json").write_text(
+        json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}])
+    )
+    edit(folder / file, **changes)
+    with pytest.raises(DrkitError, match=f"{file}.*{named}"):
+        CrossEncoder.load(str(folder))
+
+
+def test_prompts_that_no_pair_gets_are_no_obstacle(checkpoint, tmp_path):
+    folder = CrossEncoder.start_from(checkpoint(), max_length=40).save(tmp_path / "re-ranker")
+    before = scores(CrossEncoder.load(str(folder)))
+    edit(folder / "config_sentence_transformers.json", prompts={"query": "q: "}, default_prompt_name=None)
+    np.testing.assert_array_equal(scores(CrossEncoder.load(str(folder))), before)
 
 
 def test_pairs_are_what_the_tokenizer_makes_of_two_texts(checkpoint):
@@ -152,7 +267,7 @@ def test_pairs_are_what_the_tokenizer_makes_of_two_texts(checkpoint):
     for query, passage in PAIRS:
         batch = encoder.pairs.batch(encoder.pairs.encode([query]), encoder.pairs.encode([passage]))
         real = int(batch["attention"].sum())
-        theirs = encoder.tokenizer([(query, passage)], truncation="only_second", max_length=48)
+        theirs = encoder.tokenizer([(query, passage)], truncation="longest_first", max_length=48)
         assert batch["ids"][0, :real].tolist() == theirs["input_ids"][0]
         assert batch["types"][0, :real].tolist() == theirs["token_type_ids"][0]
 

@@ -89,7 +89,7 @@ def _column_work(stage: Stage[ColumnSettings], sizes: Sizes) -> Work:
 
 COLUMN = StageSpec(
     name="column",
-    version=1,
+    version=2,
     settings=ColumnSettings,
     run="drkit.runs.steps.columns:make_column",
     inputs={

@@ -20,8 +20,9 @@ from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
-from drkit.encoders.folder import MODULES, PASSAGES
+from drkit.encoders.folder import PASSAGES
 from drkit.evaluate import evaluate
 from drkit.evaluate.significance import rounding
 from drkit.evaluate.systems import describe_bm25
