@@ -22,6 +22,7 @@ from torch import Tensor
 from drkit.core.engine import Engine
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
+from drkit.data.prompts import check_prompt
 from drkit.data.rows import batched
 from drkit.data.special_tokens import special_ids
 from drkit.data.vocabulary import special_ids_around
@@ -101,16 +102,6 @@ def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
     check_prompt(prompt, tokenizer, max_length)
     ids: list[int] = next(encode_texts([("", prompt)], tokenizer))[2].ids if prompt else []
     return ids
-
-
-def check_prompt(prompt: str, tokenizer: Any, max_length: int) -> None:
-    """Raise DrkitError if the tokens of a prompt leave no room for text in `max_length`, special tokens included."""
-    count = len(tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]) if prompt else 0
-    if count and count >= max_length - tokenizer.num_special_tokens_to_add():
-        raise DrkitError(
-            f"the prompt {prompt!r:.80} takes {count} tokens and leaves no room for text in {max_length}; "
-            f"shorten it, or raise encoder.query_length or encoder.passage_length"
-        )
 
 
 class TokenWriter:

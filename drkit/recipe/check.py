@@ -9,6 +9,7 @@ names that drkit itself provides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -27,6 +28,7 @@ from drkit.core.spec import (
     scope_problems,
 )
 from drkit.data.mixture import OWN
+from drkit.data.prompts import prompt_problem
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
@@ -42,7 +44,7 @@ from drkit.recipe.parts import (
     parts_of,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
-from drkit.recipe.schema import ITSELF, Choice, DecoderTask, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
@@ -145,10 +147,17 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
         ]
-    if encoder.declared == "ignore":
-        return []
-    declared = declared_settings_of(folder)
-    return declared.clashes(encoder) if declared else []
+    problems = [*_prompt_problems(encoder, folder)]
+    declared = None if encoder.declared == "ignore" else declared_settings_of(folder)
+    return problems + (declared.clashes(encoder) if declared else [])
+
+
+def _prompt_problems(encoder: EncoderSettings, folder: Path) -> Iterator[str]:
+    """Yield the prompts that leave no room for text, where the tokenizer is that of a folder."""
+    for kind in ("query", "passage"):
+        prompt, length = getattr(encoder, f"{kind}_prompt"), getattr(encoder, f"{kind}_length")
+        if problem := prompt_problem(prompt, folder, length):
+            yield f"{problem} @ encoder.{kind}_prompt"
 
 
 def _architecture_problems(recipe: Recipe) -> Iterator[str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
-from drkit.data.store import check_prompt
+from drkit.data.prompts import check_prompt
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.declarations import UnsupportedEncoderError

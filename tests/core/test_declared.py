@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from drkit.core.registry import installed
 from drkit.errors import DrkitError, ProblemsError
@@ -100,6 +101,49 @@ def test_shorter_texts_are_allowed_and_longer_than_the_folder_reads_are_not(tmp_
     with pytest.raises(ProblemsError, match=r"/b .*64 tokens, .*passage_length = 100.*@ encoder\.passage_length"):
         composed(plain, "encoder.passage_length=100")
     assert composed(plain, "encoder.passage_length=64", "encoder.query_prompt='q: '").encoder.query_prompt == "q: "
+
+
+def words(path: Path) -> Path:
+    """Give a folder a tokenizer of whole words, which adds [CLS] and [SEP], and truncates to 4 tokens if it may."""
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "find": 3}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    backend.enable_truncation(4)
+    backend.save(str(path / "tokenizer.json"))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["query", "passage"])
+@pytest.mark.parametrize("ways", [(), ("encoder.declared=ignore",)])
+def test_a_prompt_as_long_as_the_encoder_reads_is_refused_before_the_run(tmp_path, kind, ways):
+    encoder, length = words(folder(tmp_path / "a", longest=64)), f"encoder.{kind}_length=24"
+    fits, too_long = (f"encoder.{kind}_prompt='{'find ' * count}'" for count in (21, 22))
+    composed(encoder, length, fits, *ways)
+    with pytest.raises(ProblemsError) as error:
+        composed(encoder, length, too_long, *ways)
+    assert says(str(error.value), "22 tokens", "no room for text in 24", f"encoder.{kind}_prompt")
+
+
+def test_a_declared_prompt_without_room_is_refused_too(tmp_path):
+    encoder = words(folder(tmp_path / "a", prompts={"query": "find " * 20}, longest=22))
+    with pytest.raises(ProblemsError, match=r"20 tokens .* in 22; .*encoder\.query_prompt"):
+        composed(encoder)
+
+
+def test_the_plan_refuses_such_a_prompt_without_reading_the_collection(tmp_path, run_drkit):
+    (tmp_path / "t.jsonl").write_text('{"text": "a file"}\n')
+    more = ("--encoder", words(folder(tmp_path / "a")), "--set", f"encoder.passage_prompt={'find ' * 300}", "--dry-run")
+    code, _, err = run_drkit("compose", "--collection", f"jsonl:{tmp_path / 't.jsonl'}", *more)
+    assert (code, "Traceback" in err) == (2, False)
+    assert says(err, "300 tokens", "encoder.passage_prompt")
+
+
+def test_a_tokenizer_that_cannot_be_read_is_left_to_the_stage_that_loads_it(tmp_path):
+    encoder = folder(tmp_path / "a")
+    (encoder / "tokenizer.json").write_text("{}")
+    composed(encoder, f"encoder.query_prompt='{'find ' * 300}'")
 
 
 def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
