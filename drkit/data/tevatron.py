@@ -21,9 +21,7 @@ from drkit.data.collection import (
     passage_notes,
     read_passages,
 )
-from drkit.data.columns import (
-    GivenColumns,
-)
+from drkit.data.columns import GivenColumns
 from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
 from drkit.data.rows import Row, read_jsonl, require_file

@@ -14,9 +14,8 @@ single bytes in SentencePiece's, spell no character. Tokens that share a charact
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import chain, pairwise
 from typing import Any
@@ -24,13 +23,11 @@ from typing import Any
 import numpy as np
 import regex
 from numpy.typing import NDArray
-from tokenizers import pre_tokenizers
 
 from drkit.data.special_tokens import special_ids
+from drkit.data.spelling import WORD_START, is_byte_level, token_bytes
 from drkit.data.words import INVISIBLE, UNSPACED_LETTERS
 
-_BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
 _SPACE, _JOINS, _LETTER, _UNSPACED, _LINKS, _NUMBER, _PICTURE, _ANY = (1 << bit for bit in range(8))
 _CLASSES = {
     _SPACE: r"[\s\p{Z}]",
@@ -56,62 +53,6 @@ def _character_classes() -> NDArray[np.uint8]:
     return classes
 
 
-@cache
-def _byte_symbols() -> dict[str, int]:
-    """Return the byte of each symbol of byte-level vocabularies; bytes that UTF-8 never has are left out."""
-    leads = (*range(0x1000, 0x10000, 0x1000), *range(0x10000, sys.maxunicode, 0x40000), sys.maxunicode)
-    text = "".join(map(chr, chain(range(0x801), (code for code in leads if not 0xD800 <= code < 0xE000))))
-    ((symbols, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
-    return dict(zip(symbols, text.encode(), strict=True))
-
-
-def is_byte_level(tokenizer: Any) -> bool:
-    """Return whether the tokens of a fast tokenizer are spelled in symbols for bytes, as GPT-2's are."""
-    backend, text = tokenizer.backend_tokenizer, "\u6f22"
-    normal = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    split = backend.pre_tokenizer.pre_tokenize_str(normal) if backend.pre_tokenizer else [(normal, (0, 1))]
-    symbols = "".join(piece for piece, _ in split)
-    return text not in symbols and _bytes_of(symbols).endswith(text.encode())
-
-
-def looks_byte_level(texts: Iterable[Sequence[str]]) -> bool:
-    """Return whether the tokens of texts are spelled in symbols for bytes, judged by the tokens alone."""
-    spelled = ["".join(tokens) for tokens in texts]
-    if all(map(str.isascii, spelled)) or not set().union(*spelled) <= _byte_symbols().keys():
-        return False
-    # The last character of a truncated text may be incomplete.
-    return not any("\ufffd" in _bytes_of(one).decode(errors="replace").rstrip("\ufffd") for one in spelled)
-
-
-def _bytes_of(symbols: str) -> bytes:
-    """Return the bytes that symbols stand for; UTF-8 of a token that has other characters, such as an added one."""
-    known = _byte_symbols()
-    return bytes(known[symbol] for symbol in symbols) if set(symbols) <= known.keys() else symbols.encode()
-
-
-def token_bytes(token: str, *, byte_level: bool = False) -> bytes:
-    r"""Return the UTF-8 bytes of the text that a token stands for, with the space before it if the token has one.
-
-    >>> token_bytes("\u2581caf\u00e9"), token_bytes("<0xE6>"), token_bytes("\u0120a", byte_level=True)
-    (b' caf\xc3\xa9', b'\xe6', b' a')
-    """
-    if byte_level:
-        return _bytes_of(token)
-    if found := _BYTE.fullmatch(token):
-        return bytes([int(found[1], 16)])
-    token = token.removeprefix("##") if len(token) > 2 else token
-    return token.removesuffix("</w>").replace(_BEGINNING, " ").encode()
-
-
-def token_text(tokenizer: Any, token: int) -> str:
-    """Return the text of a token, without the space before it; its bytes, as in <E6 BC>, if they are no characters."""
-    text: str = tokenizer.decode([token]).strip()
-    if "\ufffd" not in text:
-        return text
-    spelled = token_bytes(tokenizer.convert_ids_to_tokens(token), byte_level=is_byte_level(tokenizer))
-    return f"<{spelled.hex(' ').upper()}>"
-
-
 class WholeWords:
     """Numbers the words of texts, given as ids of a vocabulary.
 
@@ -128,7 +69,7 @@ class WholeWords:
         self._lengths = np.array([len(one) for one in spelled], dtype=np.int64)
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._bytes = np.frombuffer(b"".join(spelled), dtype=np.uint8)
-        self._begins = np.array([not byte_level and token.startswith(_BEGINNING) for token in tokens], dtype=bool)
+        self._begins = np.array([not byte_level and token.startswith(WORD_START) for token in tokens], dtype=bool)
         self._is_ascii = np.array([one.isascii() for one in spelled], dtype=bool)
         self._special = np.isin(np.arange(len(tokens)), np.fromiter(special, dtype=np.int64))
 
@@ -334,4 +275,4 @@ def number_words(words: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray
 def separates_words(tokenizer: Any) -> bool:
     """Return whether a fast tokenizer finds two words in a text of two words."""
     encoding = tokenizer("one two", add_special_tokens=False)
-    return len(set(encoding.word_ids())) > 1 or any(token.startswith(_BEGINNING) for token in encoding.tokens()[1:])
+    return len(set(encoding.word_ids())) > 1 or any(token.startswith(WORD_START) for token in encoding.tokens()[1:])

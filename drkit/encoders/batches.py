@@ -12,7 +12,8 @@ from torch import Tensor
 
 from drkit.core.types import TokenBatch
 from drkit.data.special_tokens import special_ids
-from drkit.data.whole_words import WholeWords, looks_byte_level, read_offsets
+from drkit.data.spelling import looks_byte_level
+from drkit.data.whole_words import WholeWords, read_offsets
 from drkit.errors import DrkitError
 
 # Smaller groups would not keep a processor busy.

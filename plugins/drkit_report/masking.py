@@ -12,7 +12,7 @@ from drkit.charts import Bars, Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.data.whole_words import token_text
+from drkit.data.spelling import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.schema import ITSELF, Choice
 from drkit_report.charts import Chart

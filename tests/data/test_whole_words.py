@@ -18,8 +18,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from drkit.core.types import Passage
 from drkit.data.documents import pieces
 from drkit.data.queries import Crops
+from drkit.data.spelling import is_byte_level, looks_byte_level, token_bytes, token_text
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.whole_words import WholeWords, is_byte_level, looks_byte_level, token_bytes, token_text
+from drkit.data.whole_words import WholeWords
 from drkit.data.words import word_spans
 from drkit.encoders import token_batch
 from tests.encoders.test_words import masked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,17 +25,7 @@ from drkit_cli.output import output_options
 )
 @run_options
 @output_options
-def run(
-    recipe: Path,
-    dry_run: bool,
-    run_dir: Path | None,
-    quick: bool,
-    redo: bool,
-    reuse: tuple[Path, ...],
-    keep_stale: tuple[str, ...],
-    trial: bool | None,
-    engine: str,
-) -> None:
+def run(recipe: Path, run_dir: Path | None, quick: bool, **options: Any) -> None:
     r"""Run RECIPE, a TOML file or the folder of a run, which is resumed where it stopped.
 
     \b
@@ -55,17 +46,7 @@ def run(
         loaded = quickened(loaded, parts.registry)
     if run_dir is None and path.name == RECIPE and _is_run(path.parent):
         run_dir = path.parent
-    run_recipe(
-        loaded,
-        parts.registry,
-        run_dir=run_dir,
-        dry_run=dry_run,
-        redo=redo,
-        reuse=reuse,
-        keep_stale=keep_stale,
-        trial=trial,
-        engine=engine,
-    )
+    run_recipe(loaded, parts.registry, run_dir=run_dir, **options)
 
 
 def _is_run(folder: Path) -> bool:

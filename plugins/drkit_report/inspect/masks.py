@@ -23,7 +23,7 @@ from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch
-from drkit.data.whole_words import token_text
+from drkit.data.spelling import token_text
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice

@@ -18,8 +18,8 @@ from drkit.data.arrays import SignalValues
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.special_tokens import special_ids
+from drkit.data.spelling import token_text
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.whole_words import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
 from drkit.recipe.schema import MAIN, DecoderTask, Pretrain, Recipe

@@ -17,7 +17,7 @@ from drkit.core.protocols import WordDistribution
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, TokenBatch
-from drkit.data.whole_words import token_text
+from drkit.data.spelling import token_text
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Pretrain
 from drkit.runs.manifest import read_manifest
