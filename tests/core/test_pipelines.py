@@ -569,6 +569,16 @@ def test_a_model_that_is_not_there_is_told_before_anything_runs(setting, tmp_pat
     check(compose(ComposeRequest(pipeline="three-stage", settings=(f"{setting}=some/model",)), PARTS), REGISTRY)
 
 
+def test_a_teacher_that_reads_pairs_in_another_way_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForSequenceClassification"], "model_type": "bert"}')
+    wanted = ComposeRequest(pipeline="three-stage", settings=(f"finetune.rounds.2.teacher={tmp_path}",))
+    check(compose(wanted, PARTS), REGISTRY)
+    (tmp_path / "sentence_bert_config.json").write_text('{"processing_kwargs": {"text": {"max_length": 9}}}')
+    with refused("processing_kwargs", setting="finetune.rounds.2.teacher", error=ProblemsError):
+        check(compose(wanted, PARTS), REGISTRY)
+
+
 def test_rounds_learn_from_pseudo_queries_and_then_from_judgements():
     made = stages(compose(ComposeRequest(pipeline="words"), PARTS))
     inputs = {name: {key: str(part) for key, part in stage.inputs.items()} for name, stage in made.items()}
