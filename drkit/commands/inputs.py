@@ -175,7 +175,10 @@ def _open_with_sentence_transformers(
     _LOGGER.info("sentence-transformers computes the vectors: %s", reason)
     try:
         kind = model_type(check_model_type(folder))
-        return SentenceTransformerEncoder(load_sentence_transformer(folder, device, kind))
+        encoder = SentenceTransformerEncoder(load_sentence_transformer(folder, device, kind))
+        with explain_load_errors(str(folder), "encode with"):
+            encoder.encode_passages(["a word"])  # modules that need what another gives fail here
+        return encoder
     except DrkitError as error:
         raise DrkitError(f"{reason}. {error}") from None
 

@@ -2,13 +2,15 @@
 
 A finished stage must not be kept after somebody edited the part that made it. drkit's own stages and parts have version
 numbers, which their developers raise; a plugin's part is identified by its source. Its files are the modules that it
-imports, at any depth, unless an installed library contains them, and the data files of its package. They are found in
-the source text, so nothing is imported. Cost: every file is read once per process.
+imports, at any depth, unless an installed library contains them, and the data files of its package. Other plugins, and
+packages installed from a folder of this machine, are no libraries: their owner edits them without a new version. Files
+are found in the source text, so nothing is imported. Cost: a run reads every file twice.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import site
 import sys
@@ -16,15 +18,18 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import entry_points, packages_distributions, requires, version
+from importlib.metadata import distribution, entry_points, packages_distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from attrs import asdict, field, frozen
 
 from drkit.core.files import digest, file_hash
 from drkit.core.registry import DRKIT, GROUP, installed, package_of
 from drkit.core.spec import ComponentSpec, Extension
+from drkit.errors import DrkitError
 
 # Names whose use means that a module may import others that its text does not name.
 _DYNAMIC = {"import_module", "__import__", "load_module", "exec_module", "spec_from_file_location"}
@@ -66,15 +71,39 @@ def part_code(part: ComponentSpec | Extension) -> PluginCode:
     return found
 
 
-@cache
 def plugin_code(module: str, provider: str = "") -> PluginCode:
     """Return the files and packages of a module of a plugin; empty for a module of drkit, and for one that is missing.
 
-    provider: name and version of the plugin's distribution, as in `ComponentSpec.provider`.
+    They are read once in a process, as modules are. provider: name and version of the plugin's distribution, as in
+    `ComponentSpec.provider`.
 
     >>> plugin_code("drkit.maskers.uniform", "drkit 0.1.0").files
     {}
     """
+    if (module, provider) not in _read:
+        _read[module, provider] = _read_code(module, provider)
+    return _read[module, provider]
+
+
+def refuse_edited_code() -> None:
+    """Raise DrkitError if code of a plugin was edited since this process read it: it may still run the old one."""
+    edited = {
+        label
+        for (module, provider), known in _read.items()
+        for label, _ in set(known.files.items()) ^ set(_read_code(module, provider).files.items())
+    }
+    if edited:
+        raise DrkitError(
+            f"{', '.join(sorted(edited))} changed since this Python process read it, and Python may still run the old "
+            f"code; restart Python (in a notebook, its kernel) and repeat what you did: finished stages are kept"
+        )
+
+
+# The code of modules, by module and provider, as this process first read it.
+_read: dict[tuple[str, str], PluginCode] = {}
+
+
+def _read_code(module: str, provider: str) -> PluginCode:
     top = module.partition(".")[0]
     if top in _own_packages():
         return PluginCode()
@@ -101,8 +130,9 @@ def _closure(module: str, top: str) -> tuple[dict[str, Path], set[str]]:
         spec = _locate(name)
         if spec is None or name.partition(".")[0] in (_own_packages() | sys.stdlib_module_names):
             continue
-        if name.partition(".")[0] != top and _is_library(spec):
-            libraries.add(name.partition(".")[0])
+        part_of = name.partition(".")[0]
+        if part_of != top and _is_library(spec) and not _is_edited_here(part_of):
+            libraries.add(part_of)
             continue
         if spec.origin and (path := Path(spec.origin)).is_file():
             files[_label(name, path)] = path
@@ -149,6 +179,19 @@ def _is_library(spec: ModuleSpec) -> bool:
         {*path.parts} & _LIBRARIES or any(path.is_relative_to(folder) for folder in _library_folders())
         for path in found
     )
+
+
+@cache
+def _is_edited_here(library: str) -> bool:
+    """Return whether an installed package belongs to another plugin, or was installed from a folder that exists."""
+    if package_of(library) in _requirements():
+        return False
+    found = [distribution(name) for name in _distributions().get(library, ())]
+    if any(entry.group == GROUP for one in found for entry in one.entry_points):
+        return True
+    origins = [json.loads(text) for one in found if (text := one.read_text("direct_url.json"))]
+    folders = [urlsplit(one["url"]).path for one in origins if "dir_info" in one and one["url"].startswith("file:")]
+    return any(Path(url2pathname(folder)).is_dir() for folder in folders)
 
 
 def _label(module: str, path: Path) -> str:
@@ -237,7 +280,6 @@ def _recipes() -> set[str]:
     return {str(file) for one in (*here.recipes.items(), *here.pipelines.items()) for file in (one.file, one.small)}
 
 
-@cache
 def _hash(path: Path) -> str:
     state = path.stat()
     return file_hash(path) if state.st_size <= _LARGE else digest([state.st_size, state.st_mtime_ns])

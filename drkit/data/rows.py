@@ -243,7 +243,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
     if not top:
         return
     begin, cells = top[0]
-    _check_separator(cells, columns, f"{path}:{begin}")
+    _check_separator([_SEPARATORS[file_kind(path)].join(row) for _, row in top], cells, columns, f"{path}:{begin}")
     is_csv = file_kind(path) == ".csv"
     named = header_of(cells, [row for _, row in top[1:]], columns, quoted=is_csv)
     names = [cell.strip() for cell in cells] if named else columns.default_names(len(cells))
@@ -258,16 +258,30 @@ def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
         yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named)
 
 
-def _check_separator(cells: Sequence[str], columns: Columns, where: str) -> None:
-    """Refuse a header whose names another character separates: each line would be a single cell."""
-    for other in ",;|\t" if len(cells) == 1 else "":
-        names = cells[0].split(other)
-        if len(names) > 1 and columns.is_header(names):
+def _check_separator(lines: Sequence[str], cells: Sequence[str], columns: Columns, where: str) -> None:
+    """Refuse a table whose columns another character separates: each line would be a single cell."""
+    if len(cells) > 1 or "1" in columns.default_names(1):  # settings may say that the single column is the text
+        return
+    for other in "\t;|,":
+        if _separates(other, lines, columns):
             raise DrkitError(
                 f"the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
-                f"convert it",
+                f"convert it. If each line is one text, put a line `text` before the first",
                 where=where,
             )
+
+
+def _separates(other: str, lines: Sequence[str], columns: Columns) -> bool:
+    """Return whether a character separates names in the first line, or as many columns in every line.
+
+    Texts have commas, so that these also need a first line that reads like names.
+    """
+    names, *rows = (line.split(other) for line in lines)
+    if len(names) > 1 and columns.is_header(names):
+        return True
+    if len(names) == 1 or not rows or any(len(row) != len(names) for row in rows):
+        return False
+    return other != "," or header_of(names, rows, columns, quoted=True)
 
 
 def _check_names(names: Sequence[str], where: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from attrs import asdict
 
 from drkit.core import processes
+from drkit.core.plugin_code import refuse_edited_code
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
@@ -32,9 +33,11 @@ def prepare(
     """Check all that can be known before a run, and return its plan.
 
     trial: try every part on a toy batch; None: if a stage is to be made in `folder`. Raises DrkitError for whatever is
-    wrong: the recipe, the collection, files, training arguments, missing packages, a broken part.
+    wrong: the recipe, the collection, files, training arguments, missing packages, a broken part, code of a plugin that
+    was edited since this process loaded it.
     """
     check(recipe, registry)
+    refuse_edited_code()
     try_collection(recipe, registry)
     with processes.batches_of(recorded_processes(folder) or processes.count()):
         made = plan(recipe, registry)

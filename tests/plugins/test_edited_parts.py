@@ -1,13 +1,17 @@
 """Editing a plugin's part repeats the stages that run it, and no others; `drkit status` names the file."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from importlib.metadata import version
 from textwrap import dedent
 
 import pytest
 
-from drkit.core.plugin_code import plugin_code
+from drkit.core.plugin_code import plugin_code, refuse_edited_code
+from drkit.errors import DrkitError
 from tests.plugins.packages import path_with
 from tests.runs.conftest import write_lines
 from tests.warm import drkit
@@ -255,6 +259,54 @@ def test_a_library_counts_by_its_version_and_drkits_own_are_recorded_elsewhere(t
     found = plugin_code("reads_libraries", "my-ideas 0.3")
     assert list(found.files) == ["reads_libraries.py"]
     assert found.packages == {"my-ideas": "0.3", "nltk": version("nltk")}
+
+
+# What an installed package that a plugin imports was installed from, and whether its owner edits it here.
+ORIGINS = {
+    "an index": ({}, False),
+    "another plugin": ({"entry_points.txt": "[drkit]\nbase = base\n"}, True),
+    "a folder": ({"direct_url.json": '{"url": "file://FOLDER", "dir_info": {}}'}, True),
+    "a folder of the machine that built it": (
+        {"direct_url.json": '{"url": "file:///no/such/folder", "dir_info": {}}'},
+        False,
+    ),
+    "a wheel": ({"direct_url.json": '{"url": "file://FOLDER/a.whl", "archive_info": {}}'}, False),
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_an_installed_package_is_read_if_its_owner_edits_it_here(origin, tmp_path):
+    folder, site = tmp_path / "mine", tmp_path / "site-packages"
+    files, is_read = ORIGINS[origin]
+    metadata = site / "base-1.0.dist-info"
+    for one in (folder, metadata, site / "base"):
+        one.mkdir(parents=True)
+    (folder / "mine.py").write_text("from base.masker import Base\nclass Mine(Base): pass\n")
+    (site / "base" / "__init__.py").write_text("def drkit_recipes(): return {}\n")
+    (site / "base" / "masker.py").write_text("class Base: pass\n")
+    texts = {"METADATA": "Metadata-Version: 2.1\nName: base\nVersion: 1.0\n", "top_level.txt": "base", **files}
+    for file, text in texts.items():
+        (metadata / file).write_text(text.replace("FOLDER", str(folder)))
+    code = "from drkit.core.plugin_code import plugin_code as c; f = c('mine'); print(*f.files, *f.packages)"
+    path = {"PYTHONPATH": f"{folder}:{path_with(site)}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **path})
+    assert done.stdout.split() == (
+        ["base/__init__.py", "base/masker.py", "mine.py"] if is_read else ["mine.py", "base"]
+    )
+
+
+def test_a_process_that_read_a_part_refuses_to_run_after_an_edit(tmp_path, monkeypatch):
+    module = tmp_path / "edited_within_a_process.py"
+    module.write_text("RATIO = 0.3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = plugin_code("edited_within_a_process")
+    refuse_edited_code()
+    module.write_text("RATIO = 0.7\n")
+    with pytest.raises(DrkitError, match=r"edited_within_a_process\.py changed since .* restart Python"):
+        refuse_edited_code()
+    module.write_text("RATIO = 0.3\n")
+    refuse_edited_code()
+    assert plugin_code("edited_within_a_process") == before
 
 
 def test_a_module_that_is_missing_or_of_drkit_has_no_code():
