@@ -127,7 +127,11 @@ def import_extra(module: str, what: str) -> Any:
 
 def describe_exit(ended: SystemExit) -> str:
     """Return where code of others ended the program by `sys.exit`, and what it should do instead."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(ended.__traceback__)]
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(ended.__traceback__)
+        if frame.f_globals.get("__name__") != "drkit.core.process_state"  # what stands for os._exit
+    ]
     file, line = frames[-1] if frames else ("unknown", 0)
     return (
         f"{file}:{line} ends the program (SystemExit: {ended.code}); code that drkit calls must return, or raise an "

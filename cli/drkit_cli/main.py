@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from drkit import __version__
+from drkit.core.process_state import no_silent_end
 from drkit.core.processes import use_available_cores
 from drkit.core.registry import NameTable, installed
 from drkit.core.spec import Extension
@@ -168,7 +169,8 @@ def main() -> None:
 
 def _status() -> int:
     try:
-        result = cli.main(prog_name="drkit", standalone_mode=False)
+        with no_silent_end():
+            result = cli.main(prog_name="drkit", standalone_mode=False)
         sys.stdout.flush()
     except DrkitError as error:
         echo(f"error: {error}", err=True)

@@ -9,12 +9,14 @@ from itertools import islice
 from attrs import define, field
 
 from drkit.core.protocols import ExplainsReading
-from drkit.core.types import Judgement, Query
+from drkit.core.types import Query
 from drkit.data.collection import FileCollection
 from drkit.errors import DrkitError
 
 # Queries and judgements of a split that a plan reads; larger files are checked when they are stored.
 LIMIT = 100_000
+# Given negatives of a split that a plan reads: those of pairs stand in rows that were read already.
+_NEGATIVES = 1_000
 _SHOWN = 3
 
 
@@ -22,7 +24,7 @@ def preview(collection: FileCollection) -> Iterator[str]:
     """Read the first rows of a collection, and yield notes on how they are read and on texts in several splits.
 
     Raises DrkitError for what would stop the run when its collection is stored: no passages, a query in two splits, a
-    judged query without a text, or a split without a relevant passage.
+    judged query without a text, negatives by id that are none, or a split without a relevant passage.
     """
     yield from collection.notes()
     if next(iter(collection.passages()), None) is None:
@@ -44,30 +46,30 @@ def reading_notes(collection: object) -> Iterator[str]:
 
 
 def _look_at(collection: FileCollection, split: str, texts: QueryTexts) -> None:
-    """Read the first queries and judgements of a split. Raises DrkitError as `preview` does."""
+    """Read the first queries, judgements and negatives of a split. Raises DrkitError as `preview` does."""
     queries = list(islice(collection.located_queries(split), LIMIT + 1))
     for where, query in queries:
         texts.add(query, split, where)
     judgements = list(islice(collection.located_judgements(split), LIMIT + 1))
-    known = {query.query_id for _, query in queries}
+    negatives = list(islice(collection.located_negatives(split), _NEGATIVES))
     if len(queries) <= LIMIT:
-        _refuse_unknown(collection, judgements, known)
+        known = {query.query_id for _, query in queries}
+        _refuse_unknown(collection, "judgement", [(where, item.query_id) for where, item in judgements], known)
+        _refuse_unknown(collection, "negative", [(where, query_id) for where, (query_id, _) in negatives], known)
     if len(judgements) <= LIMIT and not any(judgement.relevance > 0 for _, judgement in judgements):
         raise no_positives(collection.name, split)
 
 
-def _refuse_unknown(
-    collection: FileCollection, judgements: Iterable[tuple[object, Judgement]], known: set[str]
-) -> None:
-    """Raise DrkitError for judgements of queries without a text, unless the collection drops them."""
+def _refuse_unknown(collection: FileCollection, what: str, rows: Iterable[tuple[object, str]], known: set[str]) -> None:
+    """Raise DrkitError for rows with the id of a query without a text, unless the collection drops them."""
     if getattr(getattr(collection, "config", None), "unknown_judgements", "refuse") == "drop":
         return
-    found = [(where, item.query_id) for where, item in judgements if item.query_id not in known]
+    found = [(where, query_id) for where, query_id in rows if query_id not in known]
     if found:
-        lines = [f"unknown query {query_id!r} @ {where}" for where, query_id in found[:_SHOWN]]
+        lines = [f"unknown query {query_id!r:.80} @ {where}" for where, query_id in found[:_SHOWN]]
         more = [f".. and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
         raise DrkitError(
-            f"{collection.name}: {len(found):,} judgement(s) with unknown ids; fix the ids or delete the lines, or "
+            f"{collection.name}: {len(found):,} {what}(s) with unknown ids; fix the ids or delete the lines, or "
             f"drop them with --set collection.unknown_judgements=drop{alike(found[0][1], known)}:"
             + "".join(f"\n  - {line}" for line in [*lines, *more])
         )

@@ -412,6 +412,19 @@ class TestNegativesById:
         with refused("unknown passage 'd99'", "qidpidtriples.train.tsv:2"):
             write_collection(found, tmp_path / "out")
 
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("1\td1\td2\td3\n", ["expected 3 cells", "got 4"]),
+            ("what is it\ta text\tanother\n", ["1 negative(s) with unknown ids", "unknown query 'what is it'"]),
+        ],
+    )
+    def test_other_lines_are_refused_in_the_plan(self, tmp_path, line, said):
+        files = {"queries__train__tsv": self.TOPICS, "qrels__train__tsv": "1 0 d1 1\n2 0 d4 1\n"}
+        found = trec(tmp_path, **files, qidpidtriples__train__tsv=line)
+        with refused(*said, "qidpidtriples.train.tsv:1"):
+            list(preview(found))
+
 
 @given(
     st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text()))), st.sampled_from([None, 2])

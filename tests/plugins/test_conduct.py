@@ -67,17 +67,18 @@ def drkit_components():
 TRIAL = ("compose", "--masker", "odd", "--scale", "quick", "--dry-run", "--trial")
 
 
-@pytest.mark.parametrize("code", ["0", "", "3", "'a reason'"])
-def test_a_part_that_exits_on_a_toy_batch_is_named(site, command, code):
-    write_package(site, "odd", MASKER.replace("BODY", f"sys.exit({code})"))
+@pytest.mark.parametrize("end", ["sys.exit(0)", "sys.exit()", "sys.exit(3)", "sys.exit('a reason')", "os._exit(0)"])
+def test_a_part_that_exits_on_a_toy_batch_is_named(site, command, end):
+    write_package(site, "odd", MASKER.replace("BODY", end))
     rc, out, err = command(*TRIAL)
     assert (rc, out) == (2, "")
     assert says(err, "error: masker 'odd' (odd 1.0)", "SystemExit", "odd.py:")
     assert "Traceback" not in err
 
 
-def test_a_part_that_exits_in_a_stage_is_named(site, command, tmp_path):
-    write_package(site, "odd", COLLECTION.replace("BODY", "sys.exit()"))
+@pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])
+def test_a_part_that_exits_in_a_stage_is_named(site, command, tmp_path, end):
+    write_package(site, "odd", COLLECTION.replace("BODY", end))
     rc, out, err = command("compose", "--collection", "odd", "--scale", "quick", "--run-dir", tmp_path / "run")
     assert (rc, out) == (2, "")
     assert says(err, "error: collection 'odd' (odd 1.0)", "odd.py:", "ends the program")
@@ -86,10 +87,11 @@ def test_a_part_that_exits_in_a_stage_is_named(site, command, tmp_path):
 
 def test_a_part_that_exits_when_it_is_imported_is_named(site, command):
     write_package(site, "odd", MASKER.replace("odd:Odd", "leaver:Odd"))
-    (site / "leaver.py").write_text("raise SystemExit(0)")
-    rc, out, err = command(*TRIAL)
-    assert (rc, out) == (2, "")
-    assert says(err, "masker 'odd' (odd 1.0)", "leaver:Odd", "SystemExit")
+    for end in ("raise SystemExit(0)", "import os; os._exit(0)"):
+        (site / "leaver.py").write_text(end)
+        rc, out, err = command(*TRIAL)
+        assert (rc, out) == (2, "")
+        assert says(err, "masker 'odd' (odd 1.0)", "leaver:Odd", "SystemExit")
 
 
 def test_a_command_of_a_stranger_chooses_its_exit_code_but_not_for_others(site, command):
