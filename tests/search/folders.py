@@ -650,6 +650,14 @@ REFUSED["cnn"] = (
 )
 
 
+REFUSED["lstm behind a transformer"] = (  # it needs the lengths that only word embeddings give
+    lambda folder: save(
+        folder, transformer(folder), seeded(dense_modules.LSTM(HIDDEN, 8), 0.2), dense_modules.Pooling(16)
+    ),
+    "cannot encode with .*sentence_lengths",
+)
+
+
 @refused("euclidean", "euclidean.*cosine and dot")
 def _(folder: Path) -> None:
     plain(folder, similarity_fn_name="euclidean")
