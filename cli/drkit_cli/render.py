@@ -62,7 +62,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         """End the program with 0, not with 1."""
-        with ending_with_the_reader():
+        with ending_with_the_reader(self.file.fileno()):
             raise BrokenPipeError
 
 

@@ -12,7 +12,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import click
 
@@ -20,6 +21,7 @@ from drkit.core.escaping import escape_controls
 
 # How libraries' progress bars begin a line: back to its start, or to the line above.
 _MOVES = re.compile(r"(?:\r|\n|\x1b\[A)*")
+_STDOUT, _STDERR = 1, 2
 
 
 # Where results go while a command runs (`only_results`); None: to standard output.
@@ -38,24 +40,61 @@ def results_stream() -> TextIO:
 
 @contextmanager
 def only_results() -> Iterator[None]:
-    """Let only `echo`, and tables, write to standard output: what parts and libraries print goes to standard error."""
+    """Let only `echo`, and tables, write to standard output: what parts and libraries print goes to standard error.
+
+    So does what their C code and the programs that they start write to file descriptor 1.
+    """
     global _results
     before = _results
-    _results = results_stream()
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        _results = before
+    with _descriptor_of_results(results_stream()) as _results:
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            _results = before
 
 
 @contextmanager
-def ending_with_the_reader() -> Iterator[None]:
-    """End the program with 0 if the reader of its output closes the pipe, as `| head` does once it has read enough."""
+def _descriptor_of_results(results: TextIO) -> Iterator[TextIO]:
+    """Lead file descriptor 1 to standard error; yields a stream to where it led, or `results` if that is elsewhere.
+
+    It stays where it is if an argument of the command names it, as `-o /dev/stdout` does.
+    """
+    try:
+        if results.fileno() != _STDOUT or any(map(_is_standard_output, sys.argv[1:])):
+            raise io.UnsupportedOperation
+        results.flush()
+        own = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
+    except (OSError, ValueError):  # in memory, or closed
+        yield results
+        return
+    try:
+        with os.fdopen(own, "w", encoding=results.encoding, errors=results.errors, closefd=False) as stream:
+            yield cast(TextIO, EscapedStream(stream))
+    finally:
+        os.dup2(own, _STDOUT)
+        os.close(own)
+
+
+def _is_standard_output(argument: str) -> bool:
+    try:
+        named = Path(argument.partition("=")[2] if argument.startswith("--") else argument).stat()
+    except (OSError, ValueError):  # no file
+        return False
+    return os.path.samestat(named, os.fstat(_STDOUT))
+
+
+@contextmanager
+def ending_with_the_reader(descriptor: int = _STDOUT) -> Iterator[None]:
+    """End the program with 0 if the reader of its output closes the pipe, as `| head` does once it has read enough.
+
+    descriptor: that of the output.
+    """
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # what is still buffered goes nowhere
         raise click.exceptions.Exit(0) from None
 
 
@@ -70,19 +109,25 @@ class EscapedStream:
         moves = _MOVES.match(text)
         start = moves.end() if moves else 0
         end = len(text) - text[start:].endswith("\r")
-        with ending_with_the_reader():
+        with ending_with_the_reader(self._descriptor()):
             self.stream.write(text[:start] + escape_controls(text[start:end]) + text[end:])
         return len(text)
 
     def flush(self) -> None:
         """Write what is buffered."""
-        with ending_with_the_reader():
+        with ending_with_the_reader(self._descriptor()):
             self.stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""
         for line in lines:
             self.write(line)
+
+    def _descriptor(self) -> int:
+        try:
+            return self.stream.fileno()
+        except (OSError, ValueError):  # in memory, or closed
+            return _STDOUT
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -70,7 +70,9 @@ def trying(part: PartInUse, action: str) -> Iterator[None]:
     except ContractError as error:
         _refuse_changes(part, changed, action)
         raise DrkitError(str(error)) from None
-    except (Exception, SystemExit) as error:  # a third-party part may fail in any way
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third-party part may fail in any way, as by a failure of pytest or a task's end
         _refuse_changes(part, changed, action)
         if is_out_of_memory(error):  # of the machine, not of the part
             raise
@@ -107,7 +109,9 @@ def target_of(part: PartInUse) -> Any:
             factory = spec.load()
     except MissingExtraError:
         raise
-    except (Exception, SystemExit) as error:  # a third-party module may fail in any way
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third-party module may fail in any way
         if is_out_of_memory(error):
             raise
         raise DrkitError(

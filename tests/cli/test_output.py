@@ -82,7 +82,7 @@ MISTAKES = {
     "compose --masker enhanced --dry-run": "'enhanced' is a decoder: --decoder enhanced",
     "search RUN remove a suffix": 'drkit search RUN "remove a suffix"',
     "train": "training is part of a run: `drkit compose`, `drkit run`",
-    "show masker": "which masker? known: generator, pmi, uniform",
+    "show masker": "which masker? known: generator, pmi, query-as-context, uniform",
     "show mlm": "'mlm' is the name of a decoder and of a loss; write `drkit show KIND NAME`",
     "show nothing": "'nothing' names no part, recipe or pipeline",
     "show maskre pmi": "did you mean 'masker'?",

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -259,3 +260,13 @@ def test_every_width_shows_the_names(columns):
     code, out, _ = in_shell("$DRKIT list masker", COLUMNS=columns)
     assert code == 0
     assert "uniform" in "".join(out.split())
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout here")
+@pytest.mark.parametrize("output", ["-o /dev/stdout", "--output=/dev/stdout"])
+def test_a_result_for_the_file_standard_output_goes_there(tmp_path, output):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("q1 Q0 d1 1 2.0 x\n")
+    code, out, err = in_shell(f"$DRKIT fuse {tmp_path}/a {tmp_path}/b {output} | cat")
+    assert code == 0, err
+    assert "q1\tQ0\td1" in out

@@ -40,6 +40,7 @@ WRITERS = {
     },
     "drkit/core/file_chunks.py": {"replace"},  # a finished chunk gets its hash as part of its name
     "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
+    "cli/drkit_cli/terminal.py": {"fdopen"},  # standard output itself, while descriptor 1 leads to standard error
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, with hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps

@@ -116,8 +116,26 @@ def drkit_commands():
     assert command("--help")[0] == 0
 
 
-def test_what_a_part_prints_is_no_result(site, command):
-    write_package(site, "odd", MASKER.replace("BODY", "print('hello from a masker')"))
+@pytest.mark.parametrize("error", ["GeneratorExit", "BaseException('odd')"])
+def test_a_part_that_raises_what_is_no_exception_is_named(site, command, error):
+    write_package(site, "odd", MASKER.replace("BODY", f"raise {error}"))
+    rc, out, err = command(*TRIAL)
+    assert (rc, out) == (2, "")
+    assert says(err, "error: masker 'odd' (odd 1.0) failed on a toy batch", "odd.py:")
+    assert "Traceback" not in err
+
+
+PRINTS = {
+    "print": "print('hello from a masker')",
+    "descriptor": "os.write(1, b'hello from a masker')",
+    "program": "import subprocess; subprocess.run(['echo', 'hello from a masker'])",
+    "first stream": "print('hello from a masker', file=sys.__stdout__, flush=True)",
+}
+
+
+@pytest.mark.parametrize("how", PRINTS)
+def test_what_a_part_prints_is_no_result(site, command, how):
+    write_package(site, "odd", MASKER.replace("BODY", PRINTS[how]))
     rc, out, err = command(*TRIAL, "--json")
     assert rc == 0, err
     assert json.loads(out)["stages"]
