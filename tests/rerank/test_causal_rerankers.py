@@ -121,6 +121,13 @@ def theirs(folder, pairs=PAIRS):
     return Theirs(str(folder), device="cpu").predict(pairs, activation_fn=Identity(), show_progress_bar=False)
 
 
+def declaring(folder, **settings):
+    """Save a sequence classifier whose Transformer module has these settings."""
+    path = classifier(folder) / "sentence_bert_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return folder
+
+
 PROMPTED = {"prompts": {"web": "Given a web query, find passages"}, "default_prompt_name": "web"}
 LAYOUTS = {
     "template": causal,
@@ -130,6 +137,7 @@ LAYOUTS = {
     "one token": lambda folder: causal(folder, false=None),
     "bfloat16": lambda folder: causal(folder, dtype=torch.bfloat16),
     "classifier with a prompt": lambda folder: classifier(folder, **PROMPTED),
+    "classifier with its own length": lambda folder: declaring(folder, processing_kwargs={"text": {"max_length": 30}}),
     "pooling and dense": pooled,
 }
 
