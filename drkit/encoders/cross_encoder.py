@@ -20,6 +20,7 @@ from drkit.core.files import local_path, replacing_folder, write_text
 from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
 from drkit.encoders.architectures import architecture, check_vocabulary, find_architecture, longest_text
 from drkit.encoders.batches import padded
+from drkit.encoders.cross_encoder_folder import check_head, check_trainable, is_classifier, unsupported_layout
 from drkit.encoders.declarations import check_cross_encoder, longest_pair
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
@@ -179,7 +180,6 @@ def join_pairs(tokenizer: Any, *, types: bool) -> None:
 
 MAX_LENGTH = 512
 TYPES = "token_type_ids"
-_HEAD = "ForSequenceClassification"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 # Prefixes of the weights that a classifier has and a masked LM does not: these may be new.
@@ -243,6 +243,7 @@ class CrossEncoder(nn.Module):
         Raises DrkitError if it is none of these, has an unsupported architecture, reads fewer than `max_length` tokens,
         or its layers cannot be repeated.
         """
+        check_trainable(path_or_id)
         config = read_config(path_or_id)
         architecture(config.model_type, causal=False)
         if longest_text(config) < max_length:
@@ -264,14 +265,12 @@ class CrossEncoder(nn.Module):
         It reads pairs of at most the length that was saved. Raises DrkitError if the model is missing, lacks a trained
         head, or declares what drkit does not compute (`check_cross_encoder`).
         """
-        config = read_config(path_or_id)
-        if not _is_classifier(config):
-            names = config.architectures
-            saved_as = names[0] if isinstance(names, list) and names else "an unknown architecture"
+        if reason := unsupported_layout(local_path(path_or_id)):
             raise DrkitError(
-                f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
-                f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
+                f"{reason}; load it with Reranker.load, for which sentence-transformers computes the scores"
             )
+        config = read_config(path_or_id)
+        check_head(path_or_id, config.architectures)
         check_cross_encoder(local_path(path_or_id))
         tokenizer = _tokenizer(path_or_id)
         model = _load(path_or_id, config)
@@ -322,13 +321,9 @@ def _name_inputs(tokenizer: Any, *, types: bool) -> None:
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
-def _is_classifier(config: Any) -> bool:
-    return _HEAD in str(config.architectures)
-
-
 def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     """Load the classifier in float32 and evaluation mode; a head missing from the checkpoint is drawn by `seed`."""
-    trained = _is_classifier(config)
+    trained = is_classifier(config.architectures)
     if trained:
         _one_label(config, repr(path_or_id))
     found = find_architecture(config.model_type)

@@ -30,7 +30,7 @@ _TRANSFORMER_FILES = (
 )
 # A length that no text reaches: that of encoders without a limit.
 UNLIMITED = 2**31 - 1
-DENSE_ENCODER, SPARSE_ENCODER = "SentenceTransformer", "SparseEncoder"
+DENSE_ENCODER, SPARSE_ENCODER, CROSS_ENCODER = "SentenceTransformer", "SparseEncoder", "CrossEncoder"
 PART_POOLING_TYPE = "drkit.encoders.sentence_module.PartPooling"
 ADVICE = "is this an encoder folder? Give another one, or export it again"
 
@@ -42,7 +42,7 @@ _MODULE_TYPE = re.compile(
     r"|WeightedLayerPooling|WordEmbeddings|WordWeights)"
 )
 _OTHER_MODELS = {
-    "CrossEncoder": "a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
+    CROSS_ENCODER: "a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
     "(cross-encoders are used by drkit rerank)",
     "MultiVectorEncoder": "an encoder with a vector for each token, which drkit does not search; give another encoder",
 }
@@ -193,8 +193,8 @@ def check_cross_encoder(folder: Path) -> None:
     name = saved.get("default_prompt_name")
     if (saved.get("prompts") or {}).get(name):
         raise UnsupportedEncoderError(
-            f"{folder / SETTINGS}: unsupported setting default_prompt_name = {name!r}; drkit scores pairs without a "
-            f"prompt. In Python, drkit.search.rerank takes a CrossEncoder of sentence-transformers"
+            f"{folder / SETTINGS}: unsupported setting default_prompt_name = {name!r}; drkit itself scores pairs "
+            f"without a prompt"
         )
     if (folder / MODULES).is_file():
         check_settings(*transformer_settings(folder), _PAIR_READING)

@@ -293,10 +293,18 @@ def read_modules(folder: Path) -> dict[str, str]:
             f"{folder} has no {MODULES}, so its pooling is unknown; set it with "
             f"{' or '.join(f'--pooling {name}' for name in POOLINGS)} (in Python: TextEncoder.bare)"
         )
+    check_model_type(folder)
+    return listed_modules(folder)
+
+
+def listed_modules(folder: Path) -> dict[str, str]:
+    """Return the folder of each module named in the modules.json of any model; see `read_modules`.
+
+    Raises DrkitError for a module of another package.
+    """
     found = read_json(folder / MODULES, ADVICE)
     if not isinstance(found, list) or not all(isinstance(m, dict) and _is_inside(m.get("path")) for m in found):
         raise DrkitError(f"{folder / MODULES} must list modules, each with a `type`, and a `path` in it; {ADVICE}")
-    check_model_type(folder)
     names = [
         module_class(folder / MODULES, module.get("type"))
         + (f" with {kwargs}" if (kwargs := module.get("kwargs")) else "")

@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from drkit.core.files import local_path
-from drkit.core.hub import check_model_path
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
 from drkit.encoders.architectures import check_start_model
-from drkit.encoders.declarations import check_cross_encoder
-from drkit.encoders.folder import is_cross_encoder
+from drkit.encoders.cross_encoder_folder import check_scorer, check_trainable
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.parts import (
     columns_of,
@@ -296,14 +293,11 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     for path, model in models.items():
         if model and is_model(model):
             try:
-                (check_start_model if path == "reranker.pretrained" else _check_teacher)(model)
+                if path == "reranker.pretrained":
+                    check_trainable(model)
+                    check_start_model(model)
+                else:
+                    check_scorer(model)
             except DrkitError as error:
                 problems.append(f"{error} @ {path}")
     return problems
-
-
-def _check_teacher(model: str) -> None:
-    """Raise DrkitError if a teacher is missing, or its folder declares what drkit does not compute."""
-    check_model_path(model)
-    if is_cross_encoder(local_path(model)):
-        check_cross_encoder(local_path(model))

@@ -53,8 +53,13 @@ PACKAGES = (
     *("ir-datasets", "ir-measures", "pytrec_eval-terrier"),
 )
 
-# What decides the terms of BM25 (stems, stop words, letters), and the ends of sentences, by the extra of drkit.
-_TEXT_LIBRARIES = {"bm25": ("bm25s", "PyStemmer", "unicode"), "nltk": ("nltk", "regex")}
+# What decides the terms of BM25 (stems, stop words, letters), the ends of sentences, and how a pair is put into the
+# template of a model and truncated, by the extra of drkit.
+_TEXT_LIBRARIES = {
+    "bm25": ("bm25s", "PyStemmer", "unicode"),
+    "nltk": ("nltk", "regex"),
+    "sentence-transformers": ("sentence-transformers",),
+}
 
 
 def recorded_processes(run: Path) -> int | None:
@@ -240,7 +245,7 @@ def versions() -> dict[str, str]:
 
 
 def text_libraries(extras: Iterable[str]) -> dict[str, str]:
-    """Return the versions of what turns texts into terms and sentences, for code that needs these extras of drkit."""
+    """Return the versions of what reads texts for code that needs these extras: see `_TEXT_LIBRARIES`."""
     here, names = versions(), {name for extra in extras for name in _TEXT_LIBRARIES.get(extra, ())}
     return {name: here.get(name, "") for name in sorted(names)}
 

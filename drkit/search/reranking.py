@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,17 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.core.files import local_path
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders.cross_encoder import CrossEncoder
+from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
+from drkit.encoders.modular_cross_encoder import ModularCrossEncoder
 from drkit.errors import DrkitError
 from drkit.search.rankings import Rankings, RunRow, in_blocks
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
+_LOGGER = logging.getLogger("drkit")
 WINDOW = 16_384
 Pair = tuple[str, str]
 Row = tuple[str, list[tuple[str, float]]]
@@ -39,10 +44,11 @@ class Reranker:
     token_budget: tokens per batch, padding included. precision: `float32`, or `bfloat16` for matrix products only
     (autocast): faster on a GPU, slightly less accurate. A pair that is longer than the model's `max_length` is
     truncated as by sentence-transformers: mostly the passage, the query only beyond half of it. Scores are the raw
-    output of the head, without a sigmoid.
+    output of the head, without a sigmoid. `float32` leaves the weights of a `ModularCrossEncoder` in the precision that
+    they were saved in.
     """
 
-    model: CrossEncoder
+    model: CrossEncoder | ModularCrossEncoder
     token_budget: int = attrs.field(default=16_384, validator=ge(1))
     precision: str = attrs.field(default="float32", validator=in_(PRECISIONS))
 
@@ -57,11 +63,12 @@ class Reranker:
     ) -> Reranker:
         """Load a re-ranker of drkit or a `CrossEncoder` of sentence-transformers, from a folder or the hub.
 
-        device: a torch device, or `auto` for a GPU if available.
+        device: a torch device, or `auto` for a GPU if available. In a folder with modules, prompts or templates that
+        drkit does not compute itself, such as a causal re-ranker, sentence-transformers computes the scores.
 
         Raises DrkitError if it is missing, or gives more than one score per pair.
         """
-        model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
+        model = _load(folder_or_id).to(choose_device(device))
         return cls(model.eval(), token_budget=token_budget, precision=precision)
 
     def identity(self) -> dict[str, Any]:
@@ -74,16 +81,28 @@ class Reranker:
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def _window(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
-        tokens = self.model.pairs
+        tokens: Any = self.model.pairs
         queries, passages = (tokens.encode(texts) for texts in zip(*pairs, strict=True))
         scores = np.empty(len(pairs), dtype=np.float32)
         device = next(self.model.parameters()).device
         with inference(self.model), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
             for positions in length_sorted_batches(tokens.lengths(queries, passages), self.token_budget):
                 batch = tokens.batch([queries[p] for p in positions], [passages[p] for p in positions])
-                outputs = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
+                outputs = self.model(**{name: _on(device, value) for name, value in batch.items()})
                 scores[positions] = outputs.float().cpu().numpy()
         return scores
+
+
+def _load(folder_or_id: str | Path) -> CrossEncoder | ModularCrossEncoder:
+    folder = local_path(folder_or_id)
+    if reason := unsupported_layout(folder):
+        _LOGGER.info("sentence-transformers computes the scores: %s", reason)
+        return ModularCrossEncoder.load(folder)
+    return CrossEncoder.load(str(folder_or_id))
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 class CrossEncoderScorer:

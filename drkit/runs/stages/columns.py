@@ -9,12 +9,13 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core import processes
-from drkit.core.files import path_state
+from drkit.core.files import local_path, path_state
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import TEACHER, Kind
 from drkit.data.rows import require_file
 from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
+from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.parts import received_columns
@@ -59,6 +60,12 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The extra that computes the scores of a folder that drkit does not compute itself."""
+        is_computed = not is_model(self.source) or not unsupported_layout(local_path(self.source))
+        return () if is_computed else ("sentence-transformers",)
 
 
 def missing_values(name: str, source: ColumnChoice, count: int, total: int, example: str) -> DrkitError:
