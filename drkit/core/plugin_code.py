@@ -21,8 +21,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import distribution, entry_points, packages_distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from attrs import asdict, field, frozen
 
@@ -191,7 +190,7 @@ def _is_edited_here(library: str) -> bool:
         return True
     origins = [json.loads(text) for one in found if (text := one.read_text("direct_url.json"))]
     folders = [urlsplit(one["url"]).path for one in origins if "dir_info" in one and one["url"].startswith("file:")]
-    return any(Path(url2pathname(folder)).is_dir() for folder in folders)
+    return any(Path(unquote(folder)).is_dir() for folder in folders)
 
 
 def _label(module: str, path: Path) -> str:

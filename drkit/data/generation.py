@@ -209,6 +209,11 @@ def generate_file(
     return path
 
 
+def forget_origin(path: Path) -> None:
+    """Remove what `generate_file` records beside a file; the file then counts as one that it did not write."""
+    _record_of(path).unlink(missing_ok=True)
+
+
 def _record_of(path: Path) -> Path:
     """Return the file beside a file of queries that says what it was made from."""
     return path.with_name(f".{path.name}.made.json")

@@ -195,7 +195,7 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
         )
     unused = [name for name in value if name not in _USED]
     if unused:
-        instead = _INSTEAD.get(unused[0]) or f"supported: {', '.join(sorted(_USED))}"
+        instead = _INSTEAD.get(unused[0]) or "give one of transformers' TrainingArguments that a training reads"
         raise ValueError(
             f"'{unused[0]}' is not an argument that drkit's trainings use{did_you_mean(unused[0], _USED)} {instead}"
         )

@@ -9,7 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from drkit.core.files import (
     read_json,
     write_json,
 )
-from drkit.core.registry import GROUP
+from drkit.core.registry import installed
 from drkit.errors import DrkitError
 
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.
@@ -227,16 +227,20 @@ def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterab
     return find_damages(present, folder, verify=verify)
 
 
-@cache
 def versions() -> dict[str, str]:
     """Return the versions of Python, and of packages and plugins that affect a run's results.
 
     All are recorded; a stage's fingerprint covers those that `Stage.packages` names.
     """
+    providers = (report.provider.partition(" ") for report in installed().plugins)
+    return {**{name: known for name, _, known in providers if known}, **_package_versions()}
+
+
+@cache
+def _package_versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     found["unicode"] = unicodedata.unidata_version  # Python's own tables of characters
-    plugins = {one.dist.name for one in entry_points(group=GROUP) if one.dist}
-    for package in (*PACKAGES, *sorted(plugins - {*PACKAGES})):
+    for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

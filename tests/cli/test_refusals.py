@@ -86,11 +86,13 @@ def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, m
 
 def test_what_transformers_would_refuse_after_hours_is_refused_in_the_plan(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    given = ["--set", "finetune.lr_scheduler_type=nosuch", "--set", "pretrain.arguments={no_such=1}"]
+    given = ["--set", "finetune.lr_scheduler_type=nosuch", "--set", "pretrain.lr_scheduler_type=neither"]
     error = refused("compose", "--dry-run", *given)
     assert "2 problems" in error
     assert re.search("nosuch is not a valid SchedulerType.* @ finetune", error)
-    assert re.search("'no_such'.* @ pretrain", error)
+    assert re.search("neither is not a valid SchedulerType.* @ pretrain", error)
+    error = refused("compose", "--dry-run", "--set", "pretrain.arguments={no_such=1}")
+    assert re.search("'no_such'.* @ pretrain.arguments", error)
     assert not list(tmp_path.iterdir())
 
 

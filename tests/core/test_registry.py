@@ -31,6 +31,7 @@ def test_the_set_of_parts_is_this_one():
     assert names == [
         "collection/beir",
         "collection/documents",
+        "collection/dpr",
         "collection/hf",
         "collection/irds",
         "collection/jsonl",

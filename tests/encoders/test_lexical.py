@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index, read_run
 from drkit.search.encode import Shard
+from drkit.search.vectors import VECTORS_HASH
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "lexical", "similarity": "dot", "query_length": 48, "passage_length": 48}
@@ -119,6 +121,23 @@ def test_a_damaged_file_of_them_is_refused(tmp_path, name):
     arrays = load_file(file)
     for damaged in ({**arrays, name: arrays[name] * 0 - 9}, {**arrays, name: arrays[name][:-1]}):
         save_file(damaged, file)
+        with pytest.raises(DrkitError, match=r"/v/00000.csr.safetensors: .*changed since .*again"):
+            Vectors.open(tmp_path / "v")
+
+
+@pytest.mark.parametrize("name", ["values", "columns", "lengths"])
+def test_a_damaged_file_without_a_hash_is_refused_where_it_cannot_be_read(tmp_path, name):
+    from safetensors.numpy import load_file, save_file
+
+    encode_corpus(text_encoder(), zip(IDS, TEXTS, strict=True), tmp_path / "v", shard=Shard(0, 1))
+    file, ids = (tmp_path / "v" / f"00000.{kind}" for kind in ("csr.safetensors", "arrow"))
+    table = pa.ipc.open_file(pa.BufferReader(ids.read_bytes())).read_all()
+    metadata = {key: value for key, value in table.schema.metadata.items() if key != VECTORS_HASH.encode()}
+    with pa.ipc.new_file(str(ids), table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table.replace_schema_metadata(metadata))
+    arrays = load_file(file)
+    for damaged in ({**arrays, name: arrays[name] * 0 - 9}, {**arrays, name: arrays[name][:-1]}):
+        save_file(damaged, file)
         if name != "values" or len(damaged["values"]) < len(arrays["values"]):
             with pytest.raises(DrkitError, match=r"/v/00000.csr.safetensors .*again"):
                 Vectors.open(tmp_path / "v")
@@ -158,7 +177,7 @@ def test_the_inverted_index_is_exact(tmp_path, dtype):
     with pytest.raises(DrkitError, match=r"/v .*sparse .*'hnsw'; .*flat"):
         build_index(vectors, tmp_path / "h", kind="hnsw")
     (tmp_path / "i" / "passages.npy").write_bytes((tmp_path / "i" / "passages.npy").read_bytes()[:-4])
-    with pytest.raises(DrkitError, match=r"/i: .*`drkit index`"):
+    with pytest.raises(DrkitError, match=r"/i/passages.npy: .*`drkit index`"):
         open_index(tmp_path / "i")
 
 

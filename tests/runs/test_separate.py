@@ -106,7 +106,7 @@ def test_a_checkpoint_is_exported_with_both(run, tmp_path):
 def test_one_of_two_is_named_where_one_is_wanted(run, collection):
     done = drkit("compose", f"--encoder={run / 'encoder'}", f"--collection=beir:{collection}", "--dry-run", check=False)
     assert done.returncode == 2
-    assert "passage_encoder or " in done.stderr
+    assert "query_encoder and passage_encoder" in done.stderr
     done = drkit(
         "compose", f"--encoder={run / 'encoder/query_encoder'}", f"--collection=beir:{collection}", "--dry-run"
     )

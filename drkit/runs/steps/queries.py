@@ -13,7 +13,7 @@ from drkit.core.files import local_path
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import open_texts
 from drkit.data.corpus import StoredCorpus
-from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
+from drkit.data.generation import QueryModel, Sampling, forget_origin, generate_file, truncate_texts
 from drkit.data.queries import (
     Crops,
     GivenQueries,
@@ -62,6 +62,7 @@ def make_candidates(stage: StageRun[CandidateSettings]) -> Mapping[str, Any]:
     )
     del given
     shutil.rmtree(scratch, ignore_errors=True)
+    forget_origin(stage.folder / GENERATED)  # the manifest says it
     counts = {**counts, **written}
     if settings.queries != "extractive":
         _report(stage, counts)
@@ -143,6 +144,8 @@ def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, An
         stage.progress.note(_describe(source, counted, settings))
     if not any(counted["kept"] for counted in counts.values()):
         raise DrkitError(_no_queries(sum(counted["made"] for counted in counts.values()), settings))
+    for path in stage.folder.glob("*.jsonl"):
+        forget_origin(path)  # the manifest says it
     return {source: dict(counted) for source, counted in counts.items()}
 
 
