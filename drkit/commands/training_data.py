@@ -178,7 +178,7 @@ def _write(
 ) -> int:
     """Write the file and return its number of lines; on_progress: called with the number of queries done.
 
-    counts: of `mined`. Raises DrkitError, and writes no file, if there is no negative, or no line.
+    counts: of `mined`. Raises DrkitError, and writes no file, without a negative, or without a line.
     """
     lines = done = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:

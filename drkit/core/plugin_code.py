@@ -3,7 +3,7 @@
 A finished stage must not be kept after somebody edited the part that made it. drkit's own stages and parts have version
 numbers, which their developers raise; a plugin's part is identified by its source. Its files are the modules that it
 imports, at any depth, unless an installed library contains them, and the data files of its package. Other plugins, and
-packages installed from a folder of this machine, are no libraries: their owner edits them without a new version. Files
+packages installed from a local folder, do not count as libraries: their owner edits them without a new version. Files
 are found in the source text, so nothing is imported. Cost: a run reads every file twice.
 """
 
@@ -229,7 +229,7 @@ def _read_source(path: Path, module: str, *, is_package: bool) -> _Source:
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
-    """Yield the modules that a statement may import; an imported attribute is not told from a module here."""
+    """Yield the modules that a statement may import; an imported attribute may look like a module here."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -135,7 +135,7 @@ def header_of(cells: Sequence[str], sample: Sequence[Sequence[str]], columns: Co
 
 
 def _is_data(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Return whether a first line cannot be a header: a cell is no name, or is found below, in its form at least."""
+    """Return whether a first line cannot be a header: a cell is not a name, or is found below, in its form at least."""
     if not all(map(_is_name, cells)) or len({fold(cell) for cell in cells}) < len(cells):
         return True
     if any(cell == row[i] for i, cell in enumerate(cells) for row in below):
@@ -145,7 +145,7 @@ def _is_data(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
 
 
 def may_be_name(cell: str) -> bool:
-    """Return whether a cell may be the name of a column: it is no number and no address."""
+    """Return whether a cell may be the name of a column: it is neither a number nor an address."""
     return not _NUMBER.fullmatch(cell.strip()) and "://" not in cell
 
 

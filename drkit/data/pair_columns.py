@@ -83,7 +83,7 @@ class PairColumns:
     def check(self, rows: Sequence[Row]) -> None:
         """Raise DrkitError for first rows whose query or passage looks like an id; columns that are named are believed.
 
-        Ids are no texts: an encoder would learn to match numbers.
+        Ids are not texts: an encoder would learn to match numbers.
         """
         given = self.given
         for role, usual in ((QUERY, ANCHORS), (POSITIVE, POSITIVES)):

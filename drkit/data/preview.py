@@ -76,7 +76,7 @@ def _refuse_unknown(collection: FileCollection, what: str, rows: Iterable[tuple[
 
 
 def alike(query_id: str, known: Iterable[str]) -> str:
-    """Return a hint at an id that differs only by case, blanks or zeros in front; empty if there is none."""
+    """Return a hint at an id that differs only by case, blanks or zeros in front, or an empty string."""
     wanted = _plain(query_id)
     found = next((one for one in known if _plain(one) == wanted), None)
     return "" if found is None else f" (the texts have {found!r} for {query_id!r})"

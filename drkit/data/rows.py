@@ -233,7 +233,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise DrkitError(f"cannot be read as Parquet after row {number} ({error})", where=path) from None
 
 
-# Lines by which a header is told from a row.
+# Lines by which a header is distinguished from a row.
 _LINES_SEEN = 50
 
 

@@ -120,7 +120,7 @@ class Splits:
                 f"queries say little"
             )
         for split in sorted(self.empty):
-            yield f"{self._few} there is none for {split}; give {split} queries of their own, or more of them"
+            yield f"{self._few} none is left for {split}; give {split} queries of their own, or more of them"
 
     @property
     def _few(self) -> str:

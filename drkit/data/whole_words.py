@@ -56,7 +56,7 @@ def _character_classes() -> NDArray[np.uint8]:
 class WholeWords:
     """Numbers the words of texts, given as ids of a vocabulary.
 
-    tokens: the vocabulary, by id. special_ids: of the tokens that spell no text; they are no words.
+    tokens: the vocabulary, by id. special_ids: of the tokens that spell no text; they are not words.
     """
 
     def __init__(self, tokens: Sequence[str], special_ids: Collection[int], *, byte_level: bool) -> None:
@@ -194,7 +194,7 @@ class _Characters:
 
     @staticmethod
     def _bases(classes: NDArray[np.uint8], first: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the class of the last character before each token that is no mark; 0 at the start of a text."""
+        """Return the class of the last character before each token that is not a mark; 0 at the start of a text."""
         plain = np.where((classes & _JOINS) == 0, np.arange(len(classes)), -1)
         plain = np.maximum.accumulate(plain) if len(plain) else plain
         found = np.where(first > 0, plain[first - 1], -1)

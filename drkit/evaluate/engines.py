@@ -1,7 +1,7 @@
 """Measures by their ir_measures names, and the engines that compute what ranks and counts do not decide.
 
 An engine gets one measure at a time, and hits whose scores are positive and differ: engines break ties differently,
-some give a passage that is no hit the score 0, and ir_measures hands diversity measures with different parameters an
+some give a passage without a hit the score 0, and ir_measures hands diversity measures with different parameters an
 exhausted run.
 """
 
@@ -84,7 +84,7 @@ def _wrong_parameter(measure: Any) -> str:
 
 
 def engine_of(measure: Any) -> Any:
-    """Return the first provider of ir_measures that computes a measure and is installed; None if there is none."""
+    """Return the first provider of ir_measures that computes a measure and is installed, or None."""
     return next((one for one in _engines(measure) if one.is_available()), None)
 
 
@@ -210,5 +210,5 @@ def _by_query(judgements: Iterable[Judgement]) -> dict[str, Sequence[Judgement]]
 
 
 def _without_ties(doc_ids: Sequence[str]) -> dict[str, float]:
-    """Return hits with scores that differ, above the 0 that some engines give to a passage that is no hit."""
+    """Return hits with scores that differ, above the 0 that some engines give to a passage that was not retrieved."""
     return dict(zip(doc_ids, np.arange(float(len(doc_ids)), 0.0, -1).tolist(), strict=True))

@@ -130,7 +130,7 @@ def read_run(path: Path) -> Rankings:
 
 
 def _width(block: bytes) -> int:
-    """Return the number of columns of a run, by its first line that is no comment: 3 or 6."""
+    """Return the number of columns of a run, by its first line that is not a comment: 3 or 6."""
     lines = (line for line in io.BytesIO(block) if not line.startswith(b"#"))
     return 3 if len(_split(next(lines, b"").decode(errors="replace").rstrip("\n"))) == 3 else 6
 
