@@ -67,7 +67,7 @@ def token_bytes(token: str, *, byte_level: bool = False) -> bytes:
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Return the text of a token without the space before it, or its bytes (<E6 BC>) if they are not whole characters."""
+    """Return the text of a token without the space before it, or its bytes (<E6 BC>) if they end in mid-character."""
     text: str = tokenizer.decode([token]).strip()
     if "\ufffd" not in text:
         return text
