@@ -80,6 +80,8 @@ def place(tmp_path_factory):
     write_t5(folder / "MODEL", texts.values())
     (folder / "topics.tsv").write_text("\n".join(f"{q['_id']}\t{q['text']}" for q in queries[50:]))
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"id": n, "text": t}) for n, t in texts.items()))
+    answers = (f"{query['text']},{texts[f'd{i}']}" for i, query in enumerate(queries))
+    (folder / "faq.csv").write_text("\n".join(["Frage,Antwort", *answers]))
     (folder / "qrels.txt").write_text("\n".join(f"q{i} 0 d{i} 1" for i in range(50, 60)))
     return folder
 

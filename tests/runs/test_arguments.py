@@ -144,7 +144,7 @@ class Batches:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_such", "supported: activation_checkpointing, activation_checkpointing_kwargs, adam_beta1"),
+        ("no_such", "TrainingArguments that a training reads"),
         ("gradient_chekpointing", "did you mean 'gradient_checkpointing'?"),
         ("label_smoothing_factor", "the loss is a part"),
         ("group_by_length", "share a batch already"),

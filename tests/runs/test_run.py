@@ -58,7 +58,9 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
         manifest = read_manifest(run / stage)
         assert manifest is not None, stage
         assert manifest.versions["torch"]
-    assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", ".recipe.toml", "recipe.toml"])
+    assert sorted(p.name for p in run.iterdir()) == sorted(
+        [*STAGES, ".lock", ".processes.json", ".recipe.toml", "recipe.toml"]
+    )
     for words in (
         "BM25",
         "as it starts",

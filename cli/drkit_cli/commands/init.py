@@ -40,7 +40,7 @@ def init(collection: str, settings: tuple[str, ...], encoder: str | None, scale:
     \b
     drkit init FOLDER
     drkit init jsonl:texts.jsonl -o texts.toml
-    drkit init faq.csv --columns query=Frage,text=Antwort
+    drkit init faq.csv -o faq.toml --columns query=Frage,text=Antwort
     """
     from drkit.commands import collect_facts, describe_facts, suggest_recipe, write_starter
     from drkit.core.processes import local_device

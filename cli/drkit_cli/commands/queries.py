@@ -54,8 +54,8 @@ def queries(
 
     \b
     drkit queries --model MODEL --prefix "text2query: " --collection beir:FOLDER -o q.jsonl
-    torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
-    drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q.jsonl
+    torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q8.jsonl
+    drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q-ray.jsonl
     """
     from drkit.commands import NamedCollection
     from drkit.data.generation import QueryModel, Sampling, generate_file
