@@ -114,7 +114,7 @@ class TestColumns:
             list(PairsCollection(PairsConfig(path=str(path), columns={"positive": "article"})).passages())
         with refused("'article' has ids", "columns: query, article"):
             texts_of(path)
-        with pytest.raises(DrkitError, match="no known format"):
+        with pytest.raises(DrkitError, match="has ids"):
             find_collection(str(path), PARTS)
         assert pairs_of(path, columns={"query": "query", "text": "article"})[0] == tuple(rows[0].values())
 
