@@ -66,9 +66,26 @@ def chosen_by(name: str) -> str:
     )
 
 
-def count(least: int) -> click.IntRange:
-    """Return the type of a number of things, from `least` on."""
-    return click.IntRange(least, MOST)
+class Count(_ParamType):
+    """A whole number of things, from `least` to `most`."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int = MOST) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuses one that is too small or too large."""
+        number = click.INT.convert(value, param, ctx)
+        if not self.least <= number <= self.most:
+            bound = f"at least {self.least}" if number < self.least else f"at most {self.most:,}"
+            self.fail(f"must be {bound}, got {number}", param, ctx)
+        return number
+
+
+def count(least: int, most: int = MOST) -> Count:
+    """Return the type of a number of things, from `least` to `most`."""
+    return Count(least, most)
 
 
 class Between(click.FloatRange):

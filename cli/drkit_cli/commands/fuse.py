@@ -49,7 +49,9 @@ def fuse(
     depth: int,
     output: Path,
 ) -> None:
-    r"""Fuse the rankings A and B, two TREC runs of the same queries. A hit that one lacks gets its lowest score.
+    r"""Fuse the rankings A and B, two TREC runs of the same queries.
+
+    A document missing from one run gets that run's lowest score.
 
     Tune on the rankings of dev queries, and fuse those of other queries with the weight that is printed:
 

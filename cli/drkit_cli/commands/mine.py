@@ -79,8 +79,10 @@ def mine(
 
     \b
     drkit mine --collection beir:FOLDER --miner bm25 -o negatives.jsonl
-    drkit mine --collection beir:FOLDER --miner dense --encoder runs/R --miner margin --set margin.share=0.9 -o n.jsonl
-    drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
+    drkit mine --collection FOLDER --encoder runs/R --miner dense \
+        --miner margin --set margin.share=0.9 -o n.jsonl
+    drkit mine --collection runs/R --miner dense --miner ranks:10-100 \
+        --format sentence-transformers -o train.jsonl
     """
     from drkit.commands import Miners, Output, mine_to_file
 

@@ -47,7 +47,8 @@ def rerank(
 
     \b
     drkit rerank bm25.trec --model runs/R --collection runs/R -o reranked.trec
-    drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
+    drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 \
+        --collection FOLDER -o reranked.trec
     """
     from drkit.commands import NamedCollection, open_reranker, rerank_file
 

@@ -33,7 +33,7 @@ def run(recipe: Path, run_dir: Path | None, quick: bool, **options: Any) -> None
     drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
     drkit run recipe.toml --quick             # every stage on little data
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
-    drkit run recipe.toml --engine ray:auto   # encode on the machines of a Ray cluster
+    drkit run recipe.toml --engine ray:auto   # encode on a Ray cluster
     """
     from drkit_cli.running import run_recipe
 

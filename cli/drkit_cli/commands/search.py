@@ -63,8 +63,9 @@ def search(
     drkit search runs/R "remove a suffix"
     drkit search runs/R "remove a suffix" --hybrid
     drkit search runs/R --split test -o test.trec
-    drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
-    drkit search index/ --encoder runs/R --queries many.tsv --engine ray:auto -o many.trec
+    drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
+    drkit search index/ --encoder runs/R --queries many.tsv \
+        --engine ray:auto -o many.trec
     """
     from drkit.commands import NamedCollection, find_queries
 
