@@ -73,6 +73,7 @@ _OPTIONS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("debug",), ("verbose",)),
     **dict.fromkeys(("silent",), ("quiet",)),
     **dict.fromkeys(("config", "conf"), ("paper",)),
+    "v": ("version",),
     "seed": ("seeds",),
     "seeds": ("seed",),
 }
@@ -88,6 +89,9 @@ _SAID = {
 }
 # Options of `drkit compose` that only a recipe has.
 _OF_RECIPE = ("set", "masker", "decoder", "loss", "miner", "encoder", "collection", "paper", "scale")
+# Commands whose arguments are choices, and those that they take.
+_WITH_CHOICES = ("study", "sweep")
+_CHOICES = ("masker", "decoder", "context", "loss", "miners", "pipeline", "encoder-masker")
 # The least likeness of an option that is named.
 _CLOSE = 0.7
 
@@ -135,8 +139,10 @@ def _option_instead(option: str, command: click.Command, arguments: Sequence[str
     if command.name == "run" and (name in _OF_RECIPE or _settings(name, recipe=True)):
         of = meant[0] if (meant := _settings(name, recipe=True)) else "the setting"
         return f"`drkit run` takes a recipe as it is: change {of} in its file, or use `drkit compose`"
+    if command.name in _WITH_CHOICES and name in _CHOICES:
+        return f"write {name}={value or 'NAME,NAME'}"
     if "set" in known and (settings := _settings(name, recipe="paper" in known)):
-        given = shlex.quote(value) if value else ".."
+        given = shlex.quote(value) if value else "true" if settings[0].endswith(".bf16") else ".."
         return f"write {' or '.join(f'--set {one}={given}' for one in settings)}"
     close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
     return f"did you mean --{close[0]}?" if close else ""
@@ -154,7 +160,7 @@ def _shown(param: click.Parameter, value: str) -> str:
 
 def _value(option: str, arguments: Sequence[str]) -> str:
     """Return the value that was given to an unknown option; empty if none was."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if argument == option:
             return "" if following.startswith("-") else following
         if argument.startswith(f"{option}="):

@@ -55,7 +55,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _start_problems(recipe.finetune, [*kept])
         problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
-        problems += _model_path_problems(recipe, recipe.finetune)
+        problems += _model_path_problems(recipe, recipe.finetune, registry)
     if recipe.reranker:
         problems += _reranker_problems(recipe.reranker, recipe.finetune, registry)
     return problems
@@ -282,11 +282,23 @@ def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], regist
     return problems
 
 
-def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+def _models_of_filters(finetune: Finetune, registry: Registry) -> dict[str, str]:
+    """Return the model of every filter that names one instead of the run's re-ranker, by the path of its setting."""
+    found = {}
+    for index, current in enumerate(finetune.rounds):
+        for number, choice in enumerate(current.miners):
+            miner, model = registry.get(Kind.MINER, choice.use), getattr(choice.config, "model", "")
+            if RERANKER in miner.requires_of(miner.config()) and isinstance(model, str):
+                found[f"finetune.rounds.{index}.miners.{number}.model"] = model
+    return found
+
+
+def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
     """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
     models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
     columns = finetune.columns or {}
     models |= {f"finetune.columns.{name}": column.use for name, column in columns.items() if is_model(column.use)}
+    models |= _models_of_filters(finetune, registry)
     if recipe.reranker:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []

@@ -193,10 +193,7 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
             f"no such file or folder: {text}{did_you_mean(text, known)} give a path, or NAME:VALUE with one of: "
             f"{', '.join(known)} (see `drkit list collection`)"
         )
-    if (path / RECIPE).is_file():
-        raise DrkitError(f"{text} is a run, not texts; give {_collection_of(path, parts)}")
-    if (path / CONFIG).is_file() or (path / MODULES).is_file():
-        raise DrkitError(f"{text} is an encoder, not texts: --encoder {text}")
+    _refuse_other_folders(text, path, parts)
     problems, readable = {}, []
     for name in (name for name in FORMATS if name in known):
         if problem := _unreadable(name, text, parts, settings):
@@ -211,6 +208,14 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
     if readable:
         return f"{readable[0]}:{text}"
     raise (_unreadable_folder if path.is_dir() else _unreadable_file)(text, path, problems)
+
+
+def _refuse_other_folders(text: str, path: Path, parts: Installed) -> None:
+    """Raise DrkitError for the folder of a run or an encoder, whose documentation would be read as texts."""
+    if (path / RECIPE).is_file():
+        raise DrkitError(f"{text} is a run, not texts; give {_collection_of(path, parts)}")
+    if (path / CONFIG).is_file() or (path / MODULES).is_file():
+        raise DrkitError(f"{text} is an encoder, not texts: --encoder {text}")
 
 
 def _collection_of(run: Path, parts: Installed) -> str:

@@ -7,9 +7,12 @@ from typing import Any
 
 import click
 
+from drkit.core.files import local_path
 from drkit.core.registry import installed
+from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.recipe.compose import NONE, ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand
 from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
@@ -25,7 +28,7 @@ class NamesWithOptions(GroupedCommand):
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, args)
         if left and not ctx.resilient_parsing:
-            said = [chosen_by(text) or f"{text!r} has no option before it" for text in left]
+            said = [_with_its_option(text) for text in left]
             raise click.UsageError("; ".join(said), ctx)
         return left
 
@@ -37,6 +40,24 @@ GROUPS = {
     "Run": ("dry_run", "run_dir", "reuse", "redo", "keep_stale", "trial", "engine"),
     "Output": ("output", "json", "quiet", "verbose"),
 }
+
+
+def _with_its_option(text: str) -> str:
+    """Return what to write instead of an argument without an option before it."""
+    if chosen := chosen_by(text):
+        return chosen
+    name, equals, value = text.partition("=")
+    options = {one.removeprefix("--") for param in compose.params for one in param.opts}
+    if equals and name in options:
+        return f"{text!r} has no option before it: --{name} {value}"
+    if equals:
+        return f"{text!r} has no option before it: --set {text}"
+    path = local_path(text)
+    if path.suffix == ".toml" or (path / RECIPE).is_file():
+        return f"{text!r} is a recipe or run: `drkit run {text}`"
+    if (path / MODULES).is_file() or (path / CONFIG).is_file():
+        return f"{text!r} is an encoder: --encoder {text}"
+    return f"{text!r} is a path: --collection {text}" if path.exists() else f"{text!r} has no option before it"
 
 
 @click.command(cls=NamesWithOptions, groups=GROUPS, short_help="Compose parts into a recipe, and run it.")
@@ -83,7 +104,7 @@ GROUPS = {
 )
 @click.option("--quick", is_flag=True, help="Run every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
-@click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Also write the complete recipe to this file.")
+@click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @run_options
 @output_options
@@ -113,6 +134,8 @@ def compose(
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
+    if output and (output.suffix != ".toml" or output.is_dir()):
+        raise click.UsageError(f"-o writes the recipe, as in -o {output}.toml; --run-dir {output} is the run's folder")
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)

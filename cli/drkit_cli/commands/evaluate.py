@@ -74,7 +74,7 @@ def evaluate(
     if per_query and per_query.suffix != ".tsv":
         raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
     how: dict[str, Any] = {"measures": measures, "exclude_self": exclude_self}
-    _check_sources(sources, encoder)
+    _check_sources(sources, encoder, collection)
     if not encoder:
         refuse_options(("beir", "backend", *OF_ENCODER), "without --encoder")
         if not sources:
@@ -96,16 +96,14 @@ def evaluate(
         _print_beir(encoder, output, how, beir)
 
 
-def _check_sources(sources: Sequence[str], encoder: str | None) -> None:
+def _check_sources(sources: Sequence[str], encoder: str | None, collection: str | None) -> None:
     """Raise UsageError for an encoder or judgements among the arguments, with the line to type, and for several."""
     if encoder or not sources:
         return
     first, *others = sources
     if _is_encoder(local_path(first)):
-        collection = others[0] if others else "beir:FOLDER"
-        raise click.UsageError(
-            f"{first} is an encoder; write `drkit evaluate --encoder {first} --collection {collection}`"
-        )
+        found = collection or (others[0] if others else "beir:FOLDER")
+        raise click.UsageError(f"{first} is an encoder; write `drkit evaluate --encoder {first} --collection {found}`")
     if others:
         run, qrels = (others[0], first) if _has_judgements(first) else (first, others[0])
         raise click.UsageError(
