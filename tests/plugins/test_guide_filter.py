@@ -22,7 +22,9 @@ def answers(tmp_path_factory):
     """The page's package is installed."""
     site = tmp_path_factory.mktemp("site")
     section = PAGE.read_text(encoding="utf-8").partition("## A filter of negatives")[2]
-    write_package(site, "answers", re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], head="")
+    declaration, code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    write_package(site, "answers", declaration.replace("my_package.answers", "answers_code"), head="")
+    (site / "answers_code.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         patch.setenv("PYTHONPATH", path_with(site))
