@@ -137,7 +137,7 @@ def _option_instead(option: str, command: click.Command, arguments: Sequence[str
     if said := _SAID.get(name):
         return said
     if command.name == "run" and (name in _OF_RECIPE or _settings(name, recipe=True)):
-        of = meant[0] if (meant := _settings(name, recipe=True)) else "the setting"
+        of = next(iter(_settings(name, recipe=True)), "the setting")
         return f"`drkit run` takes a recipe as it is: change {of} in its file, or use `drkit compose`"
     if command.name in _WITH_CHOICES and name in _CHOICES:
         return f"write {name}={value or 'NAME,NAME'}"

@@ -126,7 +126,7 @@ def _with_settings_meant(
         known = [one.path for one in setting_paths(recipe_from_table(table, registry), registry)]
     except ProblemsError:
         return error
-    instead = {}
+    instead: dict[str, str] = {}
     for path, _, value in (assignment.partition("=") for assignment in settings):
         if meant := meant_settings(path.strip(), known):
             lines = " or ".join(f"--set {one}={value.strip()}" for one in meant)
