@@ -13,6 +13,7 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
@@ -135,7 +136,7 @@ def describe_difference(system: str, other: str, measure: str, values: tuple[flo
 
 
 # Above lines of `verdict_text`.
-VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
+VERDICT_CAPTION = "Pairwise verdicts on the first measure (paired t-tests, uncorrected):"
 
 
 # Test queries below which results are called a rough guess.
@@ -152,7 +153,7 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
     """
     if is_smoke:
         return "Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything."
-    return f"Warning: with {queries} queries, most differences are chance." if queries < _FEW else ""
+    return f"Warning: with {counted(queries, 'query')}, most differences are chance." if queries < _FEW else ""
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
@@ -192,7 +193,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     values = {row["system"]: row["values"][measure] for row in results["rows"]}
     p = _number(facts["against"][BM25_NAME][measure])
     tuned = facts["tuned"]
-    how = f"tuned on {tuned['queries']:,} dev queries ({tuned['measure']})" if tuned else "the default weight"
+    how = f"tuned on {counted(tuned['queries'], 'dev query')} ({tuned['measure']})" if tuned else "the default weight"
     return [
         describe_difference("hybrid", "BM25", measure, (values[HYBRID_NAME], values[BM25_NAME]), p),
         f"hybrid: {facts['weight']:g} x {system_name(facts['retriever'])} + {1 - facts['weight']:g} x BM25, min-max "
@@ -211,7 +212,7 @@ def describe_bm25(facts: Mapping[str, Any]) -> str:
     first = next(iter(means))
     against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
     return (
-        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
+        f"BM25: {chosen}, the best of {len(means)} on {counted(facts['queries'], 'dev query')} "
         f"({facts['measure']} {means[chosen]:.3f}{against})"
     )
 
@@ -326,7 +327,7 @@ def comparison_caption(found: Sequence[Versus]) -> str:
     queries = found[0].test.queries if found else 0
     tested = sum(not math.isnan(one.test.p) for one in found)
     caption = (
-        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {tested} comparisons "
+        f"Paired two-tailed t-tests over {counted(queries, 'query')}; Holm's correction over all {tested} comparisons "
         f"made; * if the corrected p is below {LEVEL}."
     )
     return caption if tested == len(found) else f"{caption} {NOT_TESTED}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from drkit.core.protocols import RefreshesNegatives
+from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
 from drkit.encoders.architectures import check_start_model
@@ -160,7 +161,7 @@ def kept_problems(settings: Pretrain | Finetune, path: str) -> list[str]:
     if not last > settings.max_steps > 0:
         return []
     return [
-        f"cannot keep the checkpoint of step {last:,}: the training has {settings.max_steps:,} steps "
+        f"cannot keep the checkpoint of step {last:,}: the training has {counted(settings.max_steps, 'step')} "
         f"({path}.max_steps) @ {path}.keep_steps"
     ]
 

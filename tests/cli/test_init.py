@@ -232,7 +232,7 @@ def test_the_recipe_runs_as_it_is(drkit, beir):
     code, out, err = drkit("init", "data")
     assert code == 0, err
     assert "format" not in err
-    assert "duplicates: 1 passages (0.2%)" in out
+    assert "duplicates: 1 passage (0.2%)" in out
     assert out.splitlines()[-1].split() == ["use", "drkit", "run", "recipe.toml", "--dry-run"]
     code, out, err = drkit("run", "recipe.toml", "--dry-run")
     assert code == 0, err

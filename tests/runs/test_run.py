@@ -389,7 +389,7 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     choice = json.loads((run / "choice" / "choice.json").read_text())
     best = max(choice["values"], key=choice["values"].get)
     assert choice["chosen"] == best
-    assert says(out, f"exported: {system_in_words(best)}", "4 retrievers")
+    assert says(out, f"exported: {system_in_words(best)}", "best of 4")
     bm25 = read_manifest(run / "bm25").metrics
     shown = (
         f"BM25: k1 {bm25['k1']:g}, b {bm25['b']:g}, the best of {len(bm25['means'])} on {bm25['queries']:,} dev queries"

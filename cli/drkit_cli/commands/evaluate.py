@@ -10,6 +10,7 @@ import attrs
 import click
 
 from drkit.core.files import local_path
+from drkit.core.quantities import counted
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit_cli.names import LocalPath, PathOrId
@@ -166,7 +167,7 @@ def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int]
 
     def draw() -> None:
         screen = console()
-        screen.print(score_table(f"{queries:,} queries", [*rows[0]["values"]], rows))
+        screen.print(score_table(counted(queries, "query"), [*rows[0]["values"]], rows))
         if len(rows) > 1:
             screen.print(table_caption(draws))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from drkit.core.quantities import counted
 from drkit_cli.names import LocalPath, PartName, PathOrId, count
 from drkit_cli.options import (
     collection_option,
@@ -107,6 +108,6 @@ def mine(
         echo(f"dropped    {dropped}")
         for name, model in done["models"].items():
             echo(f"model      {name} {model}")
-        echo(f"file       {output}: {done['lines']:,} lines")
+        echo(f"file       {output}: {counted(done['lines'], 'line')}")
 
     print_result({"file": output, **done}, draw)

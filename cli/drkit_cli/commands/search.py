@@ -10,6 +10,7 @@ import click
 
 from drkit.core.engine import Loaded, loaded_value, open_engine
 from drkit.core.escaping import escape_line
+from drkit.core.quantities import counted
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
@@ -115,7 +116,7 @@ def _write_rankings(
     found = min(depth, passages)
     print_result(
         {"file": output, "queries": done, "depth": found, "passages": passages},
-        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {passages:,} passages each"),
+        lambda: echo(f"run      {output}: {counted(done, 'query')}, {found:,} of {counted(passages, 'passage')} each"),
     )
 
 

@@ -44,14 +44,14 @@ class ChoiceSettings:
 def describe_choice(choice: Mapping[str, Any]) -> str:
     """Return in words which retriever is exported, and why.
 
-    >>> choice = {"chosen": "as-it-is", "last": "r-1", "measure": "RR@10", "queries": 9}
+    >>> choice = {"chosen": "as-it-is", "last": "r-1", "measure": "RR@10"}
     >>> describe_choice({**choice, "values": {"as-it-is": 0.5, "r-1": 0.25}})
-    'exported: the encoder as it is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; r-1, the last, 0.250)'
+    'exported: the encoder as it is, best of 2 on the dev queries (RR@10 0.500; r-1, the last, 0.250)'
     """
     chosen, last, values, measure = (choice[key] for key in ("chosen", "last", "values", "measure"))
-    against = "the last" if chosen == last else f"{system_in_words(last)}, the last, {values[last]:.3f}"
-    best = f"the best of {len(values)} retrievers on {choice['queries']:,} dev queries"
-    return f"exported: {system_in_words(chosen)}, {best} ({measure} {values[chosen]:.3f}; {against})"
+    against = "" if chosen == last else f"; {system_in_words(last)}, the last, {values[last]:.3f}"
+    best = f"best of {len(values)} on the dev queries ({measure} {values[chosen]:.3f}{against})"
+    return f"exported: {system_in_words(chosen)}, {best}"
 
 
 CHOOSE = StageSpec(
