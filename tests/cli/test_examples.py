@@ -42,7 +42,8 @@ CLUSTER = "--engine ray"
 
 def commands_of(text):
     """The lines of a text that call drkit, without their comments."""
-    lines = (line.strip().partition("  #")[0].rstrip() for line in text.splitlines())
+    joined = re.sub(r" \\\n\s*", " ", text)  # lines that go on
+    lines = (line.strip().partition("  #")[0].rstrip() for line in joined.splitlines())
     return [line for line in lines if line.startswith(("drkit ", "torchrun "))]
 
 
