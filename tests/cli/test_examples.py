@@ -20,6 +20,7 @@ from tests.warm import measure_nothing
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "command-line.md"
+KEYS = ROOT / "docs" / "reference" / "for-programs.md"
 # To compose as the page does within a test: the same stages, fewer steps.
 SMALLER = [
     *("pretrain.max_steps=5", "finetune.max_steps=3", "finetune.negatives=1", "finetune.rounds.2.miners.0.depth=3"),
@@ -46,7 +47,7 @@ def commands_of(text):
 
 
 def page_commands():
-    text = PAGE.read_text(encoding="utf-8").replace("\n## Completion", "\n## Completion\n```\n")
+    text = "\n".join(page.read_text(encoding="utf-8").partition("\n## Completion")[0] for page in (PAGE, KEYS))
     return commands_of("\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)))
 
 
@@ -151,7 +152,7 @@ def test_every_command_is_on_the_page():
 
 def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
     """Each row of the table of keys names what the documents have."""
-    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", KEYS.read_text(encoding="utf-8"), flags=re.MULTILINE))
     for row, line in {
         "`status`": "drkit status runs/R",
         "`mine`": "drkit mine --miner bm25 --collection beir:FOLDER -o n.jsonl",

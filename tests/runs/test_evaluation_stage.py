@@ -213,7 +213,9 @@ def test_a_baseline_that_the_run_does_not_rank_is_refused_with_those_it_ranks():
     recipe = compose(ComposeRequest(settings=("evaluation.baseline=label-only",)), parts)
     with pytest.raises(DrkitError) as refused:
         plan(recipe, parts.registry)
-    assert says(str(refused.value), "'label-only'", "did you mean 'labels-only'?", "bm25, initial", "evaluation.baseline")
+    assert says(
+        str(refused.value), "'label-only'", "did you mean 'labels-only'?", "bm25, initial", "evaluation.baseline"
+    )
 
 
 def test_the_table_names_its_baseline_in_the_file_on_the_screen_and_in_the_results(evaluated, tmp_path, capsys):

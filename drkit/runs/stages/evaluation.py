@@ -16,7 +16,7 @@ from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, INITIAL
 from drkit.evaluate.systems import describe_bm25
-from drkit.recipe.schema import LABELS_ONLY
+from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.finetune import FINETUNE
@@ -92,16 +92,23 @@ SEARCH = StageSpec(
 
 # The exported retriever's name in the search of the dev queries.
 EXPORTED = "exported"
-# The retriever's weight where no dev queries tune it. Where they do, .2 to .3 is best for retrievers trained without
-# labels, and .3 to .6 are equally good for others (docs/experiments/default-run.md).
-UNTUNED = 0.3
+# The retriever's weight where no dev queries tune it: .2 to .3 is best for retrievers from random weights
+# (docs/experiments/default-run.md); for existing encoders .5 loses less than any weight chosen on few queries
+# (docs/reference/evaluation.md).
+_UNTUNED, _UNTUNED_EXISTING = 0.3, 0.5
+
+
+def untuned_weight(recipe: Recipe) -> float:
+    """Return the retriever's weight where no dev queries tune it."""
+    return _UNTUNED if recipe.encoder.pretrained is None else _UNTUNED_EXISTING
 
 
 @frozen
 class HybridSettings:
-    """The measure that the retriever's weight is tuned for; None without dev queries."""
+    """The measure that the retriever's weight is tuned for, None without dev queries; and the weight without them."""
 
     measure: str | None
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
@@ -115,7 +122,7 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=6,
+    version=7,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
@@ -135,12 +142,13 @@ class UntunedSettings:
     """The exported retriever of a run without judged queries to tune its weight on."""
 
     retriever: str
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
 UNTUNED_HYBRID = StageSpec(
     name="hybrid-untuned",
-    version=1,
+    version=2,
     settings=UntunedSettings,
     run="drkit.runs.steps.evaluation:keep_weight",
     inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
@@ -342,18 +350,20 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
     inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
+    untuned = untuned_weight(builder.recipe)
     if measure:
         made_by = {EXPORTED: ("encoder", "index")}
         runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
         inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
-    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
+    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {untuned}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
-    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure, "untuned": untuned})
 
 
 def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
-    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
+    untuned = untuned_weight(builder.recipe)
+    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {untuned}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
-    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
+    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever, "untuned": untuned})
