@@ -104,7 +104,7 @@ def test_a_measure_that_no_engine_computes_is_told_with_what_they_do(without):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("ndcg@10", "did you mean 'NDCG'"),
+        ("ndcg@10", "did you mean 'nDCG@10'"),
         ("P", "cutoff"),
         ("P(x=1)@3", "'x'"),
         ("P(rel=0)@3", "rel must be from 1"),

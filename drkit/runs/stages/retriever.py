@@ -56,8 +56,8 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
         shown = f"best of {len(values)} on {counted(choice['queries'], 'dev query')} ({measure} {values[chosen]:.3f})"
         return f"exported: {system_in_words(chosen)}, {shown}"
     return (
-        f"exported: {system_in_words(chosen)}, on {counted(choice['queries'], 'dev query')} ({system_in_words(best)} gains "
-        f"{choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
+        f"exported: {system_in_words(chosen)}, on {counted(choice['queries'], 'dev query')} ({system_in_words(best)} "
+        f"gains {choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
     )
 
 
