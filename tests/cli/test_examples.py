@@ -56,7 +56,7 @@ def start_commands():
     """The commands of the README and of the first page of the documentation; `all` of `.ci/run` are tried there."""
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "README.md"))
     blocks = (block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
-    return dict.fromkeys(line for block in blocks for line in block.splitlines())
+    return dict.fromkeys(line for block in blocks for line in re.sub(r" \\\n\s+", " ", block).splitlines())
 
 
 def help_examples(command):
