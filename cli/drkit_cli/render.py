@@ -292,7 +292,8 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
         screen.print(score_table(title, metrics["measures"], metrics["rows"]))
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
-        screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
+        draws = {name: len(draws) for name, draws in metrics.get("draws", {}).items()}
+        screen.print(table_caption(draws, metrics["baseline"]))
     for line in _describe_findings(run, done):
         screen.print(line, soft_wrap=True)
     size, freed = space

@@ -169,7 +169,7 @@ def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int]
         screen = console()
         screen.print(score_table(counted(queries, "query"), [*rows[0]["values"]], rows))
         if len(rows) > 1:
-            screen.print(table_caption(draws))
+            screen.print(table_caption(draws, scores[0][0]))
 
     print_result({"queries": queries, "rows": rows}, draw)
     if per_query:
