@@ -105,6 +105,8 @@ LINES = {
     "init bad.parquet": "error: bad.parquet: cannot be read as Parquet",
     "run nowhere": "no such file or folder: nowhere; give a run",
     "run F": "F is not a run (missing recipe.toml)",
+    "search F words": "F is neither a run (missing recipe.toml) nor an index (missing index.json)",
+    "search E words": "E is neither a run (missing recipe.toml) nor an index (missing index.json)",
     "show R": "'R' is a path; read R/recipe.toml",
     "show pmii": "did you mean 'pmi'?",
     "list pmi": "'pmi' is a masker: `drkit show masker pmi`",
