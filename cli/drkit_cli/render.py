@@ -338,8 +338,7 @@ def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
 def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
-        hybrid = " --hybrid" if HYBRID_NAME in done else ""
-        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"
+        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"
         yield f"drkit serve {quote(str(run))}"
     if "encoder" in done:
         yield f"drkit report {quote(str(run))}"

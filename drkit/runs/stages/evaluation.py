@@ -331,6 +331,6 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
 def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
-    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
+    summary = f"BM25 and {retriever} for a hybrid search, the retriever's weight {UNTUNED}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
     builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
