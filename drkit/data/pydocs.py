@@ -23,6 +23,7 @@ from attrs import evolve, frozen
 from drkit.core.processes import available_cores
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.docstrings import Found, read_files, summary_and_rest
+from drkit.data.examples import names_somebody
 from drkit.data.specs import PydocsConfig
 from drkit.data.splits import SPLITS, fraction, split_by_hash
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
@@ -32,8 +33,6 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-p
 _WORD = re.compile(r"\w+")
 # A heading with its underline, and an example: nobody asks for a function like this.
 _NO_SENTENCE = re.compile(r"([~=\-^#*+])\1{3}|>>>")
-# An e-mail address, and a notice of copyright: what names somebody is no text to show or to learn from.
-_PERSONAL = re.compile(r"\w@[\w-]+(\.[\w-]+)*\.[A-Za-z]{2,}\b|\b[Cc]opyright (\([cC]\)|\u00a9|\d)")
 # Of the standard library and a hundred packages: bytes of source, and seconds of parsing them, for each passage;
 # queries for each passage; characters of an id; tokens of passages and queries, equal shares of them.
 _SOURCE_BYTES, _PARSING, _QUERIES, _ID_LENGTH = 5000, 1.25e-3, 0.83, 46
@@ -203,7 +202,7 @@ def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: Pydocs
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
-        if len(_WORD.findall(rest)) < config.min_passage_words or _PERSONAL.search(text):
+        if len(_WORD.findall(rest)) < config.min_passage_words or names_somebody(text):
             continue
         doc_id = f"{module}.{name}" if name else module
         seen[doc_id] += 1

@@ -88,7 +88,7 @@ function hitItem(passage, rank, score, grade) {
   const about = element("span", "about");
   if (rank) about.append(`${rank}. `);
   about.append(element("bdi", "", passage.id), score === null ? " \u00b7 " : ` \u00b7 ${score.toFixed(4)} \u00b7 `, element(grade > 0 ? "b" : "span", "", judged));
-  const text = element("bdi", "", passage.text || "(no text)");
+  const text = element("bdi", "text", passage.text || "(no text)");
   return element("li", `hit ${grade > 0 ? "relevant" : grade === undefined ? "" : "rejected"}`, about, text);
 }
 
