@@ -18,7 +18,7 @@ from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.search import Bm25Retriever, HybridRetriever, Retriever, open_index
-from drkit.search.fusion import Searcher, read_fusion
+from drkit.search.fusion import Fusion, Searcher, read_fusion
 from drkit.search.reranking import RerankedRetriever
 
 # The stage that ranks the evaluated queries.
@@ -30,8 +30,8 @@ class SearchSystem:
     """A system of a run that can search.
 
     name: in the run's table. encoder, index: the folders of its retriever in the run; "" for BM25. part: the part of
-    the retriever's vectors that it searches by (see `Retriever`). retriever: that of a hybrid or a re-ranker. depth:
-    how many of its hits a re-ranker scores.
+    the retriever's vectors that it searches by (see `Retriever`). retriever: that of a hybrid or a re-ranker. fusion:
+    how a hybrid weighs it. depth: how many of its hits a re-ranker scores.
     """
 
     name: str
@@ -39,18 +39,20 @@ class SearchSystem:
     index: str = ""
     part: str = ""
     retriever: str = ""
+    fusion: Fusion | None = None
     depth: int = 0
 
     @property
     def description(self) -> str:
         """The name in a sentence, with what the system is made of.
 
-        >>> SearchSystem("hybrid", "encoder", "index", retriever="retriever-1").description
+        >>> fusion = Fusion("retriever-1", weight=0.4, depth=1000)
+        >>> SearchSystem("hybrid", "encoder", "index", retriever="retriever-1", fusion=fusion).description
         'hybrid: BM25 + retriever-1'
         >>> SearchSystem("reranker", "encoder", "index", retriever="retriever-1", depth=50).description
         'reranker: the first 50 of retriever-1'
         """
-        if self.name == HYBRID_NAME:
+        if self.fusion:
             return f"{HYBRID_NAME}: BM25 + {system_name(self.retriever)}"
         if self.depth:
             return f"{self.name}: the first {self.depth} of {system_name(self.retriever)}"
@@ -71,7 +73,8 @@ def search_systems(run: str | Path) -> dict[str, SearchSystem]:
     found[exported.name] = exported
     found |= _planned_rerankers(folder, found)
     if BM25_NAME in found and read_manifest(folder / HYBRID_NAME):
-        found[HYBRID_NAME] = evolve(exported, name=HYBRID_NAME, retriever=read_fusion(folder).retriever)
+        fusion = read_fusion(folder)
+        found[HYBRID_NAME] = evolve(exported, name=HYBRID_NAME, retriever=fusion.retriever, fusion=fusion)
     return found
 
 
@@ -88,9 +91,9 @@ def best_system(run: str | Path) -> str:
     recommended = evaluation.metrics.get("recommended") if evaluation else None
     if recommended in systems:
         return str(recommended)
-    if HYBRID_NAME in systems:
-        weights = {0.0: BM25_NAME, 1.0: systems[HYBRID_NAME].retriever}
-        return weights.get(read_fusion(folder).weight, HYBRID_NAME)
+    fusion = systems[HYBRID_NAME].fusion if HYBRID_NAME in systems else None
+    if fusion:
+        return {0.0: BM25_NAME, 1.0: fusion.retriever}.get(fusion.weight, HYBRID_NAME)
     return _exported(folder).name
 
 
@@ -118,9 +121,9 @@ def open_system(run: str | Path, name: str | None = None, *, encoder: str | None
         return Bm25Retriever.load(folder / BM25_NAME)
     path, index = encoder or str(folder / system.encoder), folder / system.index
     dense = Retriever(open_encoder(path, **how), open_index(index), part=system.part)
-    if system.name == HYBRID_NAME:
-        fusion = read_fusion(folder)
-        return HybridRetriever(Bm25Retriever.load(folder / BM25_NAME), dense, fusion.weight, fusion.depth)
+    if system.fusion:
+        words = Bm25Retriever.load(folder / BM25_NAME)
+        return HybridRetriever(words, dense, system.fusion.weight, system.fusion.depth)
     if system.depth:
         corpus = open_collection(folder / "collection").corpus
         return RerankedRetriever(dense, open_reranker(folder), corpus, system.depth)

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
@@ -135,7 +136,7 @@ def describe_difference(system: str, other: str, measure: str, values: tuple[flo
 
 
 # Above lines of `verdict_text`.
-VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
+VERDICT_CAPTION = "Pairwise verdicts on the first measure (paired t-tests, uncorrected):"
 
 
 # Test queries below which results are called a rough guess.
@@ -152,7 +153,7 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
     """
     if is_smoke:
         return "Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything."
-    return f"Warning: with {queries} queries, most differences are chance." if queries < _FEW else ""
+    return f"Warning: with {counted(queries, 'query')}, most differences are chance." if queries < _FEW else ""
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
@@ -192,7 +193,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     values = {row["system"]: row["values"][measure] for row in results["rows"]}
     p = _number(facts["against"][BM25_NAME][measure])
     tuned = facts["tuned"]
-    how = f"tuned on {tuned['queries']:,} dev queries ({tuned['measure']})" if tuned else "the default weight"
+    how = _describe_tuning(facts["weight"], tuned) if tuned else "the default weight"
     return [
         describe_difference("hybrid", "BM25", measure, (values[HYBRID_NAME], values[BM25_NAME]), p),
         f"hybrid: {facts['weight']:g} x {system_name(facts['retriever'])} + {1 - facts['weight']:g} x BM25, min-max "
@@ -200,20 +201,36 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     ]
 
 
+def _describe_tuning(weight: float, tuned: Mapping[str, Any]) -> str:
+    """Say on how many dev queries a weight was chosen, and whether the best one was within a standard error."""
+    asked = f"{counted(tuned['queries'], 'dev query')} ({tuned['measure']}"
+    if weight == tuned["best"]:
+        return f"tuned on {asked})"
+    return (
+        f"kept on {asked}: the gain of {tuned['best']:g}, {tuned['gain']:.3f}, is within one standard error, "
+        f"{tuned['error']:.3f})"
+    )
+
+
 def describe_bm25(facts: Mapping[str, Any]) -> str:
-    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `tune_bm25`.
+    """Return in words which k1 and b were chosen on dev queries; facts: those of `tune_bm25`.
 
     >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
-    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
-    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
+    >>> facts = {"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means, "gain": 0.25, "error": 0.1}
+    >>> describe_bm25(facts)
+    'BM25: k1 1.2, b 1, best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
+    >>> print(describe_bm25({**facts, "b": 0.75, "error": 0.3}))
+    BM25: k1 1.2, b 0.75 on 9 dev queries (the best of 2 gains 0.250 RR@10, within one standard error, 0.300)
     """
     means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
-    first = next(iter(means))
-    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
-    return (
-        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
-        f"({facts['measure']} {means[chosen]:.3f}{against})"
-    )
+    first, measure, asked = next(iter(means)), facts["measure"], f"on {counted(facts['queries'], 'dev query')}"
+    if chosen != first:
+        against = f"{measure} {means[chosen]:.3f}; {means[first]:.3f} with {first}"
+        return f"BM25: {chosen}, best of {len(means)} {asked} ({against})"
+    if not facts["gain"]:
+        return f"BM25: {chosen}, best of {len(means)} {asked} ({measure} {means[chosen]:.3f})"
+    gain = f"the best of {len(means)} gains {facts['gain']:.3f} {measure}"
+    return f"BM25: {chosen} {asked} ({gain}, within one standard error, {facts['error']:.3f})"
 
 
 def _number(value: float | None) -> float:
@@ -326,7 +343,7 @@ def comparison_caption(found: Sequence[Versus]) -> str:
     queries = found[0].test.queries if found else 0
     tested = sum(not math.isnan(one.test.p) for one in found)
     caption = (
-        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {tested} comparisons "
+        f"Paired two-tailed t-tests over {counted(queries, 'query')}; Holm's correction over all {tested} comparisons "
         f"made; * if the corrected p is below {LEVEL}."
     )
     return caption if tested == len(found) else f"{caption} {NOT_TESTED}"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.following import install, run_warm
-from tests.cli.test_strangers_data import beside
+from tests.cli.following import run_warm
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 # A step of a page: a file by its path, another snippet, or commands.
@@ -25,7 +24,6 @@ PAGES = {
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
     "sentence-transformers": ("train.py", ("trained/modules.json",), ("drkit's contrastive",)),
-    "plugin": ("labels.py", ("kept.jsonl",), ("passed", "answers [1-9]", "share of the query's words")),
 }
 # What a page trains, and what a test trains.
 FEW = "--quick --set finetune.max_steps=4"
@@ -42,21 +40,6 @@ FEWER = {
     },
     "own-loop": {"steps=200": "steps=8"},
 }
-# Done by hand here; tests/cli/test_new_plugin.py has pip do it.
-INSTALL = "pip install --editable ./"
-
-
-def caller(folder):
-    """Run commands in a folder; later ones find the package that an earlier one installs."""
-    environment = {}
-
-    def call(command):
-        if command.startswith(INSTALL):
-            environment["PYTHONPATH"] = beside(install(folder / command.removeprefix(INSTALL), folder / "site"))
-            return ""
-        return run_warm(command, folder, **environment)
-
-    return call
 
 
 @pytest.mark.slow
@@ -64,7 +47,7 @@ def caller(folder):
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_works_to_the_letter(page, tmp_path):
     script, results, shown = PAGES[page]
-    call, outputs, snippets = caller(tmp_path), {}, 0
+    outputs, snippets = {}, 0
     text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
     for steps, fewer in FEWER.get(page, {}).items():
         assert steps in text
@@ -72,16 +55,16 @@ def test_a_page_works_to_the_letter(page, tmp_path):
     for step in STEP.finditer(text):
         if step["language"] == "shell":
             for command in step["text"].splitlines():
-                outputs[command] = call(command)
+                outputs[command] = run_warm(command, tmp_path)
         elif step["language"] == "sh":
             for command in step["text"].splitlines():
-                call(f"{command} --dry-run")
+                run_warm(f"{command} --dry-run", tmp_path)
         elif step["path"] or not (tmp_path / script).exists():
             (tmp_path / (step["path"] or script)).write_text(step["text"])
         else:
             snippets += 1
             (tmp_path / f"snippet_{snippets}.py").write_text(step["text"])
-            assert call(f"python snippet_{snippets}.py").strip()
+            assert run_warm(f"python snippet_{snippets}.py", tmp_path).strip()
     for result in results:
         assert (tmp_path / result).is_file()
     printed = "\n".join(f"{command}\n{output}" for command, output in outputs.items())

@@ -20,6 +20,7 @@ from tests.warm import measure_nothing
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "command-line.md"
+KEYS = ROOT / "docs" / "reference" / "for-programs.md"
 # To compose as the page does within a test: the same stages, fewer steps.
 SMALLER = [
     *("pretrain.max_steps=5", "finetune.max_steps=3", "finetune.negatives=1", "finetune.rounds.2.miners.0.depth=3"),
@@ -41,12 +42,13 @@ CLUSTER = "--engine ray"
 
 def commands_of(text):
     """The lines of a text that call drkit, without their comments."""
-    lines = (line.strip().partition("  #")[0].rstrip() for line in text.splitlines())
+    joined = re.sub(r" \\\n\s*", " ", text)  # lines that go on
+    lines = (line.strip().partition("  #")[0].rstrip() for line in joined.splitlines())
     return [line for line in lines if line.startswith(("drkit ", "torchrun "))]
 
 
 def page_commands():
-    text = PAGE.read_text(encoding="utf-8").replace("\n## Completion", "\n## Completion\n```\n")
+    text = "\n".join(page.read_text(encoding="utf-8").partition("\n## Completion")[0] for page in (PAGE, KEYS))
     return commands_of("\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)))
 
 
@@ -54,7 +56,7 @@ def start_commands():
     """The commands of the README and of the first page of the documentation; `all` of `.ci/run` are tried there."""
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "README.md"))
     blocks = (block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
-    return dict.fromkeys(line for block in blocks for line in block.splitlines())
+    return dict.fromkeys(line for block in blocks for line in re.sub(r" \\\n\s+", " ", block).splitlines())
 
 
 def help_examples(command):
@@ -151,7 +153,7 @@ def test_every_command_is_on_the_page():
 
 def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
     """Each row of the table of keys names what the documents have."""
-    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", KEYS.read_text(encoding="utf-8"), flags=re.MULTILINE))
     for row, line in {
         "`status`": "drkit status runs/R",
         "`mine`": "drkit mine --miner bm25 --collection beir:FOLDER -o n.jsonl",

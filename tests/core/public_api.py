@@ -1,6 +1,7 @@
 """drkit's public API, read from the code: the names that packages export, and their signatures.
 
-`python -m tests.core.public_api` writes docs/reference/api.md and prints the line for the changelog.
+`python -m tests.core.public_api` writes docs/reference/api.md, a page per package in docs/reference/api/, and prints
+the line for the changelog.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from drkit.core.registry import installed
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "api.md"
+FOLDER = ROOT / "docs" / "reference"
 PACKAGES = {
     "drkit": "Compose, run and sweep",
     "drkit.plugin": "What plugins import",
@@ -36,14 +37,15 @@ PACKAGES = {
 }
 HEAD = """# The public API
 
-Everything on this page is public: it is imported from the package that lists it, and a change that breaks its
-users comes with a new version of the API. All other names may change at any time. This is version {version}; a plugin
-may declare `DRKIT_API = {version}`, and a drkit of another version then says so instead of failing somewhere else.
+Everything listed here is public. Import it from the package that lists it. A change that breaks its users comes with
+a new version of the API; all other names may change at any time. This is version {version}. A plugin may declare
+`DRKIT_API = {version}`; a drkit with another version then refuses it with a clear message.
 
 Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit show`.
 """
-PAPERS = """## Parts of single papers
-A paper's plugin has the settings of its parts in the package, and the parts in modules of it.
+PAPERS = """# Parts of single papers
+
+The package of a paper's plugin holds the settings of its parts; the modules of the package hold the parts.
 """
 EXAMPLE = re.compile(r"(?:(?<=\n\n)|^)(>>> .*?)(?=\n\n|\Z)", re.DOTALL)
 LONGEST = 110
@@ -70,20 +72,49 @@ def public_names() -> list[tuple[str, str]]:
     return [(module, name) for module, names in listed.items() for name in names]
 
 
-def page() -> str:
-    """The page on the API: signatures and docstrings."""
+def pages() -> dict[str, str]:
+    """The pages on the API, by path below docs/reference: an index, a page per package, and the papers' parts."""
+    found = {"api.md": index()}
+    for package, title in PACKAGES.items():
+        entries = (entry(package, name) for name in exports(package))
+        found[path_of(package)] = "\n\n".join([f"# {title}: `{package}`", *entries]) + "\n"
+    sections = [PAPERS.rstrip()]
+    for module, names in papers().items():
+        sections += [f"## From `{module}`", *(entry(module, name, level=3) for name in names)]
+    found["api/papers.md"] = "\n\n".join(sections) + "\n"
+    return found
+
+
+def path_of(package: str) -> str:
+    """The path of a package's page below docs/reference."""
+    return f"api/{package.removeprefix('drkit.')}.md"
+
+
+def index() -> str:
+    """The first page: what is public, and every package with its names."""
     from drkit.plugin import API_VERSION
 
-    sections = [HEAD.format(version=API_VERSION)]
+    sections = [HEAD.format(version=API_VERSION).rstrip()]
     for package, title in PACKAGES.items():
-        sections += [f"## {title}: `{package}`", *(entry(package, name) for name in exports(package))]
-    sections.append(PAPERS)
-    for module, names in papers().items():
-        sections += [f"### From `{module}`", *(entry(module, name, level=4) for name in names)]
+        path = path_of(package)
+        names = ", ".join(f"[{name}]({path}#{name.lower()})" for name in exports(package))
+        sections.append(f"## [{title}: `{package}`]({path})\n\n{names}")
+    sections.append("## [Parts of single papers](api/papers.md)\n\n" + ", ".join(f"`{module}`" for module in papers()))
     return "\n\n".join(sections) + "\n"
 
 
-def entry(module: str, name: str, *, level: int = 3) -> str:
+def write() -> None:
+    """Write every page and remove those of packages that no longer exist."""
+    wanted = pages()
+    (FOLDER / "api").mkdir(exist_ok=True)
+    for path, text in wanted.items():
+        (FOLDER / path).write_text(text, encoding="utf-8")
+    for file in (FOLDER / "api").glob("*.md"):
+        if f"api/{file.name}" not in wanted:
+            file.unlink()
+
+
+def entry(module: str, name: str, *, level: int = 2) -> str:
     """A public name under a heading: signature, docstring, and those of its methods and properties."""
     value = getattr(import_module(module), name)
     found = [f"{'#' * level} {name}", code(declaration(name, value)), prose(value.__doc__ if callable(value) else "")]
@@ -179,5 +210,5 @@ def signature(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write()
     print(f"- The public API is `{fingerprint()}`: ..")

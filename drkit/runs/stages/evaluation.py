@@ -10,12 +10,14 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
+from drkit.core.quantities import counted
 from drkit.encoders.folder import LEXICAL
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import HYBRID_NAME
 from drkit.evaluate.systems import describe_bm25
+from drkit.recipe.schema import Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.finetune import FINETUNE
@@ -91,16 +93,23 @@ SEARCH = StageSpec(
 
 # The exported retriever's name in the search of the dev queries.
 EXPORTED = "exported"
-# The retriever's weight where no dev queries tune it. Where they do, .2 to .3 is best for retrievers trained without
-# labels, and .3 to .6 are equally good for others (docs/experiments/default-run.md).
-UNTUNED = 0.3
+# The retriever's weight where no dev queries tune it: .2 to .3 is best for retrievers from random weights
+# (docs/experiments/default-run.md); for existing encoders .5 loses less than any weight chosen on few queries
+# (docs/reference/evaluation.md).
+_UNTUNED, _UNTUNED_EXISTING = 0.3, 0.5
+
+
+def untuned_weight(recipe: Recipe) -> float:
+    """Return the retriever's weight where no dev queries tune it."""
+    return _UNTUNED if recipe.encoder.pretrained is None else _UNTUNED_EXISTING
 
 
 @frozen
 class HybridSettings:
-    """The measure that the retriever's weight is tuned for; None without dev queries."""
+    """The measure that the retriever's weight is tuned for, None without dev queries; and the weight without them."""
 
     measure: str | None
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
@@ -114,7 +123,7 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=6,
+    version=7,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
@@ -134,12 +143,13 @@ class UntunedSettings:
     """The exported retriever of a run without judged queries to tune its weight on."""
 
     retriever: str
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
 UNTUNED_HYBRID = StageSpec(
     name="hybrid-untuned",
-    version=1,
+    version=2,
     settings=UntunedSettings,
     run="drkit.runs.steps.evaluation:keep_weight",
     inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
@@ -189,7 +199,9 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
     limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
     given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
     if len(limits) == 1 and 0 < (limit := min(limits)) < given:
-        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+        lines.append(
+            f"labels: {limit:,} of {counted(given, 'training query')}; --set finetune.rounds.0.queries=0 reads all"
+        )
     return lines
 
 
@@ -268,7 +280,7 @@ def plan_evaluation(
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
         builder.notes.append(
-            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"measured on the first {counted(depth, 'hit')} alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
@@ -319,18 +331,20 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
     inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
+    untuned = untuned_weight(builder.recipe)
     if measure:
         made_by = {EXPORTED: ("encoder", "index")}
         runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
         inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
-    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
+    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {untuned}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
-    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure, "untuned": untuned})
 
 
 def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
-    summary = f"BM25 and {retriever} for a hybrid search, the retriever's weight {UNTUNED}"
+    untuned = untuned_weight(builder.recipe)
+    summary = f"BM25 and {retriever} for a hybrid search, the retriever's weight {untuned}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
-    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
+    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever, "untuned": untuned})

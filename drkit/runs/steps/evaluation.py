@@ -25,7 +25,6 @@ from drkit.recipe.schema import BASELINES
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
-    UNTUNED,
     EvaluationSettings,
     HybridSettings,
     SearchSettings,
@@ -129,20 +128,23 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     settings, inputs = stage.settings, stage.inputs
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
-        return {"weight": UNTUNED, "tuned": None}
+        return {"weight": settings.untuned, "tuned": None}
     first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
         "weight": tuned.weight,
-        "tuned": {"measure": tuned.measure, "queries": tuned.queries, "means": means},
+        "tuned": {
+            **{"measure": tuned.measure, "queries": tuned.queries, "means": means},
+            **{"best": tuned.best, "gain": tuned.gain, "error": tuned.error},
+        },
     }
 
 
 def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
     """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
     settings = stage.settings
-    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": UNTUNED, "tuned": None}
+    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": settings.untuned, "tuned": None}
     write_json(stage.folder / WEIGHT, facts)
     return facts
 
