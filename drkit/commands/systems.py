@@ -21,8 +21,8 @@ from drkit.search import Bm25Retriever, HybridRetriever, Retriever, open_index
 from drkit.search.fusion import Fusion, Searcher, read_fusion
 from drkit.search.reranking import RerankedRetriever
 
-# The stage that ranks the evaluated queries.
-_SEARCH = "runs"
+# The stages that rank the evaluated queries, and fuse BM25 with several retrievers.
+_SEARCH, _HYBRIDS = "runs", "hybrids"
 
 
 @frozen
@@ -71,7 +71,7 @@ def search_systems(run: str | Path) -> dict[str, SearchSystem]:
     found = {BM25_NAME: SearchSystem(BM25_NAME)} if read_manifest(folder / BM25_NAME) else {}
     found |= {name: one for name, one in _planned_retrievers(folder).items() if _can_search(folder, one)}
     found[exported.name] = exported
-    found |= _planned_rerankers(folder, found)
+    found |= {**_planned_rerankers(folder, found), **_planned_hybrids(folder, found)}
     if BM25_NAME in found and read_manifest(folder / HYBRID_NAME):
         fusion = read_fusion(folder)
         found[HYBRID_NAME] = evolve(exported, name=HYBRID_NAME, retriever=fusion.retriever, fusion=fusion)
@@ -88,7 +88,7 @@ def best_system(run: str | Path) -> str:
     """
     folder, systems = Path(run), search_systems(run)
     evaluation = read_manifest(folder / "evaluation")
-    recommended = evaluation.metrics.get("recommended") if evaluation else None
+    recommended = evaluation.metrics.get("gains", {}).get("recommended") if evaluation else None
     if recommended in systems:
         return str(recommended)
     fusion = systems[HYBRID_NAME].fusion if HYBRID_NAME in systems else None
@@ -154,6 +154,19 @@ def _planned_rerankers(run: Path, found: Mapping[str, SearchSystem]) -> dict[str
         for name, source in _settings_below(searched, "reranked").items()
         if source in found and _keeps_files(run / name)
     }
+
+
+def _planned_hybrids(run: Path, found: Mapping[str, SearchSystem]) -> dict[str, SearchSystem]:
+    """Return BM25 with each of several retrievers, by the name `NAME+bm25`, if the run evaluated them."""
+    fused = read_manifest(run / _HYBRIDS)
+    if fused is None or BM25_NAME not in found:
+        return {}
+    made = {}
+    for name in (name for name in fused.settings["retrievers"] if name in found):
+        fusion = Fusion(name, float(fused.metrics["weight"]), int(fused.metrics["depth"]))
+        hybrid = f"{name}+{BM25_NAME}"
+        made[hybrid] = evolve(found[name], name=hybrid, retriever=name, fusion=fusion)
+    return made
 
 
 def _settings_below(stage: Manifest, path: str) -> dict[str, Any]:

@@ -44,7 +44,9 @@ def set_weight(run, weight):
 
 def set_recommended(run, name):
     manifest = load_manifest(run / "evaluation")
-    write_manifest(attrs.evolve(manifest, metrics={**manifest.metrics, "recommended": name}), run / "evaluation")
+    write_manifest(
+        attrs.evolve(manifest, metrics={**manifest.metrics, "gains": {"recommended": name}}), run / "evaluation"
+    )
 
 
 def test_the_systems_are_those_of_the_table(run):
