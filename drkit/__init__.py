@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from drkit.experiments import compose as compose
     from drkit.experiments import run as run
     from drkit.experiments import sweep as sweep
+    from drkit.finished_run import FinishedRun as FinishedRun
+    from drkit.finished_run import Hit as Hit
+    from drkit.finished_run import ResultTable as ResultTable
+    from drkit.finished_run import load as load
 
 __version__ = "0.1.0"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
@@ -340,8 +339,7 @@ def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
 def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
-        hybrid = " --hybrid" if HYBRID_NAME in done else ""
-        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"
+        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"
         yield f"drkit serve {quote(str(run))}"
     if "encoder" in done:
         yield f"drkit report {quote(str(run))}"
@@ -350,7 +348,7 @@ def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
 def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:
     """Return a short query of the collection to try the run with."""
     from drkit.data.corpus import open_collection
+    from drkit.data.examples import example_queries
 
     split = done["evaluation"].metrics["split"] if "evaluation" in done else ""
-    queries = open_collection(run / "collection").queries(split) if split else iter(())
-    return min((" ".join(query.text.split()) for query in islice(queries, 50)), key=len, default="a query")
+    return next(iter(example_queries(open_collection(run / "collection"), split, 1) if split else ()), "a query")

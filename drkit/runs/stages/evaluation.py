@@ -367,6 +367,6 @@ def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
     untuned = untuned_weight(builder.recipe)
-    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {untuned}"
+    summary = f"BM25 and {retriever} for a hybrid search, the retriever's weight {untuned}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
     builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever, "untuned": untuned})

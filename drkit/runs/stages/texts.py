@@ -42,7 +42,7 @@ def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
 
 COLLECTION = StageSpec(
     name="collection",
-    version=4,
+    version=5,
     settings=CollectionSettings,
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),
