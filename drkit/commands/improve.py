@@ -165,7 +165,7 @@ def _fitted_numbers(recipe: Recipe) -> list[str]:
         "evaluation.folds": recipe.evaluation.folds,
         "evaluation.passages": recipe.evaluation.passages,
     }
-    return [f"{path}={'none' if value is None else value}" for path, value in numbers.items()]
+    return [f"{path}={value}" for path, value in numbers.items() if value is not None]
 
 
 def _learned(labels: Labels) -> int:
