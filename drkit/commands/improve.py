@@ -83,10 +83,13 @@ def name_collection(texts: Sequence[str], labels: Sequence[str], parts: Installe
     """
     if len(texts) == 1 and not labels:
         return find_collection(texts[0], parts), ()
-    if _LABELLED not in parts.registry.names(Kind.COLLECTION):
-        raise DrkitError("give one folder or file of texts and labels, as in --texts beir:FOLDER")
-    settings = {"texts": list(texts), "labels": list(labels)}
-    return _LABELLED, tuple(f"collection.{name}={toml_value(paths)}" for name, paths in settings.items())
+    named = next((one for one in texts if one.partition(":")[0] in parts.registry.names(Kind.COLLECTION)), None)
+    if named is not None:
+        also = "labels of its own" if labels else "further texts"
+        raise DrkitError(f"--texts {named} is a collection, which cannot get {also}: give the paths of your files")
+    settings = {"more_texts": list(texts[1:]), "labels": list(labels)}
+    paths = (f"collection.{name}={toml_value(paths)}" for name, paths in settings.items() if paths)
+    return f"{_LABELLED}:{texts[0]}", tuple(paths)
 
 
 def count_labels(source: Any) -> Labels:
