@@ -2,10 +2,11 @@
 
     taskset -c 0,1 python benchmarks/improve.py TASK --collections DIR --models DIR --out FILE [--rival] [--minutes 10]
 
-TASK: cranfield (225 labelled queries), cacm (52), tldr (200 of its training queries) or debian-en (1,000 of its training
-queries, and 15,000 of its passages with theirs among them). DIR of collections: folders in the BEIR layout with these
-names; DIR of models: with the folder all-MiniLM-L6-v2 (--encoder names another). Makes the inputs, runs the command as
-anyone would, and writes per-query nDCG@10, and every verdict with its p (paired t-tests, Holm over all of the file).
+TASK: cranfield (225 labelled queries), cacm (52), tldr (200 of its training queries) or debian-en (1,000 of its
+training queries, and 15,000 of its passages with theirs among them). DIR of collections: folders in the BEIR layout
+with these names; DIR of models: with the folder all-MiniLM-L6-v2 (--encoder names another). Makes the inputs, runs the
+command as anyone would, and writes per-query nDCG@10, and every verdict with its p (paired t-tests, Holm over all of
+the file).
 
 --rival: the same with sentence-transformers, as its documentation trains on mined negatives: `mine_hard_negatives`,
 then MultipleNegativesRankingLoss. It gets as many minutes and the same precision; learning rate and epochs are the

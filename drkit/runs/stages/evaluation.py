@@ -371,8 +371,17 @@ def plan_evaluation(
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
-    given = {"reranked": reranked, "parts": parts, "folds": folds}
-    plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, **given)
+    plan_search(
+        builder,
+        "runs",
+        evaluation.split,
+        made_by,
+        depth=depth,
+        bm25=bm25,
+        reranked=reranked,
+        parts=parts,
+        folds=folds,
+    )
     if exported is None:
         _plan_gains(builder, systems)
         return

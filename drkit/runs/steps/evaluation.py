@@ -241,10 +241,10 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if RERANKER in single and settings.reranked in single:
         tests = _p_values(single[RERANKER], single[settings.reranked])
         results[RERANKER] = {"against": {settings.reranked: tests}}
-    if "gains" in stage.inputs:
-        results["gains"] = json.loads(stage.inputs["gains"].read_text(encoding="utf-8"))
-    gains = gains_markdown(results["gains"]) if "gains" in results else ""
-    texts = (to_markdown(rows), escape_paragraph(caption), warning, gains)
+    gains = json.loads(stage.inputs["gains"].read_text(encoding="utf-8")) if "gains" in stage.inputs else None
+    results |= {"gains": gains} if gains else {}
+    shown = gains_markdown(gains) if gains else ""
+    texts = (to_markdown(rows), escape_paragraph(caption), warning, shown)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
