@@ -24,6 +24,7 @@ from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
+from drkit_cli.commands.improve import improve
 from drkit_cli.commands.index import index
 from drkit_cli.commands.init import init
 from drkit_cli.commands.listing import list_parts
@@ -139,7 +140,7 @@ def cli() -> None:
 
 
 SECTIONS = {
-    "Start": (compose, sweep, init, run, status),
+    "Start": (improve, compose, sweep, init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),

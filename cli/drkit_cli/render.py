@@ -30,7 +30,7 @@ from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
+from drkit.evaluate.names import system_name
 from drkit.recipe.parts import parts_of
 from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
@@ -184,17 +184,12 @@ def _describe_tasks(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[st
 
 def _describe_evaluations(plan: Plan, split: str) -> Iterator[str]:
     """Yield a line for each evaluation: its systems and measures."""
-    from drkit.runs.stages.evaluation import EVALUATION, HYBRID, SEARCH
+    from drkit.runs.stages.evaluation import EVALUATION
 
-    searches = [stage for stage in plan.stages if stage.spec is SEARCH]
-    is_fused = any(stage.spec is HYBRID for stage in plan.stages)
     for stage in plan.stages:
-        if stage.spec is not EVALUATION:
-            continue
-        (search,) = (one for one in searches if one.name == stage.inputs["runs"].stage)
-        words = [BM25_NAME] if BM25_NAME in search.inputs else []
-        names = [*words, *search.settings.retrievers, *search.settings.reranked, *([HYBRID_NAME] if is_fused else [])]
-        yield f"{', '.join(system_name(name) for name in names)}; {stage.summary} of the {split} queries"
+        if stage.spec is EVALUATION:
+            names = ", ".join(map(system_name, stage.settings.systems))
+            yield f"{names}; {stage.summary} of the {split} queries"
 
 
 def _describe_progress(to_do: int, stages: int) -> str:
@@ -326,14 +321,17 @@ def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, 
 
 
 def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+    from drkit.evaluate.gains import gain_lines
     from drkit.evaluate.systems import VERDICT_CAPTION, verdict
     from drkit.runs.stages.evaluation import choices_made
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
+    chosen, cut = choices_made(done), describe_truncations(run, done)
+    if "gains" in metrics:
+        return [*chosen, *cut, *gain_lines(metrics["gains"])]
     verdicts = verdict(metrics) if metrics else []
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
-    chosen = choices_made(done)
-    return [*verdicts, *chosen, *describe_truncations(run, done)]
+    return [*verdicts, *chosen, *cut]
 
 
 def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
