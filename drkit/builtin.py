@@ -27,9 +27,9 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """Return the recipes that `drkit compose` starts from if no paper is named, with and without a pipeline."""
+    """Return the recipes that `drkit compose` starts from if no paper is named, and that of `drkit improve`."""
     folder = files("drkit") / "recipes"
-    return {name: folder / f"{name}.toml" for name in ("default", "low-resource", "texts", "words")}
+    return {name: folder / f"{name}.toml" for name in ("default", "improve", "low-resource", "texts", "words")}
 
 
 @hookimpl

@@ -1,10 +1,16 @@
-"""What is chosen on judged development queries: the weight of a fusion, and BM25's k1 and b."""
+"""What is chosen on judged development queries: the weight of a fusion, BM25's k1 and b, the exported retriever.
+
+A few dozen queries cannot tell equally good settings apart, and the best of several tried is the luckiest one. So the
+plain choice stays, unless the best one gains more than one standard error of the paired difference: `choose_plainly`.
+docs/reference/evaluation.md shows what this saves on real collections.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
 from attrs import frozen
 
 from drkit.core.types import Judgement, Passage, Query
@@ -18,16 +24,74 @@ if TYPE_CHECKING:
     from drkit.search.bm25 import Bm25Retriever
 
 WEIGHTS = tuple(step / 20 for step in range(21))
+Candidate = TypeVar("Candidate")
+
+
+@frozen
+class PlainChoice(Generic[Candidate]):
+    """A choice by dev queries: the one made, the plain one, the best by its mean, and the best one's gain.
+
+    gain: of the best over the plain one; error: the standard error of this paired difference over the queries, 0 if all
+    differences are equal. Both are in the measure's units.
+    """
+
+    chosen: Candidate
+    plain: Candidate
+    best: Candidate
+    gain: float
+    error: float
+    queries: int
+
+    def facts(self) -> dict[str, Any]:
+        """Return gain and error as plain data, for the record of a stage."""
+        return {"gain": self.gain, "error": self.error}
+
+
+def choose_plainly(values: Mapping[Candidate, Mapping[str, float]]) -> PlainChoice[Candidate]:
+    """Choose the first candidate, unless the best one's mean gain over it exceeds one standard error.
+
+    values: per candidate, the value of each query, the plainest candidate first; of equally good ones (up to rounding)
+    the earlier one is the best. The error is the sample standard deviation of the paired differences, divided by the
+    square root of the number of queries. A single query has no error, and decides nothing.
+
+    Raises DrkitError without candidates or queries, and for candidates with different queries.
+
+    >>> plain, other = {"a": 0.5, "b": 0.5, "c": 1.0}, {"a": 1.0, "b": 0.5, "c": 1.0}
+    >>> choice = choose_plainly({"plain": plain, "other": other})
+    >>> choice.chosen, choice.best, round(choice.gain, 3), round(choice.error, 3)
+    ('plain', 'other', 0.167, 0.167)
+    """
+    names = list(values)
+    if not names or not values[names[0]]:
+        raise DrkitError("nothing to choose by: give at least one candidate and one judged query")
+    queries = sorted(values[names[0]])
+    if other := next((name for name in names if values[name].keys() != values[names[0]].keys()), None):
+        raise DrkitError(f"{other!r} was evaluated on other queries than {names[0]!r}; evaluate all on the same")
+    table = np.array([[values[name][query] for query in queries] for name in names], dtype=np.float64)
+    means = table.mean(axis=1)
+    step = rounding(table.ravel().tolist())
+    position = next(i for i, mean in enumerate(means) if mean >= means.max() - step)
+    differences, count = table[position] - table[0], len(queries)
+    gain = float(differences.mean())
+    error = float(differences.std(ddof=1) / np.sqrt(count)) if count > 1 else 0.0
+    is_shown = count > 1 and gain > error + step
+    return PlainChoice(names[position] if is_shown else names[0], names[0], names[position], gain, error, count)
 
 
 @frozen
 class TunedWeight:
-    """The weight of the second ranking with the best mean, the mean of every weight tried, and what was measured."""
+    """The chosen weight of the second ranking, the mean of every weight tried, and what was measured.
+
+    best: the weight with the best mean; gain, error: see `PlainChoice`.
+    """
 
     weight: float
     measure: str
     queries: int
     means: Mapping[float, float]
+    best: float
+    gain: float
+    error: float
 
 
 def tune_weight(
@@ -36,16 +100,18 @@ def tune_weight(
     qrels: Sequence[Judgement],
     measure: str,
 ) -> TunedWeight:
-    """Return the weight for `convex`, of 0, 0.05 .. 1, with the best mean of a measure over the judged queries.
+    """Return a weight for `convex`, of 0, 0.05 .. 1, by the mean of a measure over the judged queries.
 
-    Of equally good weights (up to rounding), the one nearest to 0.5 is taken, then the lower one. Memory holds the hits
-    of the judged queries.
+    It is 0.5, unless the best one gains more than one standard error over it (see `choose_plainly`). Of equally good
+    weights (up to rounding), the one nearest to 0.5 is the best, then the lower one. Memory holds the hits of the
+    judged queries.
 
     Raises DrkitError for an unknown measure, missing judgements, and as `align` does.
 
     >>> from drkit.core.types import Judgement
-    >>> first, second = [("q", [("a", 2.0), ("b", 1.0)])], [("q", [("b", 2.0), ("a", 1.0)])]
-    >>> tune_weight(first, second, [Judgement("q", "a", 1)], "RR@1").weight
+    >>> first = [(q, [("a", 2.0), ("b", 1.0)]) for q in ("q1", "q2")]
+    >>> second = [(q, [("b", 2.0), ("a", 1.0)]) for q in ("q1", "q2")]
+    >>> tune_weight(first, second, [Judgement("q1", "a", 1), Judgement("q2", "a", 1)], "RR@1").weight
     0.45
     """
     depth = cutoff(measure)
@@ -55,11 +121,13 @@ def tune_weight(
         raise DrkitError(
             "cannot tune the weight: neither ranking has a judged query; give rankings of the judged queries"
         )
-    scores = [evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in WEIGHTS]
-    means = {weight: one.mean(measure) for weight, one in zip(WEIGHTS, scores, strict=True)}
-    least = max(means.values()) - rounding(means.values())
-    weight = min((w for w in means if means[w] >= least), key=lambda w: (abs(w - DEFAULT_WEIGHT), w))
-    return TunedWeight(weight, measure, scores[0].queries, means)
+    scores = {weight: evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in WEIGHTS}
+    nearest = sorted(WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
+    choice = choose_plainly({weight: scores[weight].per_query[measure] for weight in nearest})
+    means = {weight: one.mean(measure) for weight, one in scores.items()}
+    return TunedWeight(
+        choice.chosen, measure, scores[DEFAULT_WEIGHT].queries, means, choice.best, choice.gain, choice.error
+    )
 
 
 def tune_bm25(
@@ -73,17 +141,20 @@ def tune_bm25(
     language: str = "english",
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Bm25Retriever, dict[str, Any]]:
-    """Return BM25 with the best of several (k1, b) on dev queries (of equally good pairs, the first), and the facts.
+    """Return BM25 with one of several (k1, b), chosen on dev queries, and the facts.
+
+    The first pair is chosen, unless the best one gains more than one standard error over it (see `choose_plainly`).
 
     dev: queries and judgements; without them, the first pair is taken. The passages are read once. depth: of the
     rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language: see
     `Bm25Retriever`; on_progress: called with the number of pairs done. The facts: `k1` and `b`, and with dev queries
-    the `measure`, the number of judged `queries`, and the `means` of all pairs.
+    the `measure`, the number of judged `queries`, the `means` of all pairs, and the `gain` of the best pair over the
+    first one with its standard `error`.
 
     Raises DrkitError for an unknown measure, and without passages, pairs or judgements.
 
     >>> passages = [Passage("a", "fish fish, salt, lemon, bread, butter, peas, beans"), Passage("b", "fish")]
-    >>> dev = [Query("q", "fish")], [Judgement("q", "a", 1)]
+    >>> dev = [Query("q", "fish"), Query("r", "fish")], [Judgement("q", "a", 1), Judgement("r", "a", 1)]
     >>> _, facts = tune_bm25(passages, [(1.2, 1.0), (1.2, 0.0)], dev, "RR@1")
     >>> facts["b"], facts["means"]
     (0.0, {'k1 1.2, b 1': 0.0, 'k1 1.2, b 0': 1.0})
@@ -98,17 +169,21 @@ def tune_bm25(
     asked, judgements = list(dev[0]), list(dev[1])
     # One more: the passage that `exclude_self` leaves out.
     texts, hits = [query.text for query in asked], (cutoff(measure) or depth) + exclude_self
-    best, means = None, dict[str, float]()
+    values, means, queries = dict[tuple[float, float], Mapping[str, float]](), dict[str, float](), 0
+    kept: dict[tuple[float, float], Bm25Retriever] = {}
     for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, language), start=1):
         k1, b = parameters[done - 1]
         run = retriever.rankings([query.query_id for query in asked], texts, hits)
         scores = evaluate(run, judgements, [measure], exclude_self=exclude_self)
-        mean = scores.mean(measure)
-        if best is None or mean > max(means.values()):
-            best = retriever, {"k1": k1, "b": b}
+        values[k1, b], means[f"k1 {k1:g}, b {b:g}"] = scores.per_query[measure], scores.mean(measure)
+        choice, queries = choose_plainly(values), scores.queries
+        # The first one and the best so far: one of them is chosen in the end.
+        kept = {pair: one for pair, one in {**kept, (k1, b): retriever}.items() if pair in (choice.plain, choice.best)}
         del retriever  # the next one is made meanwhile
-        means[f"k1 {k1:g}, b {b:g}"] = mean
         if on_progress:
             on_progress(done)
-    assert best is not None
-    return best[0], {**best[1], "measure": measure, "queries": scores.queries, "means": means}
+    k1, b = choice.chosen
+    return kept[choice.chosen], {
+        **{"k1": k1, "b": b, "measure": measure, "queries": queries, "means": means},
+        **choice.facts(),
+    }

@@ -112,7 +112,7 @@ QRELS = st.dictionaries(QUERIES, st.dictionaries(DOCS, st.integers(0, 2), min_si
 
 
 @given(RUNS, RUNS, QRELS, st.sampled_from(["RR@3", "nDCG@10", "AP"]))
-def test_the_tuned_weight_is_the_best_of_the_grid(first, second, qrels, measure):
+def test_the_best_weight_of_the_grid_replaces_one_half_only_beyond_one_standard_error(first, second, qrels, measure):
     judgements = [Judgement(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
     if not qrels.keys() & (first.keys() | second.keys()):
         with pytest.raises(DrkitError, match=r"neither .*judged query"):
@@ -126,8 +126,9 @@ def test_the_tuned_weight_is_the_best_of_the_grid(first, second, qrels, measure)
     assert tuned.means == pytest.approx(means)
     assert tuned.queries == len(qrels)
     equally_good = [w for w in WEIGHTS if tuned.means[w] == max(tuned.means.values())]
-    assert tuned.weight in equally_good
-    assert all(abs(tuned.weight - 0.5) <= abs(w - 0.5) for w in equally_good)
+    assert tuned.best in equally_good
+    assert all(abs(tuned.best - 0.5) <= abs(w - 0.5) for w in equally_good)
+    assert tuned.weight == (tuned.best if len(qrels) > 1 and tuned.gain > tuned.error + 1e-9 else 0.5)
 
 
 def test_scaling_does_not_change_its_input():

@@ -1,21 +1,23 @@
 """Stages of the evaluation: rank queries with every system, fuse the exported retriever with BM25, and measure.
 
 `search` writes a file of rankings per system, re-rankers included; `hybrid` fuses two of them with a weight tuned on
-dev queries; `evaluation` is the results table, with a paired t-test of every system against the row above.
+dev queries; `evaluation` is the results table, with a paired t-test of every system against the baseline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from drkit.core.quantities import counted
 from drkit.encoders.folder import LEXICAL
 from drkit.encoders.pooling import PARTS
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
-from drkit.evaluate.names import HYBRID_NAME
+from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, INITIAL
 from drkit.evaluate.systems import describe_bm25
+from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.finetune import FINETUNE
@@ -91,16 +93,23 @@ SEARCH = StageSpec(
 
 # The exported retriever's name in the search of the dev queries.
 EXPORTED = "exported"
-# The retriever's weight where no dev queries tune it. Where they do, .2 to .3 is best for retrievers trained without
-# labels, and .3 to .6 are equally good for others (docs/experiments/default-run.md).
-UNTUNED = 0.3
+# The retriever's weight where no dev queries tune it: .2 to .3 is best for retrievers from random weights
+# (docs/experiments/default-run.md); for existing encoders .5 loses less than any weight chosen on few queries
+# (docs/reference/evaluation.md).
+_UNTUNED, _UNTUNED_EXISTING = 0.3, 0.5
+
+
+def untuned_weight(recipe: Recipe) -> float:
+    """Return the retriever's weight where no dev queries tune it."""
+    return _UNTUNED if recipe.encoder.pretrained is None else _UNTUNED_EXISTING
 
 
 @frozen
 class HybridSettings:
-    """The measure that the retriever's weight is tuned for; None without dev queries."""
+    """The measure that the retriever's weight is tuned for, None without dev queries; and the weight without them."""
 
     measure: str | None
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
@@ -114,7 +123,7 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=6,
+    version=7,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
@@ -134,12 +143,13 @@ class UntunedSettings:
     """The exported retriever of a run without judged queries to tune its weight on."""
 
     retriever: str
+    untuned: float
     depth: int = from_recipe("evaluation.depth")
 
 
 UNTUNED_HYBRID = StageSpec(
     name="hybrid-untuned",
-    version=1,
+    version=2,
     settings=UntunedSettings,
     run="drkit.runs.steps.evaluation:keep_weight",
     inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
@@ -151,14 +161,17 @@ UNTUNED_HYBRID = StageSpec(
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
-    last: the last retriever; the input `choice` names the exported retriever, if there are several. is_smoke: whether
-    every training is only tried.
+    baseline: the system that the others are tested against. reranked: the system whose hits the re-ranker ranks, if
+    there is one. last: the last retriever; the input `choice` names the exported retriever, if there are several.
+    is_smoke: whether every training is only tried.
     """
 
     systems: tuple[str, ...]
     draws: Mapping[str, tuple[str, ...]]
+    baseline: str
     last: str
     is_smoke: bool
+    reranked: str
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
@@ -166,7 +179,7 @@ class EvaluationSettings:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=5,
+    version=6,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={
@@ -189,7 +202,9 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
     limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
     given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
     if len(limits) == 1 and 0 < (limit := min(limits)) < given:
-        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+        lines.append(
+            f"labels: {limit:,} of {counted(given, 'training query')}; --set finetune.rounds.0.queries=0 reads all"
+        )
     return lines
 
 
@@ -268,7 +283,7 @@ def plan_evaluation(
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
         builder.notes.append(
-            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"measured on the first {counted(depth, 'hit')} alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
@@ -282,6 +297,7 @@ def plan_evaluation(
         if not system.reranks or evaluation.rerank
         for shown in (*_systems_of_parts(system, parts), system)
     ]
+    names = (*([BM25_NAME] if evaluation.bm25 else []), *(system.name for system in shown), *fused)
     builder.add(
         "evaluation",
         EVALUATION,
@@ -290,10 +306,28 @@ def plan_evaluation(
         extra={
             "last": exported.candidates[-1],
             "is_smoke": builder.recipe.is_smoke,
-            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
+            "systems": names,
+            "baseline": _baseline(evaluation.baseline, names),
+            "reranked": next((_row_of(one.reranks, shown) for one in shown if one.reranks), ""),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
     )
+
+
+def _baseline(chosen: str | None, systems: Sequence[str]) -> str:
+    """Return the system that the others are tested against. Raises DrkitError if the chosen one is none of them."""
+    if chosen is not None and chosen not in systems:
+        raise DrkitError(
+            f"evaluation.baseline is {chosen!r}, which is not a system of this run{did_you_mean(chosen, systems)} "
+            f"choose one of: {', '.join(systems)} @ evaluation.baseline"
+        )
+    plain = (name for name in (LABELS_ONLY, INITIAL, AS_IT_IS, BM25_NAME) if name in systems)
+    return chosen or next(plain, systems[0])
+
+
+def _row_of(stage: str, systems: Sequence[PlannedSystem]) -> str:
+    """Return the system of a stage: one of its draws, for a system with several."""
+    return next((system.name for system in systems if stage in system.stages), stage)
 
 
 def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
@@ -319,18 +353,20 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
     inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
+    untuned = untuned_weight(builder.recipe)
     if measure:
         made_by = {EXPORTED: ("encoder", "index")}
         runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
         inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
-    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
+    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {untuned}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
-    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+    return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure, "untuned": untuned})
 
 
 def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
-    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
+    untuned = untuned_weight(builder.recipe)
+    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {untuned}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
-    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
+    builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever, "untuned": untuned})

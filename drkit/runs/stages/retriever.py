@@ -1,6 +1,6 @@
 """Stages around a retriever: choose and export one, and index its vectors.
 
-`choice` is the retriever that is best on the dev queries; `export` writes the encoder folder that users load, and
+`choice` is the retriever that the dev queries decide for; `export` writes the encoder folder that users load, and
 `chosen-index` takes its index. `index` encodes all passages; `bm25` indexes their words.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from drkit.core.quantities import counted
 from drkit.core.spec import NoSettings
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
@@ -44,19 +45,25 @@ class ChoiceSettings:
 def describe_choice(choice: Mapping[str, Any]) -> str:
     """Return in words which retriever is exported, and why.
 
-    >>> choice = {"chosen": "as-it-is", "last": "r-1", "measure": "RR@10", "queries": 9}
-    >>> describe_choice({**choice, "values": {"as-it-is": 0.5, "r-1": 0.25}})
-    'exported: the encoder as it is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; r-1, the last, 0.250)'
+    >>> choice = {"chosen": "as-it-is", "best": "r-1", "measure": "RR@10", "queries": 9, "gain": 0.01, "error": 0.02}
+    >>> print(describe_choice({**choice, "values": {"as-it-is": 0.25, "r-1": 0.26}}))
+    exported: the encoder as it is, on 9 dev queries (r-1 gains 0.010 RR@10, within one standard error, 0.020)
+    >>> describe_choice({**choice, "chosen": "r-1", "values": {"as-it-is": 0.25, "r-1": 0.5}})
+    'exported: r-1, best of 2 on 9 dev queries (RR@10 0.500)'
     """
-    chosen, last, values, measure = (choice[key] for key in ("chosen", "last", "values", "measure"))
-    against = "the last" if chosen == last else f"{system_in_words(last)}, the last, {values[last]:.3f}"
-    best = f"the best of {len(values)} retrievers on {choice['queries']:,} dev queries"
-    return f"exported: {system_in_words(chosen)}, {best} ({measure} {values[chosen]:.3f}; {against})"
+    chosen, best, values, measure = (choice[key] for key in ("chosen", "best", "values", "measure"))
+    if chosen == best:
+        shown = f"best of {len(values)} on {counted(choice['queries'], 'dev query')} ({measure} {values[chosen]:.3f})"
+        return f"exported: {system_in_words(chosen)}, {shown}"
+    return (
+        f"exported: {system_in_words(chosen)}, on {counted(choice['queries'], 'dev query')} ({system_in_words(best)} "
+        f"gains {choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
+    )
 
 
 CHOOSE = StageSpec(
     name="choice",
-    version=2,
+    version=3,
     settings=ChoiceSettings,
     run="drkit.runs.steps.retriever:choose",
     inputs={"judged": "the dev split of the collection", "runs": "the retrievers' rankings of the dev queries"},
@@ -104,9 +111,9 @@ class Bm25Settings:
 
 # Bytes of an id, and of the vectors that are read into memory at most.
 _ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
-# Seconds and bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the best index so far and
-# the arrays of the next one are in memory (measured with a million passages).
-_INDEXED, _WORD_BYTES, _WORD_MEMORY = 1.5e-6, 4.7, 27.0
+# Seconds and bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the first index, the best
+# one and the arrays of the next one are in memory (27 bytes without the first, measured with a million passages).
+_INDEXED, _WORD_BYTES, _WORD_MEMORY = 1.5e-6, 4.7, 35.0
 # Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
 # of a retriever, and for each of its scores that the best are selected from.
 _SCORED, _LOOKED_UP, _SEARCHED, _SELECTED = 1.1e-8, 3e-4, 1e-4, 1e-8
@@ -167,7 +174,7 @@ INDEX = StageSpec(
 )
 BM25 = StageSpec(
     name="bm25",
-    version=3,
+    version=4,
     settings=Bm25Settings,
     run="drkit.runs.steps.retriever:index_words",
     inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},

@@ -21,11 +21,10 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
-from drkit.recipe.schema import BASELINES
+from drkit.recipe.schema import BASELINES, RERANKER
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
-    UNTUNED,
     EvaluationSettings,
     HybridSettings,
     SearchSettings,
@@ -129,20 +128,23 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     settings, inputs = stage.settings, stage.inputs
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
-        return {"weight": UNTUNED, "tuned": None}
+        return {"weight": settings.untuned, "tuned": None}
     first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
         "weight": tuned.weight,
-        "tuned": {"measure": tuned.measure, "queries": tuned.queries, "means": means},
+        "tuned": {
+            **{"measure": tuned.measure, "queries": tuned.queries, "means": means},
+            **{"best": tuned.best, "gain": tuned.gain, "error": tuned.error},
+        },
     }
 
 
 def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
     """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
     settings = stage.settings
-    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": UNTUNED, "tuned": None}
+    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": settings.untuned, "tuned": None}
     write_json(stage.folder / WEIGHT, facts)
     return facts
 
@@ -150,8 +152,9 @@ def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
 def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
-    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of tests of
-    the `compared` system against each other one; hybrid is tested against BM25 only, in `hybrid`.
+    The row of a system with several draws has means over the draws, query by query; rows are tested against the
+    `baseline`. `against`: the p-values of tests of the `compared` system against each other one; those of hybrid
+    against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits it ranks in `reranker`.
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
@@ -159,13 +162,13 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     systems = [(name, average(scores)) for name, scores in measured.items()]
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
-    rows = comparison(systems)
+    rows = comparison(systems, settings.baseline)
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
     write_qrels(stage.folder / "qrels.txt", judgements)
     warning = results_warning(rows[0].queries, is_smoke=settings.is_smoke)
-    caption = table_caption({name: len(scores) for name, scores in measured.items()})
+    caption = table_caption({name: len(scores) for name, scores in measured.items()}, settings.baseline)
     results = {
         "split": split,
         "measures": list(settings.measures),
@@ -176,12 +179,16 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
+        "baseline": settings.baseline,
         "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID_NAME in stage.inputs:
         facts = json.loads((stage.inputs[HYBRID_NAME] / WEIGHT).read_text(encoding="utf-8"))
         tests = _p_values(systems[-1][1], systems[0][1])
         results[HYBRID_NAME] = {**facts, "against": {"bm25": tests}}
+    if RERANKER in single and settings.reranked in single:
+        tests = _p_values(single[RERANKER], single[settings.reranked])
+        results[RERANKER] = {"against": {settings.reranked: tests}}
     texts = (to_markdown(rows), escape_paragraph(caption), warning)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))

@@ -24,9 +24,8 @@ from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGES
 from drkit.evaluate import evaluate
-from drkit.evaluate.significance import rounding
 from drkit.evaluate.systems import describe_bm25
-from drkit.evaluate.tuning import tune_bm25
+from drkit.evaluate.tuning import choose_plainly, tune_bm25
 from drkit.runs.manifest import read_manifest, versions
 from drkit.runs.stage import StageRun, TextReading
 from drkit.runs.stages.retriever import (
@@ -61,23 +60,26 @@ from drkit.train.checkpoints import load_encoder, load_tokenizer
 def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     """Write `choice.json`: the chosen retriever, and the value of each; returns the same.
 
-    Of equal retrievers (up to rounding) the earlier one is chosen. `chosen.txt` has only the name, so that other values
-    repeat the export only if the choice changes.
+    The first candidate, from which the others were trained, stays, unless the best one gains more than one standard
+    error over it (`choose_plainly`). `chosen.txt` has only the name, so that other values repeat the export only if the
+    choice changes.
     """
     settings, runs = stage.settings, stage.inputs["runs"]
     judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
     rankings = {name: read_run(runs / f"{name}{ARROW}") for name in settings.candidates}
-    values = {
-        name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
+    scores = {
+        name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self)
         for name, found in rankings.items()
     }
-    least = max(values.values()) - rounding(values.values())
+    found = choose_plainly({name: one.per_query[settings.measure] for name, one in scores.items()})
     choice = {
-        "chosen": next(name for name, value in values.items() if value >= least),
+        "chosen": found.chosen,
+        "best": found.best,
         "last": settings.candidates[-1],
         "measure": settings.measure,
-        "queries": len({judgement.query_id for judgement in judgements}),
-        "values": values,
+        "queries": found.queries,
+        "values": {name: one.mean(settings.measure) for name, one in scores.items()},
+        **found.facts(),
     }
     write_json(stage.folder / CHOICE, choice)
     write_text(stage.folder / CHOSEN, str(choice["chosen"]))
