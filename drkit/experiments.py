@@ -16,14 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import fields
-
 from drkit.commands.records import RunRecord, open_run
 from drkit.core.engine import LOCAL, open_engine
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest
+from drkit.recipe.compose import CHOICES, ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.lengths import fit_lengths
 from drkit.recipe.schema import Recipe
@@ -33,8 +31,6 @@ from drkit.runs.execute import execute
 from drkit.runs.prepare import prepare
 
 _LOGGER = logging.getLogger(__name__)
-# What `compose` takes by name; everything else is a setting by its path.
-CHOICES = frozenset(field.name for field in fields(ComposeRequest)) - {"settings"}
 
 
 def compose(**choices: Any) -> Recipe:

@@ -39,8 +39,8 @@ class Effect:
     """What levels add, averaged over the levels of all other factors.
 
     levels: the level of one factor (a main effect) or of two (an interaction), by factor; baselines: the first level of
-    each. An interaction is the effect of the first factor's level at the second's level, minus the same at its baseline.
-    corrected: p after Holm's correction over all effects of the design.
+    each. An interaction is the effect of the first factor's level at the second's level, minus the same at the second's
+    baseline. corrected: p after Holm's correction over all effects of the design.
     """
 
     levels: Mapping[str, str]
@@ -58,7 +58,7 @@ class Effect:
         if not self.is_interaction:
             ((factor, level),) = self.levels.items()
             return f"{level} instead of {self.baselines[factor]}"
-        (first, level), (second, other) = self.levels.items()
+        (_, level), (second, other) = self.levels.items()
         return f"{level} with {other}, beyond {level} with {self.baselines[second]}"
 
 

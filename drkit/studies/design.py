@@ -16,11 +16,13 @@ from attrs import evolve, fields, frozen
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
-from drkit.experiments import CHOICES, compose
+from drkit.experiments import compose
+from drkit.recipe.compose import CHOICES
 from drkit.recipe.schema import JUDGED, Recipe
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
 from drkit.runs.stages.evaluation import EVALUATION
+from drkit.runs.stages.finetune import FINETUNE
 
 # `--labels all`: every training query.
 ALL = 0
@@ -112,7 +114,10 @@ def design_study(
         raise ProblemsError("the study cannot be made", problems)
     names = list(axes)
     cells = tuple(
-        Cell({axis: _shown(value) for axis, value in zip(names, values, strict=True)}, dict(zip(names, values)))
+        Cell(
+            {axis: _shown(value) for axis, value in zip(names, values, strict=True)},
+            dict(zip(names, values, strict=True)),
+        )
         for values in product(*axes.values())
     )
     runs, found = [], dict[str, list[str]]()
@@ -140,7 +145,7 @@ def _problems_of_axes(axes: Mapping[str, list[Any]], choices: Mapping[str, Any])
             yield f"{path!r} cannot be chosen: {reason}"
     for axis, values in axes.items():
         if len(values) < 2:
-            yield f"axis {axis!r} needs at least 2 values, got {len(values)}; a fixed one is set with --set or an option"
+            yield f"axis {axis!r} needs at least 2 values, got {len(values)}; choose a fixed one by an option or --set"
         if len({*map(_shown, values)}) < len(values):
             yield f"axis {axis!r} has a value twice: {', '.join(map(_shown, values))}"
         fixed = [path for path in _SAME_QUERIES if axis == path or axis.startswith(f"{path}.")]
@@ -181,7 +186,7 @@ def _problems_of_numbers(seeds: Sequence[int], labels: Sequence[int | None]) -> 
     if not seeds or len({*seeds}) < len(seeds):
         yield f"`seeds` must be at least one number, each once, got {list(seeds)}"
     if not labels or len({*labels}) < len(labels) or any(number is not None and number < 0 for number in labels):
-        yield f"`labels` must be numbers of training queries, each once, and 0 or `all` for every one; got {list(labels)}"
+        yield f"`labels` must be numbers of training queries, each once, 0 or `all` for every one; got {list(labels)}"
 
 
 def _planned(cell: Cell, seed: int, labels: int | None, folder: Path, choices: Mapping[str, Any]) -> PlannedRun:
@@ -192,6 +197,11 @@ def _planned(cell: Cell, seed: int, labels: int | None, folder: Path, choices: M
         raise DrkitError(
             f"the collection has no judged queries in the split {recipe.evaluation.split!r}, so that nothing is "
             f"compared; choose another collection or evaluation.split"
+        )
+    if labels is not None and not any(stage.spec is FINETUNE for stage in made.stages):
+        raise DrkitError(
+            "--labels needs training queries, and the collection has none: leave --labels out, or train on a share of "
+            "the judged queries, as with --set collection.train_share=0.5"
         )
     return PlannedRun(cell, seed, labels, recipe, folder, made.stages, made.notes)
 
