@@ -38,7 +38,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
-from drkit_cli.commands.sweep import sweep
+from drkit_cli.commands.study import study
 from drkit_cli.help import with_examples
 from drkit_cli.hints import advice, command_instead
 from drkit_cli.output import verbosity_options
@@ -140,7 +140,7 @@ def cli() -> None:
 
 
 SECTIONS = {
-    "Start": (improve, compose, sweep, init, run, status),
+    "Start": (improve, compose, study, init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),
