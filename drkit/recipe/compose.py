@@ -19,7 +19,18 @@ from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
+from drkit.recipe.schema import (
+    ENCODER,
+    FROM_SCRATCH,
+    ITSELF,
+    MAIN,
+    NONE,
+    PSEUDO,
+    REPLACED,
+    RERANKER,
+    SCHEDULE,
+    Recipe,
+)
 from drkit.recipe.start import find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
@@ -28,8 +39,6 @@ PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 _BASE = "default"
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
-# The choice of no part.
-NONE = "none"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
@@ -91,6 +100,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):
         table["pretrain"] = _pretraining(pretrain, request, parts.registry)
+        table = merge(table, _rivals(table, request))
     elif unread := [name for name in _OF_PRETRAINING if getattr(request, name)]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in unread)
         raise DrkitError(
@@ -187,6 +197,41 @@ def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry:
         side, losses = _added_loss(text, sides, registry)
         sides[side] = merge(sides[side], {"losses": losses})
     return {**pretrain, "encoder": sides.pop(ENCODER), "decoders": sides}
+
+
+def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recipe:
+    """Return the recipe with another part in a slot of its pre-training (`REPLACED`), as if the part had been named.
+
+    Losses that a new decoder cannot read are replaced by its own; the recipe is returned as it is if it has no such
+    slot. Raises DrkitError as `compose` does.
+    """
+    table = recipe_table(recipe)
+    pretrain = _inner(table, "pretrain")
+    decoders = _inner(pretrain, "decoders")
+    if not pretrain or (slot != "encoder-masker" and MAIN not in decoders):
+        return recipe
+    if slot == "decoder" and part != NONE:
+        decoder = registry.get(Kind.DECODER, registry.split(Kind.DECODER, part)[0].name)
+        losses = _inner(decoders[MAIN], "losses")
+        read = {name: term for name, term in losses.items() if _reads(registry.get(Kind.LOSS, _use(term)), decoder)}
+        main = {name: value for name, value in decoders[MAIN].items() if name != "losses"}
+        pretrain = {**pretrain, "decoders": {**decoders, MAIN: main | ({"losses": read} if read else {})}}
+    request = ComposeRequest(**{slot.replace("-", "_"): part})
+    return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
+
+
+def _rivals(table: Mapping[str, Any], request: ComposeRequest) -> Table:
+    """Return the baselines that answer for the parts that the user named, in place of those for other parts.
+
+    Only at the scales of minutes: each of them is a pre-training.
+    """
+    named = [slot for slot in REPLACED if getattr(request, slot.replace("-", "_"))]
+    finetune = _inner(table, "finetune")
+    is_large = request.scale == PAPER or _inner(table, "encoder").get("pretrained")
+    if is_large or not named or "baselines" not in finetune:
+        return {}
+    kept = [one for one in finetune["baselines"] if "=" not in one]
+    return {"finetune": {"baselines": [*kept, *(f"{slot}={REPLACED[slot][1]}" for slot in named)]}}
 
 
 def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, Table]:

@@ -128,7 +128,7 @@ def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_pa
         "vocabulary",
         "signal-importance",
         "pretrained",
-        "pretrained-masked-lm",
+        "pretrained-decoder=mlm",
         "evaluation",
         "parameters",
     ):

@@ -69,6 +69,8 @@ def evaluated(tmp_path):
         last="low-1",
         is_smoke=False,
         reranked="",
+        composed="",
+        replaced={},
         measures=("RR@10",),
         split="test",
         exclude_self=False,

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.core.escaping import escape_paragraph
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.names import system_in_words
-from drkit.evaluate.systems import describe_bm25, verdict
+from drkit.evaluate.systems import describe_bm25, describe_contributions, verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
@@ -453,9 +454,21 @@ def test_the_default_run_says_what_its_parts_are_worth(beir, tmp_path):
     printed = " ".join(done.stdout.split())
     metrics = read_manifest(run / "evaluation").metrics
     rows = [row["system"] for row in metrics["rows"]]
-    assert rows == ["bm25", "initial", "labels-only", "masked-lm", "retriever-1", "hybrid"]
+    assert rows == ["bm25", "initial", "labels-only", "masker=uniform", "decoder=mlm", "retriever-1", "hybrid"]
     assert metrics["compared"] == "retriever-1", "whichever is exported"
-    for rival in ("the encoder as it starts", "labels only", "masked LM", "BM25"):
+    for rival in ("the encoder as it starts", "labels only", "BM25"):
         assert re.search(rf"retriever-1 beats {rival}:|{rival} beats retriever-1:|retriever-1 and {rival}:", printed)
-    steps = [read_manifest(run / name).metrics["steps"] for name in ("pretrained", "pretrained-masked-lm")]
-    assert steps == [12, 12]
+    first, second = metrics["parts"]
+    assert [(one["part"], one["baseline"]) for one in (first, second)] == [
+        ("pmi", "masker=uniform"),
+        ("enhanced", "decoder=mlm"),
+    ]
+    mean = {row["system"]: row["values"]["RR@10"] for row in metrics["rows"]}
+    assert second["test"]["difference"] == pytest.approx(mean["retriever-1"] - mean["decoder=mlm"])
+    sentence = describe_contributions(metrics["parts"])
+    assert printed.count(sentence) == 1
+    assert printed.index(sentence) < printed.index("test queries")
+    assert (run / "evaluation" / "table.md").read_text().startswith(escape_paragraph(sentence))
+    named = ("pretrained", "pretrained-masker=uniform", "pretrained-decoder=mlm")
+    steps = [read_manifest(run / name).metrics["steps"] for name in named]
+    assert steps == [12, 12, 12]

@@ -16,10 +16,11 @@ from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, INITIAL
 from drkit.evaluate.systems import describe_bm25
+from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
-from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.finetune import FINETUNE, labelled_round
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
     CHOOSE,
@@ -161,8 +162,9 @@ class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
     baseline: the system that the others are tested against. reranked: the system whose hits the re-ranker ranks, if
-    there is one. last: the last retriever; the input `choice` names the exported retriever, if there are several.
-    is_smoke: whether every training is only tried.
+    there is one. composed: the retriever that the baselines with another part are compared with; replaced: the part
+    that each of them lacks, by system. last: the last retriever; the input `choice` names the exported retriever, if
+    there are several. is_smoke: whether every training is only tried.
     """
 
     systems: tuple[str, ...]
@@ -171,6 +173,8 @@ class EvaluationSettings:
     last: str
     is_smoke: bool
     reranked: str
+    composed: str
+    replaced: Mapping[str, str]
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
@@ -294,6 +298,8 @@ def plan_evaluation(
         if not system.reranks or evaluation.rerank
         for shown in (*_systems_of_parts(system, parts), system)
     ]
+    pretrain, rivals = builder.recipe.pretrain, [system.name for system in shown if "=" in system.name]
+    replaced = {name: replaced_part(pretrain, name.partition("=")[0]) for name in rivals} if pretrain else {}
     names = (*([BM25_NAME] if evaluation.bm25 else []), *(system.name for system in shown), *fused)
     builder.add(
         "evaluation",
@@ -305,6 +311,8 @@ def plan_evaluation(
             "is_smoke": builder.recipe.is_smoke,
             "systems": names,
             "baseline": _baseline(evaluation.baseline, names),
+            "composed": labelled_round(builder).name if replaced else "",
+            "replaced": replaced,
             "reranked": next((_row_of(one.reranks, shown) for one in shown if one.reranks), ""),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },

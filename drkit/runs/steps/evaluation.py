@@ -20,8 +20,8 @@ from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.names import HYBRID_NAME, STARTS
-from drkit.evaluate.systems import results_warning, table_caption
-from drkit.recipe.schema import BASELINES, RERANKER
+from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
+from drkit.recipe.schema import RERANKER, is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
@@ -153,8 +153,9 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
     The row of a system with several draws has means over the draws, query by query; rows are tested against the
-    `baseline`. `against`: the p-values of tests of the `compared` system against each other one; those of hybrid
-    against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits it ranks in `reranker`.
+    `baseline`. `parts`: what each named part adds. `against`: the p-values of tests of the `compared` system against
+    each other one; those of hybrid against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits
+    it ranks in `reranker`.
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
@@ -163,6 +164,11 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
     rows = comparison(systems, settings.baseline)
+    composed, first = settings.composed, settings.measures[0]
+    parts = [
+        contribution((composed, single[composed]), (name, single[name]), part, first)
+        for name, part in settings.replaced.items()
+    ]
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
@@ -180,6 +186,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
         "baseline": settings.baseline,
+        "parts": [attrs.asdict(one) for one in parts],
         "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID_NAME in stage.inputs:
@@ -189,7 +196,8 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if RERANKER in single and settings.reranked in single:
         tests = _p_values(single[RERANKER], single[settings.reranked])
         results[RERANKER] = {"against": {settings.reranked: tests}}
-    texts = (to_markdown(rows), escape_paragraph(caption), warning)
+    added = describe_contributions(results["parts"])
+    texts = (escape_paragraph(added), to_markdown(rows), escape_paragraph(caption), warning)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -204,7 +212,7 @@ def _compared(stage: StageRun[EvaluationSettings]) -> str:
     """
     path, settings = stage.inputs.get("choice"), stage.settings
     exported = settings.last if path is None else path.read_text(encoding="utf-8")
-    compared = settings.last if exported in (*STARTS, *BASELINES) else exported
+    compared = settings.last if exported in STARTS or is_baseline(exported) else exported
     return next((name for name, draws in settings.draws.items() if compared in draws), compared)
 
 
