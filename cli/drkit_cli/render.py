@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drkit.core.escaping import escape_controls
+from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -175,7 +176,7 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
 
 def _describe_tasks(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
     """Yield the tasks of pre-training, of the encoder and of each decoder, with their parts."""
-    tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
+    tasks: dict[str, EncoderTask | DecoderTask] = {"encoder task": pretrain.encoder}
     tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
     for label, task in tasks.items():
         chosen = [f"{part.spec.kind} {part.spec.name}" for part in parts_of(task, registry, label)]
@@ -287,7 +288,7 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
-        title = f"{metrics['queries']:,} {metrics['split']} queries"
+        title = counted(metrics["queries"], f"{metrics['split']} query")
         if added := describe_contributions(metrics["parts"]):
             screen.print(Text(added, style="bold"), soft_wrap=True)
         screen.print(score_table(title, metrics["measures"], metrics["rows"]))

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.files import input_path, local_path
 from drkit.core.protocols import UnknownJudgements
+from drkit.core.quantities import counted
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
@@ -49,11 +50,12 @@ def note_own_hits(
     answers = own & {j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0}
     if exclude_self and own:
         lost = f"; {len(answers):,} of them are judged relevant, leave --exclude-self out to count them"
-        ignored = f"{source}: {len(own):,} hits have the id of their query and are ignored (--exclude-self)"
+        ignored = f"{source}: {counted(len(own), 'hit has', 'hits have')} the id of the query, ignored (--exclude-self)"
         return f"{ignored}{lost if answers else ''}"
     if len(own) > len(answers) and not exclude_self:
         return (
-            f"{source}: {len(own) - len(answers):,} hits have the id of their query and count; if these passages are "
+            f"{source}: {counted(len(own) - len(answers), 'hit has', 'hits have')} the id of the query, "
+            f"counted; if these passages are "
             f"the queries themselves, ignore them with --exclude-self"
         )
     return ""
@@ -115,7 +117,7 @@ def _note_missing(rankings: Rankings, grades: Mapping[str, Mapping[str, int]], s
         return ""
     likely = likely_match(rankings.ranked - grades.keys(), grades.keys() - rankings.ranked)
     matches = f"; of their ids, {likely}" if likely else ""
-    return f"{source} has no hits for {missing:,} of the {len(relevant):,} queries: they count 0{matches}"
+    return f"{source} has no hits for {missing:,} of the {counted(len(relevant), 'query')}: counted as 0{matches}"
 
 
 def find_systems(given: Sequence[str]) -> list[System]:
@@ -188,7 +190,8 @@ def _with_relevant(judged: JudgedQueries, where: Path | str) -> JudgedQueries:
     """Return the judgements. Raises DrkitError if there are some, but none has a relevance above 0."""
     if judged.judgements and not any(judgement.relevance > 0 for judgement in judged.judgements):
         raise DrkitError(
-            f"{where}: none of the {len(judged.judgements):,} judgements has a relevance above 0, so every system "
+            f"{where}: none of the {counted(len(judged.judgements), 'judgement')} has a relevance above 0, so "
+            f"every system "
             f"would get 0; give judgements with a relevant passage (their grades may be in another column)"
         )
     return judged
@@ -220,7 +223,7 @@ def judge_by_answers(
     ranked = {query_id for queries in asked.values() for query_id in queries}
     if ranked and not any(given[query_id] for query_id in ranked):
         raise DrkitError(
-            f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers"
+            f"{answers}: all lists of answers of the {counted(len(ranked), 'query')} are empty; give their answers"
         )
     name = collection or next((str(system.run) for system in systems if system.run), None)
     if name is None:
@@ -293,7 +296,8 @@ def _read_judged(path: Path, judged: Set[str]) -> Rankings:
             f"{likely}: change the ids of one file" if likely else "give the judgements of its collection and split"
         )
         raise DrkitError(
-            f"none of the {len(rankings.ranked):,} queries of {path} is judged; the judged queries have ids such as "
+            f"none of the {counted(len(rankings.ranked), 'query')} of {path} is judged; the judged queries have "
+            f"ids such as "
             f"{min(judged)!r}: {advice}"
         )
     return rankings

@@ -9,6 +9,7 @@ from itertools import islice
 from attrs import define, field
 
 from drkit.core.protocols import ExplainsReading
+from drkit.core.quantities import counted
 from drkit.core.types import Query
 from drkit.data.collection import FileCollection
 from drkit.errors import DrkitError
@@ -122,14 +123,16 @@ class QueryTexts:
         """Yield a note on texts that several ids of a split have, and on texts in several splits."""
         if number := self.repeated.get("train"):
             yield (
-                f"{number:,} training queries have the text of another one: the passages relevant to one are no "
+                f"{counted(number, 'training query has', 'training queries have')} the text of another one: the "
+                f"passages relevant to one are no "
                 f"negatives of the other"
             )
         for split in ("test", "dev"):
             shared = [found for found in self.texts.values() if split in found and "train" in found]
             if shared:
                 yield (
-                    f"{len(shared):,} {split} queries have the text of a training query ({shared[0][split]!r} that of "
+                    f"{counted(len(shared), f'{split} query has', f'{split} queries have')} the text of a "
+                    f"training query ({shared[0][split]!r} that of "
                     f"{shared[0]['train']!r}): results on them do not show how the encoder does on new queries"
                 )
 

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
@@ -185,7 +186,7 @@ def describe_contributions(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 # Above lines of `verdict_text`.
-VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
+VERDICT_CAPTION = "Pairwise verdicts on the first measure (paired t-tests, uncorrected):"
 
 
 # Test queries below which results are called a rough guess.
@@ -202,7 +203,7 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
     """
     if is_smoke:
         return "Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything."
-    return f"Warning: with {queries} queries, most differences are chance." if queries < _FEW else ""
+    return f"Warning: with {counted(queries, 'query')}, most differences are chance." if queries < _FEW else ""
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
@@ -252,7 +253,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
 
 def _describe_tuning(weight: float, tuned: Mapping[str, Any]) -> str:
     """Say on how many dev queries a weight was chosen, and whether the best one was within a standard error."""
-    asked = f"{tuned['queries']:,} dev queries ({tuned['measure']}"
+    asked = f"{counted(tuned['queries'], 'dev query')} ({tuned['measure']}"
     if weight == tuned["best"]:
         return f"tuned on {asked})"
     return (
@@ -272,7 +273,7 @@ def describe_bm25(facts: Mapping[str, Any]) -> str:
     BM25: k1 1.2, b 0.75 on 9 dev queries (the best of 2 gains 0.250 RR@10, within one standard error, 0.300)
     """
     means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
-    first, measure, asked = next(iter(means)), facts["measure"], f"on {facts['queries']:,} dev queries"
+    first, measure, asked = next(iter(means)), facts["measure"], f"on {counted(facts['queries'], 'dev query')}"
     if chosen != first:
         against = f"{measure} {means[chosen]:.3f}; {means[first]:.3f} with {first}"
         return f"BM25: {chosen}, best of {len(means)} {asked} ({against})"
@@ -388,7 +389,7 @@ def comparison_caption(found: Sequence[Versus]) -> str:
     queries = found[0].test.queries if found else 0
     tested = sum(not math.isnan(one.test.p) for one in found)
     caption = (
-        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {tested} comparisons "
+        f"Paired two-tailed t-tests over {counted(queries, 'query')}; Holm's correction over all {tested} comparisons "
         f"made; * if the corrected p is below {LEVEL}."
     )
     return caption if tested == len(found) else f"{caption} {NOT_TESTED}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
 from importlib.resources import files
 from itertools import chain, count
 from typing import Any
@@ -18,7 +19,9 @@ from attrs import asdict, evolve, field, fields, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.recipe.familiar import meant_settings
+from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import (
     ENCODER,
     FROM_SCRATCH,
@@ -100,7 +103,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):
         table["pretrain"] = _pretraining(pretrain, request, parts.registry)
-        table = merge(table, _rivals(table, request))
+        table = merge(table, _rivals(table, request, parts.registry))
     elif unread := [name for name in _OF_PRETRAINING if getattr(request, name)]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in unread)
         raise DrkitError(
@@ -109,12 +112,42 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
         )
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
+    before = deepcopy(table)
     for assignment in request.settings:
         assign(table, assignment)
-    table = _without_unused(table, {assignment.partition("=")[0].strip() for assignment in request.settings})
+    given = {assignment.partition("=")[0].strip() for assignment in request.settings}
+    table = _counted_in_epochs(_without_unused(table, given), given)
     if (reranker := _inner(table, RERANKER)) and not {"loss", "miners"} & {*reranker}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
-    return recipe_from_table(table, parts.registry)
+    try:
+        return recipe_from_table(table, parts.registry)
+    except ProblemsError as error:
+        raise _with_settings_meant(error, request.settings, before, parts.registry) from None
+
+
+def _with_settings_meant(
+    error: ProblemsError, settings: Iterable[str], table: Table, registry: Registry
+) -> ProblemsError:
+    """Return the error with what to write instead of each unknown setting.
+
+    settings: those that were assigned; table: the recipe without them.
+    """
+    try:
+        known = [one.path for one in setting_paths(recipe_from_table(table, registry), registry)]
+    except ProblemsError:
+        return error
+    instead: dict[str, str] = {}
+    for path, _, value in (assignment.partition("=") for assignment in settings):
+        if meant := meant_settings(path.strip(), known):
+            lines = " or ".join(f"--set {one}={value.strip()}" for one in meant)
+            instead |= {f"no setting named {key.strip()!r}": f"; write {lines}" for key in path.split(".")}
+    problems = []
+    for problem in error.problems:
+        what, at, table_path = problem.rpartition(" @ ")
+        parts = (re.split(r"(?=[;?])", one, maxsplit=1) for one in re.split(r"; (?=no setting named)", what))
+        said = "; ".join(f"{head}{instead.get(head, ''.join(rest))}" for head, *rest in parts)
+        problems.append(f"{said}{at}{table_path}")
+    return ProblemsError(error.subject, problems)
 
 
 def _read(request: ComposeRequest, parts: Installed) -> Table:
@@ -220,18 +253,21 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
     return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
 
 
-def _rivals(table: Mapping[str, Any], request: ComposeRequest) -> Table:
+def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
     """Return the baselines that answer for the parts that the user named, in place of those for other parts.
 
     Only at the scales of minutes: each of them is a pre-training.
     """
-    named = [slot for slot in REPLACED if getattr(request, slot.replace("-", "_"))]
+    named = {slot for slot in REPLACED if getattr(request, slot.replace("-", "_"))}
+    if request.masker and registry.split(Kind.MASKER, request.masker)[0].context:
+        named.add("context")
     finetune = _inner(table, "finetune")
     is_large = request.scale == PAPER or _inner(table, "encoder").get("pretrained")
     if is_large or not named or "baselines" not in finetune:
         return {}
     kept = [one for one in finetune["baselines"] if "=" not in one]
-    return {"finetune": {"baselines": [*kept, *(f"{slot}={REPLACED[slot][1]}" for slot in named)]}}
+    rivals = [f"{slot}={plain}" for slot, (_, plain) in REPLACED.items() if slot in named]
+    return {"finetune": {"baselines": [*kept, *rivals]}}
 
 
 def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, Table]:
@@ -322,6 +358,12 @@ def _with_losses(task: Any, registry: Registry) -> Any:
             weight = {"weight": term["weight"]} if isinstance(term, Mapping) and "weight" in term else {}
             losses[decoder.trained_by] = {"use": decoder.trained_by, **weight}
     return {**task, "losses": losses}
+
+
+def _counted_in_epochs(table: Table, given: Set[str]) -> Table:
+    """Return the recipe without the steps of a training whose epochs the user chose, because steps would decide."""
+    chosen = [name for name in ("pretrain", *_FINE_TUNING) if f"{name}.num_train_epochs" in given]
+    return merge(table, {name: {"max_steps": -1} for name in chosen if f"{name}.max_steps" not in given})
 
 
 def _without_unused(table: Table, given: Set[str]) -> Table:

@@ -123,10 +123,10 @@ def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json")
     code, out, err = drkit("evaluate", *given)
     assert code == 0, err
-    assert says(err, "1 hits", "query", "--exclude-self")
+    assert says(err, "1 hit", "query", "--exclude-self")
     counted = json.loads(out)["rows"][0]["values"]["RR@10"]
     code, out, err = drkit("evaluate", *given, "--exclude-self")
-    assert says(err, "1 hits", "ignored")
+    assert says(err, "1 hit", "ignored")
     assert json.loads(out)["rows"][0]["values"]["RR@10"] > counted
 
 

@@ -510,10 +510,8 @@ def test_each_named_part_is_compared_with_the_plainest_of_its_kind():
         (ComposeRequest(encoder_masker="pmi"), ["labels-only", "encoder-masker=uniform"]),
         (ComposeRequest(paper="retromae", masker="pmi", scale="small"), ["labels-only", "masker=uniform"]),
         (ComposeRequest(paper="retromae", masker="pmi", scale="paper"), ["labels-only"]),
-        (
-            ComposeRequest(settings=("finetune.baselines=['decoder=none', 'decoder=bow']",)),
-            ["decoder=none", "decoder=bow"],
-        ),
+        (ComposeRequest(settings=("finetune.baselines=['decoder=none']",)), ["decoder=none"]),
+        (ComposeRequest(masker="query-as-context:pmi"), ["labels-only", "masker=uniform", "context=self"]),
     ],
 )
 def test_the_rows_answer_for_the_parts_that_were_named(chosen, rows):

@@ -118,7 +118,7 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
     assert found.means["one"]["nDCG@10"] == pytest.approx(expected, abs=1e-3)
     assert progress.summaries == [("one", "e, test queries")]
     (note,) = progress.notes
-    assert says(note, "one: 1 hits", "--exclude-self")
+    assert says(note, "one: 1 hit", "--exclude-self")
     assert says(note, "ignored") is exclude_self
 
 

@@ -126,7 +126,7 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
         "extractive": 39,
         "surplus": 1,
     }
-    assert any(says(note, "1 queries", "passage id") for note in said)
+    assert any(says(note, "1 query", "passage id") for note in said)
     assert any(says(note, "39 of 41 texts", "spans") for note in said)
     assert any(says(note, "first 1 ") for note in said)
     path.write_text("d1\tsomething else entirely\nd2\twhat broke\n")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from drkit.core.quantities import counted
 from drkit.encoders.folder import LEXICAL
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError, did_you_mean
@@ -205,7 +206,9 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
     limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
     given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
     if len(limits) == 1 and 0 < (limit := min(limits)) < given:
-        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+        lines.append(
+            f"labels: {limit:,} of {counted(given, 'training query')}; --set finetune.rounds.0.queries=0 reads all"
+        )
     return lines
 
 
@@ -284,7 +287,7 @@ def plan_evaluation(
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
         builder.notes.append(
-            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"measured on the first {counted(depth, 'hit')} alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
