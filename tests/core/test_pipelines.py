@@ -199,7 +199,8 @@ def test_the_plan_of_three_stages():
         "bm25": StageOutput("runs", "bm25.arrow"),
         **{f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in retrievers},
         **chosen,
-        "dev-runs": StageOutput("dev-runs"),
+        **{f"dev-retriever/{name}": StageOutput("choice-runs", f"{name}.arrow") for name in retrievers},
+        "dev-bm25": StageOutput("dev-runs", "bm25.arrow"),
         "dev": split_of("dev"),
     }
     assert made["runs"].settings.reranked == {"reranker": "retriever-2"}

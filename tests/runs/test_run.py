@@ -121,7 +121,8 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
     chosen = facts["retriever"]
-    bm25, dense = (read_run(run / "dev-runs" / f"{name}.arrow") for name in ("bm25", "exported"))
+    bm25, dense = read_run(run / "dev-runs" / "bm25.arrow"), read_run(run / "choice-runs" / f"{chosen}.arrow")
+    assert not (run / "dev-runs" / "exported.arrow").exists(), "the choice has searched for the dev queries"
     tuned = tune_weight(bm25, dense, dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})

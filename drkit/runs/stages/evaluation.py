@@ -124,14 +124,15 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=7,
+    version=8,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
         "bm25": "BM25's rankings of the evaluated queries",
         "retriever/*": "a retriever's",
         "choice": "which retriever is exported, if there are several",
-        "dev-runs": "the rankings of the dev queries by BM25 and the exported retriever",
+        "dev-bm25": "BM25's rankings of the dev queries",
+        "dev-retriever/*": "a retriever's",
         "dev": "the dev queries' judgements",
     },
     folders=(HYBRID_NAME,),
@@ -259,9 +260,7 @@ def plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
     evaluation = builder.recipe.evaluation
     measure = evaluation.measures[0]
     made_by = {name: (name, add_index(builder, name, "searched")) for name in candidates}
-    # Rounded up, so that another measure of the first hits repeats no search.
-    needed = cutoff(measure) or evaluation.depth
-    depth = next((depth for depth in (10, 100) if needed <= depth), needed)
+    depth = max(evaluation.depth, cutoff(measure) or 0)  # a hybrid reads the same rankings
     runs = plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
     return builder.add(
         "choice",
@@ -363,9 +362,12 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
     untuned = untuned_weight(builder.recipe)
     if measure:
-        made_by = {EXPORTED: ("encoder", "index")}
+        made_by = {} if exported.choice else {EXPORTED: ("encoder", "index")}
         runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
-        inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
+        inputs |= {"dev-bm25": StageOutput(runs, "bm25.arrow"), "dev": split_of("dev")}
+        for name in exported.candidates:
+            read = ("choice-runs", f"{name}.arrow") if exported.choice else (runs, f"{EXPORTED}.arrow")
+            inputs[f"dev-retriever/{name}"] = StageOutput(*read)
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {untuned}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
     return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure, "untuned": untuned})

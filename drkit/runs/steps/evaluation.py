@@ -24,7 +24,6 @@ from drkit.evaluate.systems import contribution, describe_contributions, results
 from drkit.recipe.schema import RERANKER, is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
-    EXPORTED,
     EvaluationSettings,
     HybridSettings,
     SearchSettings,
@@ -129,7 +128,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
         return {"weight": settings.untuned, "tuned": None}
-    first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
+    first, second = read_run(inputs["dev-bm25"]), read_run(chosen_input(inputs, "dev-retriever"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
