@@ -17,6 +17,7 @@ from typing import Any
 from attrs import asdict, evolve, field, fields, frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
@@ -235,8 +236,9 @@ def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry:
 def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recipe:
     """Return the recipe with another part in a slot of its pre-training (`REPLACED`), as if the part had been named.
 
-    Losses that a new decoder cannot read are replaced by its own; the recipe is returned as it is if it has no such
-    slot. Raises DrkitError as `compose` does.
+    Losses that a new decoder cannot read are replaced by its own. A decoder that rebuilds a share of the positions is
+    replaced by one that predicts as many. The recipe is returned as it is if it has no such slot. Raises DrkitError as
+    `compose` does.
     """
     table = recipe_table(recipe)
     pretrain = _inner(table, "pretrain")
@@ -246,11 +248,25 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
     if slot == "decoder" and part != NONE:
         decoder = registry.get(Kind.DECODER, registry.split(Kind.DECODER, part)[0].name)
         losses = _inner(decoders[MAIN], "losses")
-        read = {name: term for name, term in losses.items() if _reads(registry.get(Kind.LOSS, _use(term)), decoder)}
+        share = 1.0 if isinstance(decoder.config(), TargetShare) else _share_of_masked(recipe)
+        read = {
+            name: {**term, "targets": term["targets"] * share} if "targets" in term else term
+            for name, term in losses.items()
+            if _reads(registry.get(Kind.LOSS, _use(term)), decoder)
+        }
         main = {name: value for name, value in decoders[MAIN].items() if name != "losses"}
         pretrain = {**pretrain, "decoders": {**decoders, MAIN: main | ({"losses": read} if read else {})}}
     request = ComposeRequest(**{slot.replace("-", "_"): part})
     return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
+
+
+def _share_of_masked(recipe: Recipe) -> float:
+    """Return how many positions the decoder `main` rebuilds, as a share of those that its masker hides, at most 1."""
+    assert recipe.pretrain is not None
+    task = recipe.pretrain.decoders[MAIN]
+    hidden = getattr(task.masker.config, "ratio", 1.0) if task.masker else 1.0
+    rebuilt = task.decoder.config.target_share if isinstance(task.decoder.config, TargetShare) else hidden
+    return min(1.0, rebuilt / hidden)
 
 
 def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:

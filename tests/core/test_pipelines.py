@@ -490,7 +490,9 @@ def test_each_named_part_is_compared_with_the_plainest_of_its_kind():
     task = own.settings.pretrain.decoders["main"]
     assert (masked.masker.use, masked.masker.config.ratio) == ("uniform", task.masker.config.ratio)
     assert evolve(masked, masker=task.masker) == task
-    assert evolve(decoded, decoder=task.decoder) == task
+    assert evolve(decoded, decoder=task.decoder, losses=task.losses) == task
+    predicted = decoded.masker.config.ratio * decoded.losses["mlm"].config.targets
+    assert predicted == task.decoder.config.target_share, "as many predictions as the part that it replaces"
     read = {name: {*made[name].inputs} for name in ("pretrained-masker=uniform", "pretrained-decoder=mlm")}
     assert [any("signals" in one for one in inputs) for inputs in read.values()] == [False, True], "PMI is the masker's"
     settings = made["evaluation"].settings
@@ -554,7 +556,8 @@ def systems(request):
 def test_the_table_begins_with_the_encoder_that_the_run_starts_from():
     rounds = ("labels-only", "retriever-1", "retriever-2")
     named = ("labels-only", "masker=uniform", "decoder=mlm", "retriever-1", "hybrid")
-    assert systems(ComposeRequest()) == ("bm25", "initial", *named)
+    assert systems(ComposeRequest()) == ("bm25", *named)
+    assert systems(ComposeRequest(settings=("evaluation.start=true",))) == ("bm25", "initial", *named)
     assert systems(ComposeRequest(pipeline="words")) == ("bm25", "initial", "unsupervised", *rounds[:-1], "hybrid")
     assert systems(ComposeRequest(pipeline="two-stage")) == ("bm25", "initial", *rounds, "hybrid")
     given = ComposeRequest(encoder="some/encoder")
