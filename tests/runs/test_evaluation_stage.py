@@ -197,9 +197,9 @@ def test_the_plan_tells_measures_that_need_more_hits(settings, said):
     ("settings", "baseline"),
     [
         ((), "labels-only"),
-        (("finetune.baselines=[]",), "initial"),
-        (("finetune.baselines=[]", "evaluation.start=false"), "bm25"),
-        (("finetune.baselines=[]", "evaluation.start=false", "evaluation.bm25=false"), "retriever-1"),
+        (("finetune.baselines=[]", "evaluation.start=true"), "initial"),
+        (("finetune.baselines=[]",), "bm25"),
+        (("finetune.baselines=[]", "evaluation.bm25=false"), "retriever-1"),
         (("evaluation.baseline=bm25",), "bm25"),
         (("evaluation.baseline=hybrid",), "hybrid"),
     ],

@@ -450,7 +450,7 @@ def test_word_vectors_learn_from_crops_and_then_from_judgements(beir, tmp_path):
 
 
 def test_the_default_run_says_what_its_parts_are_worth(beir, tmp_path):
-    run, small = tmp_path / "run", tiny(beir, "pipeline")
+    run, small = tmp_path / "run", tiny(beir, "pipeline", "baselines")
     done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *small, "--run-dir", run)
     printed = " ".join(done.stdout.split())
     metrics = read_manifest(run / "evaluation").metrics

@@ -33,6 +33,7 @@ TINY = (
     *("encoder.passage_length=24", "encoder.query_length=16", "evaluation.depth=20"),
     *("pretrain.max_steps=4", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=2"),
     *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4"),
+    *("finetune.baselines=['labels-only']", "evaluation.start=true"),
     *("evaluation.bm25_k1=[1.2]", "evaluation.bm25_b=[0.75]"),
 )
 RECIPES = {
@@ -231,6 +232,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         "architecture_settings",
         "teacher",
         "start",
+        "evaluation.baseline",
         ".pairs",
         *UNLESS_SET,
     )
