@@ -12,8 +12,8 @@ from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.recipe.compose import ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
-from drkit.recipe.start import RECIPE
 from drkit.recipe.schema import NONE
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand
 from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
