@@ -188,7 +188,7 @@ def test_a_collection_with_many_labels_is_trained_on_all_of_them(beir):
     train = facts.splits["train"]
     few, many = (evolve(facts, splits={**facts.splits, "train": evolve(train, answered=n)}) for n in (2000, 2001))
     made = [suggest_recipe(one, PARTS, has_gpu=False).recipe.finetune for one in (few, many)]
-    assert [one.max_steps for one in made] == [150, -1]
+    assert [one.max_steps for one in made] == [100, -1]
     assert [one.rounds[0].queries for one in made] == [2000, 0]
 
 
