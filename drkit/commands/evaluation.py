@@ -44,7 +44,7 @@ def note_own_hits(
     """Say how many hits have the id of their query, and what to do about them; nothing if all are answers that count.
 
     A passage with its query's id that is judged relevant is what the query looks for, as in `pydocs`; any other may be
-    the query itself, as in ArguAna.
+    the query itself, as in ArguAna. Ids that are numbers count queries and passages alike, and say nothing.
     """
     own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
     answers = own & {j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0}
@@ -52,9 +52,10 @@ def note_own_hits(
         lost = f"; {len(answers):,} of them are judged relevant, leave --exclude-self out to count them"
         ignored = f"{source}: {counted(len(own), 'hit has', 'hits have')} the id of the query, ignored (--exclude-self)"
         return f"{ignored}{lost if answers else ''}"
-    if len(own) > len(answers) and not exclude_self:
+    others = [query_id for query_id in own - answers if not query_id.isdecimal()]
+    if others and not exclude_self:
         return (
-            f"{source}: {counted(len(own) - len(answers), 'hit has', 'hits have')} the id of the query, "
+            f"{source}: {counted(len(others), 'hit has', 'hits have')} the id of the query, "
             f"counted; if these passages are "
             f"the queries themselves, ignore them with --exclude-self"
         )
