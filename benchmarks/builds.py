@@ -35,9 +35,9 @@ def run_once(checkout: Path, folder: Path, arguments: Sequence[str] = COMPOSE) -
 
 
 def table(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a line for each stage: its median seconds in both builds; the last one has the ratio of the runs.
+    r"""Return a line for each stage: its median seconds in both builds; the last one has the ratio of the runs.
 
-    >>> print(*table([{"in all": 100.0, "bm25": 20.0}], [{"in all": 50.0, "hybrid": 5.0}]), sep="\\n")
+    >>> print(*table([{"in all": 100.0, "bm25": 20.0}], [{"in all": 50.0, "hybrid": 5.0}]), sep="\n")
     | stage | old, s | new, s |
     |---|---:|---:|
     | bm25 | 20.0 | |
