@@ -92,6 +92,10 @@ class ComposeRequest:
     scale: str | None = None
 
 
+# The choices by name; every other one is a setting by its path.
+CHOICES = frozenset(one.name for one in fields(ComposeRequest)) - {"settings"}
+
+
 def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 
@@ -192,7 +196,7 @@ def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, 
 def _with_careful_rates(table: Table) -> Table:
     """Return a recipe of the small scale with learning rates that do not harm an existing encoder."""
 
-    def lowered(settings: Table, most: float) -> Table:
+    def lowered(settings: Mapping[str, Any], most: float) -> Table:
         rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
         return {**settings, **rates}
 
@@ -278,7 +282,8 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
         }
         main = {name: value for name, value in decoders[MAIN].items() if name != "losses"}
         pretrain = {**pretrain, "decoders": {**decoders, MAIN: main | ({"losses": read} if read else {})}}
-    request = ComposeRequest(**{slot.replace("-", "_"): part})
+    named: dict[str, Any] = {slot.replace("-", "_"): part}
+    request = ComposeRequest(**named)
     return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
 
 
