@@ -10,7 +10,7 @@ from attrs import frozen
 from drkit.commands import best_system, find_system
 from drkit.commands.records import RunRecord
 from drkit.errors import DrkitError
-from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name
+from drkit.evaluate.names import HYBRID_NAME, system_in_words, system_name, without_bm25
 from drkit.evaluate.significance import paired_t_test
 from drkit.evaluate.systems import LEVEL, Versus, compare
 from drkit_report.systems import ReportedSystem
@@ -59,11 +59,11 @@ def describe_groups(name: str, found: Sequence[Versus]) -> tuple[str, ...]:
     found: the comparisons of every other system with this one.
 
     >>> from drkit.evaluate import Scores
-    >>> values = {"pmi": (0.5, 0.75, 1, 0.5), "uniform": (0.25, 0.5, 0.5, 0.25), "mlm": (0.5, 0.7, 1, 0.6)}
+    >>> values = {"pmi": (0.5, 0.75, 1, 0.5), "uniform": (0.25, 0.5, 0.5, 0.25), "mlm": (0.5, 0.75, 1, 0.6)}
     >>> scores = [(n, Scores({"RR@10": dict(zip("abcd", v))})) for n, v in values.items()]
     >>> for line in describe_groups("pmi", compare(scores)): print(line)
     pmi beats uniform (+0.312).
-    No difference is shown between pmi and mlm (-0.013).
+    No difference is shown between pmi and mlm (-0.025).
     """
     shown = [one for one in found if one.corrected < LEVEL]
     ahead = [(one.system, -one.test.difference) for one in shown if one.test.difference < 0]
@@ -144,7 +144,7 @@ def _listed(systems: Sequence[tuple[str, float]]) -> str:
     >>> _listed([("BM25", 0.25), ("masked LM", 0.125), ("labels only", 0.0625)])
     'BM25 (+0.250), masked LM (+0.125) and labels only (+0.062)'
     """
-    named = [f"{name} ({difference:+.3f})" for name, difference in systems]
+    named = [f"{name} ({round(difference, 3) + 0.0:+.3f})" for name, difference in systems]  # no -0.000
     return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
 
 
@@ -158,4 +158,4 @@ def _in_words(one: ReportedSystem) -> str:
 
 
 def _is_fused(system: str) -> bool:
-    return system == HYBRID_NAME or system.endswith(f"+{BM25_NAME}")
+    return system == HYBRID_NAME or system != without_bm25(system)

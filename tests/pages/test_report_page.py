@@ -475,7 +475,7 @@ def test_no_two_charts_have_one_name(runs):
     panels = loss_panels(logs, {"pretrained": [{"step": 1, "encoder_mlm_loss": 1.5}]})
     titles = [panel.title for panel in panels]
     assert len(titles) == len(set(titles)) == 3
-    assert [line.name for line in panels[0].lines] == [
+    assert [line.label for line in panels[0].lines] == [
         "pretrained, training",
         "pretrained, held out",
         "other, training",
