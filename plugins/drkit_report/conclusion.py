@@ -10,7 +10,7 @@ from attrs import frozen
 from drkit.commands import best_system, find_system
 from drkit.commands.records import RunRecord
 from drkit.errors import DrkitError
-from drkit.evaluate.names import HYBRID_NAME, system_in_words, system_name, without_bm25
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name, without_bm25
 from drkit.evaluate.significance import paired_t_test
 from drkit.evaluate.systems import LEVEL, Versus, compare
 from drkit_report.systems import ReportedSystem
@@ -30,7 +30,7 @@ def conclude_run(run: RunRecord, systems: Sequence[ReportedSystem], baseline: in
     """Return what one run shows, from its test queries; baseline: the index of the system it is compared with.
 
     The sentence is the run's own advice, if it has one, or what each named part adds; else what its best system, which
-    dev queries chose, reaches against the baseline. None without an evaluation.
+    dev queries chose, reaches against BM25 and the baseline. None without an evaluation.
     """
     if run.results is None or not systems:
         return None
@@ -93,22 +93,27 @@ def _grouped(compared: ReportedSystem, others: Sequence[ReportedSystem]) -> tupl
 
 
 def _best_sentence(run: RunRecord, systems: Sequence[ReportedSystem], baseline: int) -> str:
-    """Say what the system that the run is searched with reaches, and by how much it is ahead of the baseline."""
+    """Say what the run's best system reaches, and by how much it is ahead of BM25 and of the baseline."""
     name, description = _best(run)
     best = next((one for one in systems if one.system == name), None)
     if best is None:
         return ""
-    measure, base = best.scores.measures[0], systems[baseline]
+    measure = best.scores.measures[0]
     shown, _, made_of = description.partition(": ")
     reached = (
         f"The best system is {shown}{f' ({made_of})' if made_of else ''}: {measure} {best.scores.mean(measure):.3f}"
     )
-    if best is base:
-        return f"{reached}; the others are compared with it."
-    test = paired_t_test(best.scores.per_query[measure], base.scores.per_query[measure])
-    ahead = f"{test.difference:+.3f} {_interval(test.low, test.high)}"
+    others = [one for one in systems if one.system == BM25_NAME or one is systems[baseline]]
+    ahead = ", ".join(_ahead(best, other, measure) for other in others if other is not best)
+    return f"{reached}{f', {ahead}' if ahead else ''}."
+
+
+def _ahead(best: ReportedSystem, other: ReportedSystem, measure: str) -> str:
+    """Say how far a system is ahead of another, with the confidence interval of a paired t-test."""
+    test = paired_t_test(best.scores.per_query[measure], other.scores.per_query[measure])
     is_shown = test.low > 0 or test.high < 0
-    return f"{reached}, {ahead} over {_in_words(base)}{'' if is_shown else '; no difference is shown'}."
+    ahead = f"{test.difference:+.3f} {_interval(test.low, test.high)} over {_in_words(other)}"
+    return ahead if is_shown else f"{ahead} (no difference is shown)"
 
 
 def _best(run: RunRecord) -> tuple[str, str]:
