@@ -175,7 +175,7 @@ class EvaluationSettings:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=5,
+    version=6,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={

@@ -18,9 +18,21 @@ from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
+from drkit.evaluate import (
+    Scores,
+    TieRange,
+    average,
+    comparison,
+    evaluate,
+    order_bounds,
+    paired_t_test,
+    tie_ranges,
+    to_markdown,
+    tune_weight,
+)
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
+from drkit.evaluate.ties import tie_lines
 from drkit.recipe.schema import BASELINES
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
@@ -35,6 +47,7 @@ from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 from drkit.search.fusion import WEIGHT
+from drkit.search.rankings import Rankings
 from drkit.search.run_files import ARROW, write_rankings
 
 
@@ -157,7 +170,9 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
-    measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
+    rankings = {name: _read_rankings(stage, name) for name in settings.systems}
+    measured = {name: [_scores(stage, one, judgements) for one in found] for name, found in rankings.items()}
+    ties = {name: _tie_ranges(stage, found, judgements) for name, found in rankings.items()}
     systems = [(name, average(scores)) for name, scores in measured.items()]
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
@@ -175,6 +190,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "runs": {name: list(settings.draws.get(name, (name,))) for name in settings.systems},
         "queries": rows[0].queries,
         "warning": warning,
+        "ties": {name: {m: attrs.asdict(one) for m, one in ranges.items()} for name, ranges in ties.items() if ranges},
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
@@ -184,7 +200,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         facts = json.loads((stage.inputs[HYBRID_NAME] / WEIGHT).read_text(encoding="utf-8"))
         tests = _p_values(systems[-1][1], systems[0][1])
         results[HYBRID_NAME] = {**facts, "against": {"bm25": tests}}
-    texts = (to_markdown(rows), escape_paragraph(caption), warning)
+    texts = (to_markdown(rows), escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -208,8 +224,23 @@ def _p_values(one: Scores, other: Scores) -> dict[str, float]:
     return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
 
 
-def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
-    """Return the scores of a system, one per draw."""
-    settings, folder = stage.settings, stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
-    runs = (read_run(folder / f"{one}{ARROW}") for one in settings.draws.get(name, (name,)))
-    return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
+def _read_rankings(stage: StageRun[EvaluationSettings], name: str) -> list[Rankings]:
+    """Return the rankings of a system, one per draw."""
+    folder = stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
+    return [read_run(folder / f"{one}{ARROW}") for one in stage.settings.draws.get(name, (name,))]
+
+
+def _scores(stage: StageRun[EvaluationSettings], rankings: Rankings, judgements: Sequence[Judgement]) -> Scores:
+    return evaluate(rankings, judgements, stage.settings.measures, exclude_self=stage.settings.exclude_self)
+
+
+def _tie_ranges(
+    stage: StageRun[EvaluationSettings], found: Sequence[Rankings], judgements: Sequence[Judgement]
+) -> dict[str, TieRange]:
+    """Return the ranges of a system's means, over its draws, by the order of tied hits."""
+    settings = stage.settings
+    bounds = [
+        order_bounds(rankings, judgements, settings.measures, exclude_self=settings.exclude_self) for rankings in found
+    ]
+    worst, best = (average(scores) for scores in zip(*bounds, strict=True))
+    return tie_ranges((worst, best))
