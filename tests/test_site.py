@@ -117,3 +117,13 @@ def test_examples_use_public_members_only():
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for snippet in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
             assert re.findall(r"\b(?!self\._)\w+\._[a-z]\w*", snippet) == [], path
+
+
+def test_every_page_keeps_words_of_code_whole_and_shows_that_a_table_goes_on(site):
+    style = (site / "site.css").read_text(encoding="utf-8")
+    assert re.search(r"code \{ word-break: normal", style)
+    assert re.search(r"scrollwrap \{.*no-repeat local", style, re.DOTALL)
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "site.css" in text, path
+        assert "site.js" in text, path

@@ -38,16 +38,13 @@ from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.commands.sweep import sweep
+from drkit_cli.help import with_examples
+from drkit_cli.hints import advice, command_instead
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
-# What to call instead of a command that other tools have.
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("train", "pretrain", "finetune", "fit"), "training is part of a run: `drkit compose`, `drkit run`"
-    ),
-    "help": "`drkit --help`, `drkit COMMAND --help`",
-}
+# Where a context keeps the arguments of the command line.
+_ARGUMENTS = "drkit_cli.arguments"
 
 
 class Commands(click.Group):
@@ -92,23 +89,15 @@ class Commands(click.Group):
                 raise click.UsageError(f"an argument is empty ({place}): an unset variable of the shell? Leave it out")
             if "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
                 raise click.UsageError(f"an argument is not text: {text!r:.80} has a NUL, or bytes that are not UTF-8")
+        ctx.meta[_ARGUMENTS] = args
         name, known = args[0], self.list_commands(ctx)
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             failed = (*_of_plugins().failed, *_of_plugins().clashes)
             not_loaded = f". Not loaded: {'; '.join(failed)}; see `drkit plugins`" if failed else ""
-            instead = (
-                f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else f"{did_you_mean(name, known)} see `drkit --help`"
-            )
+            line = command_instead(name, known)
+            instead = f"; write `{line}`" if line else f"{did_you_mean(name, known)} see `drkit --help`"
             raise click.UsageError(f"no command {name!r}{instead}{not_loaded}")
         return super().resolve_command(ctx, args)
-
-
-def with_examples(command: click.Command) -> click.Command:
-    r"""Keep the line breaks of examples: click needs the character that `\b` means, a raw docstring has two."""
-    command.help = (command.help or "").replace("\\b\n", "\b\n")
-    for inner in command.commands.values() if isinstance(command, click.Group) else ():
-        with_examples(inner)
-    return command
 
 
 def _of_plugins() -> NameTable[Extension]:
@@ -140,20 +129,22 @@ def _broken(declared: Extension, problem: str) -> click.Command:
 @click.version_option(__version__, prog_name="drkit")
 @verbosity_options
 def cli() -> None:
-    """Compose maskers, decoders, losses and negative miners into dense retrievers.
+    r"""Compose maskers, decoders, losses and negative miners into dense retrievers.
 
-    Start with:  drkit compose --masker pmi --decoder enhanced
-
-    For your own texts:  drkit init FOLDER_OR_FILE
+    \b
+    Compare methods   drkit compose --masker pmi --decoder enhanced
+                      drkit sweep masker=uniform,pmi decoder=mlm,enhanced
+    Your own texts    drkit init FOLDER_OR_FILE
     """
 
 
 SECTIONS = {
-    "Start": (init, compose, run, sweep, status),
+    "Start": (compose, sweep, init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),
 }
+with_examples(cli)
 for title, commands in SECTIONS.items():
     for command in commands:
         cli.add_command(with_examples(command))
@@ -178,10 +169,7 @@ def _status() -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        advice = f" (see `{context.command_path} --help`)" if context else ""
-        echo(f"error: {error.format_message().removesuffix('.')}{advice}", err=True)
-        return 2
+        return _print_click_error(error)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         if isinstance(interrupt.__cause__, EOFError):  # click reports the end of any file as Ctrl-D
             raise interrupt.__cause__ from None
@@ -201,6 +189,19 @@ def _status() -> int:
         echo(f"error: {failure[0]}; {failure[1]} and repeat the command", err=True)
         return 2
     return result if isinstance(result, int) else 0
+
+
+def _print_click_error(error: click.ClickException) -> int:
+    """Print what is wrong with the arguments, and what to type instead; return the exit code."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":  # of new releases of click
+        echo(context.get_help())
+        return 0
+    said = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    instead = advice(error, context.meta.get(_ARGUMENTS, []) if context else [])
+    see = f" (see `{context.command_path} --help`)" if context else ""
+    echo(f"error: {said.removesuffix('.')}{instead}{see}", err=True)
+    return 2
 
 
 if __name__ == "__main__":

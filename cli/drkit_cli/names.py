@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ else:  # only new releases of click take a type here
 LARGEST_SEED = 2**31 - 1
 PARTS = tuple(kind.value for kind in Kind)
 KINDS = (*PARTS, "pipeline", "recipe", *EXTENSIONS)
+# Kinds by other names.
+_KIND_OF = {"paper": "recipe", "dataset": "collection", "negative": "miner"}
 # The option of `drkit compose` that takes a name of each kind.
 CHOSEN_BY = {
     **{kind: f"--{kind}" for kind in ("masker", "context", "decoder", "loss", "miner", "collection", "pipeline")},
@@ -66,13 +69,32 @@ def chosen_by(name: str) -> str:
     )
 
 
-def count(least: int) -> click.IntRange:
-    """Return the type of a number of things, from `least` on."""
-    return click.IntRange(least, MOST)
+class Count(_ParamType):
+    """A whole number of things, from `least` to `most`."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int = MOST) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuses one that is too small or too large."""
+        number = click.INT.convert(value, param, ctx)
+        if not self.least <= number <= self.most:
+            bound = f"at least {self.least}" if number < self.least else f"at most {self.most:,}"
+            self.fail(f"must be {bound}, got {number}", param, ctx)
+        return number
+
+
+def count(least: int, most: int = MOST) -> Count:
+    """Return the type of a number of things, from `least` to `most`."""
+    return Count(least, most)
 
 
 class Between(click.FloatRange):
     """A number within bounds; NaN is refused, too."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
@@ -120,7 +142,7 @@ class KindName(_ParamType):
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the kind, or the text unchanged."""
         spellings = (value.lower().removesuffix(end) for end in ("", "s", "es"))
-        return next((one for one in spellings if one in KINDS), value)
+        return next((_KIND_OF.get(one, one) for one in spellings if one in (*KINDS, *_KIND_OF)), value)
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the kinds that start with the incomplete text."""
@@ -213,6 +235,10 @@ class PathOrId(_ParamType):
         return [CompletionItem(incomplete, type="dir")]
 
 
+# A second setting behind a comma.
+_FURTHER = re.compile(r",\s*(?=[a-z_]+(\.[a-z0-9_]+)+=)")
+
+
 class Assignment(_ParamType):
     """A setting `PATH=VALUE`; paths are those of the recipe, or of the parts, that the command line chooses."""
 
@@ -220,6 +246,10 @@ class Assignment(_ParamType):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text unchanged; refuses one without an equals sign."""
+        path, _, rest = value.partition("=")
+        if further := _FURTHER.search(rest):
+            first, others = rest[: further.start()], rest[further.end() :]
+            self.fail(f"expected one setting; write --set {path}={first} --set {others}", param, ctx)
         if "=" not in value and not (ctx and ctx.resilient_parsing):  # a line that is still being typed
             self.fail(
                 f"expected PATH=VALUE without spaces, as in pretrain.learning_rate=1e-4, got {value!r}", param, ctx

@@ -33,7 +33,10 @@ collection_option = click.option(
     help="A run's folder, beir:FOLDER, irds:ID ...",
 )
 open_collection_option = click.option(
-    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+    "--collection",
+    metavar="NAME[:VALUE]",
+    type=CollectionName(),
+    help="Texts: a folder or file, beir:FOLDER, irds:ID ...",
 )
 pooling_option = click.option(
     "--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it."
@@ -58,13 +61,20 @@ def encoder_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 # The names of these options.
 OF_ENCODER = ("pooling", "query_prompt", "passage_prompt")
-precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=PRECISIONS[0],
+    show_default=True,
+    help="Numbers that the transformer computes with.",
+)
 backend_option = click.option(
     "--backend",
     type=InstalledName("backend"),
     default=TORCH,
     show_default=True,
-    help="Runs the transformer (`drkit list backend`); others than torch: what `drkit export --backend` wrote.",
+    help="Runs the transformer (`drkit list backend`); other backends need an encoder written by `drkit export "
+    "--backend`.",
 )
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 engine_option = click.option(
@@ -74,7 +84,7 @@ engine_option = click.option(
     metavar="NAME[:ADDRESS]",
     help="Where the work is done: local, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
 )
-seed_option = click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+seed_option = click.option("--seed", default=42, show_default=True, type=count(0, LARGEST_SEED), help="Random seed.")
 token_budget_option = click.option(
     "--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once."
 )

@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drkit.core.escaping import escape_controls
+from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -175,7 +176,7 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
 
 def _describe_tasks(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[str, str]]:
     """Yield the tasks of pre-training, of the encoder and of each decoder, with their parts."""
-    tasks: dict[str, EncoderTask | DecoderTask] = {"its task": pretrain.encoder}
+    tasks: dict[str, EncoderTask | DecoderTask] = {"encoder task": pretrain.encoder}
     tasks |= {f"decoder {name}": task for name, task in pretrain.decoders.items()}
     for label, task in tasks.items():
         chosen = [f"{part.spec.kind} {part.spec.name}" for part in parts_of(task, registry, label)]
@@ -288,11 +289,12 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
-        title = f"{metrics['queries']:,} {metrics['split']} queries"
+        title = counted(metrics["queries"], f"{metrics['split']} query")
         screen.print(score_table(title, metrics["measures"], metrics["rows"]))
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
-        screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
+        draws = {name: len(draws) for name, draws in metrics.get("draws", {}).items()}
+        screen.print(table_caption(draws, metrics["baseline"]))
         for line in tie_lines(metrics):
             screen.print(line, soft_wrap=True)
     for line in _describe_findings(run, done):

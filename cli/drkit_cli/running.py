@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from drkit.core import processes
-from drkit.core.engine import LOCAL, Engine, open_engine
+from drkit.core.engine import LOCAL, Engine, check_engine, open_engine
 from drkit.core.progress import Silent
 from drkit.core.registry import Registry, installed
 from drkit.errors import DrkitError, describe_exit
@@ -45,6 +45,7 @@ def run_recipe(
     from drkit.runs.prepare import prepare
     from drkit.runs.stale import kept_stale
 
+    check_engine(engine)
     run = run_dir or Path("runs") / recipe.name
     made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
     kept = kept_stale(made.stages, run, keep_stale)

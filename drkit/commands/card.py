@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from drkit.commands.records import RunRecord, collection_counts, describe_recipe, hide_local_paths, open_run
 from drkit.core.escaping import markdown_code, markdown_templates
 from drkit.core.files import list_written, write_text
+from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import read_encoder_settings
@@ -106,7 +107,7 @@ def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
             task_type="information-retrieval",
             task_name="Information Retrieval",
             dataset_type=run.recipe.collection.use,
-            dataset_name=f"{name} ({run.results.queries:,} {run.results.split} queries)",
+            dataset_name=f"{name} ({counted(run.results.queries, f'{run.results.split} query')})",
             dataset_split=run.results.split,
             dataset_revision=str(collection.metrics["content_sha256"]),
             metric_type="_at_".join(filter(None, (_HUB_MEASURES.get(kind, kind.lower()), cutoff))),

@@ -18,6 +18,7 @@ from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.protocols import Collection
+from drkit.core.quantities import counted
 from drkit.core.types import Judgement
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
@@ -155,7 +156,7 @@ class EncoderEvaluation:
         """Return the judgements that count; unknown: the number of those that the stored collection lacks."""
         if unknown and drops_unknown_ids(collection):
             self.progress.note(
-                f"{name}: {unknown:,} judgements of queries or passages that it lacks are not counted "
+                f"{name}: {counted(unknown, 'judgement')} of queries or passages that it lacks not counted "
                 f"(collection.unknown_judgements=drop)"
             )
             return list(stored.judgements(split))
@@ -163,11 +164,11 @@ class EncoderEvaluation:
         lost = [one.query_id for one in judgements if one.query_id not in asked]
         if lost:
             self.progress.note(
-                f"{name}: {len(set(lost)):,} judged queries have no text, such as {lost[0]!r}: they count 0"
+                f"{name}: {counted(len(set(lost)), 'judged query')} without a text, such as {lost[0]!r}: counted as 0"
             )
         if unknown > len(lost):
             self.progress.note(
-                f"{name}: {unknown - len(lost):,} judgements are of passages that it lacks and count as not found; "
+                f"{name}: {counted(unknown - len(lost), 'judgement')} of passages that it lacks, counted as not found; "
                 f"--set collection.unknown_judgements=drop leaves them out"
             )
         return judgements

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.files import input_path, local_path
 from drkit.core.protocols import UnknownJudgements
+from drkit.core.quantities import counted
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
@@ -44,17 +45,19 @@ def note_own_hits(
     """Say how many hits have the id of their query, and what to do about them; nothing if all are answers that count.
 
     A passage with its query's id that is judged relevant is what the query looks for, as in `pydocs`; any other may be
-    the query itself, as in ArguAna.
+    the query itself, as in ArguAna. Ids that are numbers count queries and passages alike, and say nothing.
     """
     own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
     answers = own & {j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0}
     if exclude_self and own:
         lost = f"; {len(answers):,} of them are judged relevant, leave --exclude-self out to count them"
-        ignored = f"{source}: {len(own):,} hits have the id of their query and are ignored (--exclude-self)"
+        ignored = f"{source}: {counted(len(own), 'hit has', 'hits have')} the id of the query, ignored (--exclude-self)"
         return f"{ignored}{lost if answers else ''}"
-    if len(own) > len(answers) and not exclude_self:
+    others = [query_id for query_id in own - answers if not query_id.isdecimal()]
+    if others and not exclude_self:
         return (
-            f"{source}: {len(own) - len(answers):,} hits have the id of their query and count; if these passages are "
+            f"{source}: {counted(len(others), 'hit has', 'hits have')} the id of the query, "
+            f"counted; if these passages are "
             f"the queries themselves, ignore them with --exclude-self"
         )
     return ""
@@ -118,7 +121,7 @@ def _note_missing(rankings: Rankings, grades: Mapping[str, Mapping[str, int]], s
         return ""
     likely = likely_match(rankings.ranked - grades.keys(), grades.keys() - rankings.ranked)
     matches = f"; of their ids, {likely}" if likely else ""
-    return f"{source} has no hits for {missing:,} of the {len(relevant):,} queries: they count 0{matches}"
+    return f"{source} has no hits for {missing:,} of the {counted(len(relevant), 'query')}: counted as 0{matches}"
 
 
 def find_systems(given: Sequence[str]) -> list[System]:
@@ -191,7 +194,8 @@ def _with_relevant(judged: JudgedQueries, where: Path | str) -> JudgedQueries:
     """Return the judgements. Raises DrkitError if there are some, but none has a relevance above 0."""
     if judged.judgements and not any(judgement.relevance > 0 for judgement in judged.judgements):
         raise DrkitError(
-            f"{where}: none of the {len(judged.judgements):,} judgements has a relevance above 0, so every system "
+            f"{where}: none of the {counted(len(judged.judgements), 'judgement')} has a relevance above 0, so "
+            f"every system "
             f"would get 0; give judgements with a relevant passage (their grades may be in another column)"
         )
     return judged
@@ -223,7 +227,7 @@ def judge_by_answers(
     ranked = {query_id for queries in asked.values() for query_id in queries}
     if ranked and not any(given[query_id] for query_id in ranked):
         raise DrkitError(
-            f"{answers}: all lists of answers of the {len(ranked):,} queries are empty; give their answers"
+            f"{answers}: all lists of answers of the {counted(len(ranked), 'query')} are empty; give their answers"
         )
     name = collection or next((str(system.run) for system in systems if system.run), None)
     if name is None:
@@ -296,7 +300,8 @@ def _read_judged(path: Path, judged: Set[str]) -> Rankings:
             f"{likely}: change the ids of one file" if likely else "give the judgements of its collection and split"
         )
         raise DrkitError(
-            f"none of the {len(rankings.ranked):,} queries of {path} is judged; the judged queries have ids such as "
+            f"none of the {counted(len(rankings.ranked), 'query')} of {path} is judged; the judged queries have "
+            f"ids such as "
             f"{min(judged)!r}: {advice}"
         )
     return rankings

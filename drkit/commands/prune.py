@@ -44,7 +44,7 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
     if not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of a finished one")
     # To look takes no lock: a run that may only be read has none to take.
-    with nullcontext() if dry_run else locked(run):
+    with nullcontext() if dry_run else locked(run, "copy the run to where you may write"):
         findings = list(survey(plan(read_recipe(run / RECIPE, registry), registry).stages, run))
         unfinished = [f"{found.stage.name}: {found.summary}" for found in findings if not found.is_finished]
         if unfinished:

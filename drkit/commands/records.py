@@ -33,7 +33,8 @@ from drkit.runs.work import describe_encoder
 class Results:
     """How the systems of a run were evaluated; see `drkit.runs.stages.evaluation`.
 
-    runs: the rankings behind each system, one per draw. compared: the system of the run's verdict.
+    runs: the rankings behind each system, one per draw. compared: the system of the run's verdict. baseline: that
+    which the others are tested against (None: the first, of a run that an earlier version evaluated).
     """
 
     split: str
@@ -41,6 +42,7 @@ class Results:
     queries: int
     runs: Mapping[str, tuple[str, ...]]
     compared: str
+    baseline: str | None = None
     exclude_self: bool = False
 
 
@@ -108,9 +110,9 @@ class RunRecord:
         """Return a row for each system and measure; `pandas.DataFrame(rows)` takes them.
 
         A row has `system`, `measure`, `mean`, `low` and `high` (the 95 % bootstrap interval over queries), and, except
-        for the first system, `p` of a paired two-tailed t-test against the row above. No rows without an evaluation.
+        for the baseline, `p` of a paired two-tailed t-test against it. No rows without an evaluation.
         """
-        rows = comparison(list(self.scores.items())) if self.scores else []
+        rows = comparison(list(self.scores.items()), self.results.baseline) if self.results else []
         found = []
         for measure in self.results.measures if self.results else ():
             intervals = mean_intervals(list(self.scores.values()), measure)

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from drkit.commands.collections import NamedCollection
 from drkit.core.escaping import escape_controls, escape_line
 from drkit.core.files import write_text
+from drkit.core.quantities import counted
 from drkit.core.registry import Installed, Registry
 from drkit.data.preview import reading_notes
 from drkit.data.words import estimate_tokens
@@ -23,6 +24,7 @@ from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Recipe
+from drkit.recipe.start import starting_point
 from drkit.recipe.toml import recipe_from_table, recipe_table, toml_value
 
 # Passages whose letters are counted; scripts are a matter of shares.
@@ -148,9 +150,9 @@ def describe_facts(facts: CollectionFacts) -> Iterator[str]:
     )
     if facts.duplicates:
         share = facts.duplicates / max(count, 1)
-        yield f"duplicates: {facts.duplicates:,} passages ({share:.1%}) have the text of another one"
+        yield f"duplicates: {counted(facts.duplicates, 'passage')} ({share:.1%}) with the text of another one"
     if facts.empty:
-        yield f"empty: {facts.empty:,} passages have no text"
+        yield f"empty: {counted(facts.empty, 'passage')} without a text"
     scripts = [(script, share) for script, share in facts.scripts.items() if share >= _LEAST_SHARE]
     shares = ", ".join(f"{script.capitalize()} {share:.1%}" for script, share in scripts[:_SHOWN])
     yield f"letters: {shares or 'none'}"
@@ -159,12 +161,12 @@ def describe_facts(facts: CollectionFacts) -> Iterator[str]:
         return
     for split, one in facts.splits.items():
         yield (
-            f"{split}: {one.queries:,} queries of about {one.lengths.median:,} tokens, {one.answered:,} with a "
-            f"relevant passage; {one.judgements:,} judgements, {one.relevant:,} of them relevant"
+            f"{split}: {counted(one.queries, 'query')} of about {one.lengths.median:,} tokens, {one.answered:,} with a "
+            f"relevant passage; {counted(one.judgements, 'judgement')}, {one.relevant:,} of them relevant"
         )
-    yield f"judged: {facts.judged:,} of {count:,} passages ({facts.judged / max(count, 1):.1%})"
+    yield f"judged: {facts.judged:,} of {counted(count, 'passage')} ({facts.judged / max(count, 1):.1%})"
     if facts.unknown:
-        yield f"missing: {facts.unknown:,} judged passages are not in the collection"
+        yield f"missing: {counted(facts.unknown, 'judged passage is', 'judged passages are')} not in the collection"
 
 
 @frozen
@@ -186,17 +188,24 @@ def suggest_recipe(
     encoder: an existing encoder to start from; its own lengths are kept. scale: instead of the suggested one. has_gpu:
     whether a GPU trains. Raises DrkitError as `compose` does.
     """
-    chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, has_gpu)
+    embeds = encoder is not None and starting_point(encoder).embeds
+    chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, embeds=embeds, has_gpu=has_gpu)
     queries = max((split.lengths for split in facts.splits.values()), key=lambda lengths: lengths.most, default=None)
     settings = {} if encoder else suggest_lengths(facts.lengths, queries)
     if chosen == SMALL and facts.training_queries > _FEW_LABELS:
         settings["finetune.rounds.0.queries"] = ("0", f"all labels, not {_FEW_LABELS:,} of them as the default run")
         settings["finetune.max_steps"] = ("-1", "three passes over all labels")
     if facts.copies:
-        note = f"{facts.copies:,} queries are passages themselves, under the same id: they must not find themselves"
+        note = (
+            f"{counted(facts.copies, 'query is a passage itself', 'queries are passages themselves')}, under "
+            f"the same id: a query's own id among its hits is ignored"
+        )
         settings["evaluation.exclude_self"] = ("true", note)
     if facts.unknown:
-        note = f"{facts.unknown:,} judged passages are not in the collection: their judgements do not count"
+        note = (
+            f"{counted(facts.unknown, 'judged passage is', 'judged passages are')} not in the collection: "
+            f"their judgements are dropped"
+        )
         settings["collection.unknown_judgements"] = ("drop", note)
     request = ComposeRequest(
         collection=facts.name,
@@ -241,13 +250,22 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
     return escape_controls(f"{comments}\n\n" + "\n".join(_recipe_lines(suggestion, registry)) + "\n")
 
 
-def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -> tuple[str, str]:
+def _suggest_scale(facts: CollectionFacts, encoder: str | None, *, embeds: bool, has_gpu: bool) -> tuple[str, str]:
+    if embeds:
+        return PAPER, (
+            f"{encoder} has vectors to search by: it is tuned on labels, without pre-training. `drkit improve` does "
+            f"the same in a number of minutes, and says what it gained"
+        )
     if facts.passages < _FEW_PASSAGES and not encoder:
-        return QUICK, f"{facts.passages:,} passages are too few to train on; a smoke run shows that every stage works"
+        return (
+            QUICK,
+            f"{counted(facts.passages, 'passage is', 'passages are')} too few to train on; a smoke run shows "
+            f"that every stage works",
+        )
     if encoder and has_gpu:
         return PAPER, "an existing encoder and a GPU, so the numbers of the papers apply"
     if encoder:
-        return SMALL, "an existing encoder but no GPU: the papers' schedules would take days; `--scale paper` has them"
+        return SMALL, "because there is no GPU (the papers' schedules would take days; use --scale paper for them)"
     more = "; with an existing encoder, `drkit init --encoder PATH_OR_ID` takes the papers' numbers" if has_gpu else ""
     return SMALL, f"from scratch, in minutes on a CPU{more}"
 

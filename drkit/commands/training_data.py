@@ -14,6 +14,7 @@ from attrs import define, field
 from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import OpenedEncoder, find_index, open_encoder, open_reranker
 from drkit.core.files import SCRATCH, replacing
+from drkit.core.quantities import counted
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
@@ -193,7 +194,8 @@ def _write(
         if not counts.negatives or not lines:
             fewest = f"{output.fewest:,} negatives" if output.fewest > 1 else "a negative"
             raise DrkitError(
-                f"none of the {counts.queries:,} queries has {fewest} (dropped: {counts.describe_dropped()}); use "
+                f"none of the {counted(counts.queries, 'query')} has {fewest} (dropped: "
+                f"{counts.describe_dropped()}); use "
                 f"another source, filter less, or write fewer (--negatives)"
             )
     return lines

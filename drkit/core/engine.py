@@ -149,11 +149,16 @@ def open_engine(name: str = LOCAL, device: str = "auto") -> AbstractContextManag
 
     Raises DrkitError for an unknown name, and as the engine does.
     """
+    check_engine(name)
     if name == LOCAL:
         return nullcontext(LocalEngine())
     kind, _, address = name.partition(":")
-    table = installed().extensions["engine"]
-    if kind not in table or name.endswith(":"):
-        raise UnknownNameError("engine", name, (LOCAL, *(f"{one}[:ADDRESS]" for one in table)))
-    found: AbstractContextManager[Engine] = table.get(kind).load()(address, device)
+    found: AbstractContextManager[Engine] = installed().extensions["engine"].get(kind).load()(address, device)
     return found
+
+
+def check_engine(name: str) -> None:
+    """Raise DrkitError if no engine has this name, `local`, `NAME` or `NAME:ADDRESS`; nothing is started."""
+    table = installed().extensions["engine"]
+    if name != LOCAL and (name.partition(":")[0] not in table or name.endswith(":")):
+        raise UnknownNameError("engine", name, (LOCAL, *(f"{one}[:ADDRESS]" for one in table)))

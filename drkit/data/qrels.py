@@ -264,5 +264,7 @@ def parse_relevance(text: str, where: str) -> int:
     except (ValueError, OverflowError):
         whole = False
     if not whole:
-        raise DrkitError(f"the score {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}", where=where)
+        raise DrkitError(
+            f"the relevance {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}", where=where
+        )
     return int(value)

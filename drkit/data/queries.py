@@ -21,6 +21,7 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.draws import Draws
+from drkit.core.quantities import counted
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.columns import NamedColumns
@@ -156,7 +157,8 @@ def tokenise_given(
     if not indices:
         example = next(iter(texts))[0]
         raise DrkitError(
-            f"none of the {counts['given']:,} given queries belongs to a text of this collection: their ids look like "
+            f"none of the {counted(counts['given'], 'given query')} belongs to a text of this collection: their "
+            f"ids look like "
             f"{shown!r}, the collection's like {example!r}; use the ids of the collection"
         )
     return GivenQueries(TokenStore.open(folder), np.frombuffer(indices, dtype=np.int64)), counts

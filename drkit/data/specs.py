@@ -97,6 +97,25 @@ class DocumentsConfig:
 
 
 @frozen
+class LabelledConfig:
+    """Settings of `LabelledCollection`."""
+
+    path: str = setting("", None, "texts: a folder of .md and .txt files, or a .jsonl, .tsv, .csv or .parquet file")
+    more_texts: tuple[str, ...] = setting((), None, "further folders or files of texts")
+    labels: tuple[str, ...] = setting((), None, "files of labels (.csv, .tsv, .jsonl, .parquet): query and article")
+    refers_to: str = setting(
+        "",
+        in_(("", "id", "path", "title", "text")),
+        "what labels name articles by: id, path, title or text (empty: what all of them resolve by)",
+    )
+    columns: Mapping[str, Any] = _columns("id", "title", "text", "query", "article", "score")
+    words: int = setting(200, at_least(1), "most words of a passage of a document, unless a paragraph has more")
+    dev_share: float = setting(0.0, and_(ge(0), lt(0.5)), "share of the labelled queries for dev")
+    test_share: float = setting(0.0, and_(ge(0), lt(0.5)), "share of the labelled queries for test")
+    unknown_judgements: str = _unknown("labels")
+
+
+@frozen
 class TevatronConfig:
     """Settings of `TevatronCollection`."""
 
@@ -307,6 +326,15 @@ COLLECTIONS = (
         provides=("texts",),
         shorthand="path",
         files=("path",),
+    ),
+    _collection(
+        "labelled",
+        "labelled:LabelledCollection",
+        LabelledConfig,
+        "Folders and files of texts, and files of labels: query and article",
+        provides=_JUDGED,
+        shorthand="path",
+        files=("path", "more_texts", "labels"),
     ),
     _collection(
         "jsonl",

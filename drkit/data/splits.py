@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
+from drkit.core.quantities import counted
 from drkit.errors import UnknownNameError
 
 SPLITS = ("train", "dev", "test")
@@ -125,7 +126,7 @@ class Splits:
     @property
     def _few(self) -> str:
         which = "training" if self._shared == "train" else "test"
-        return f"of the {self.counted:,} {which} queries with a relevant passage,"
+        return f"of the {counted(self.counted, f'{which} query')} with a relevant passage,"
 
     def _is_shared(self, split: str) -> bool:
         return self.source(split) == self._shared

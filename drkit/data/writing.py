@@ -28,6 +28,7 @@ from drkit.core.protocols import (
     LocatesRows,
     UnknownJudgements,
 )
+from drkit.core.quantities import counted
 from drkit.core.types import HIGHEST_GRADE
 from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.corpus import (
@@ -178,7 +179,8 @@ def _write_passages(collection: Collection, folder: Path, content: Any) -> dict[
             raise DrkitError(f"{collection.name} has no passages; give a collection with at least one text")
         if empty == len(index):
             raise DrkitError(
-                f"{collection.name}: none of the {empty:,} passages has a text; give the column or field that has it"
+                f"{collection.name}: none of the {counted(empty, 'passage')} has a text; give the column or "
+                f"field that has it"
             )
         index.finish()
     _refuse_duplicates(collection, StoredCorpus(folder).duplicates())

@@ -56,7 +56,36 @@ def parse_measure(name: str) -> Any:
     return measure
 
 
+# Measures as trec_eval and others spell them, and their names in ir_measures, with a cutoff where one is needed.
+_FAMILIAR = {
+    **dict.fromkeys(("recip_rank", "mrr", "rr"), ("RR", "")),
+    **dict.fromkeys(("map", "map_cut", "ap", "mean_average_precision"), ("AP", "")),
+    **dict.fromkeys(("ndcg", "ndcg_cut"), ("nDCG", "")),
+    **dict.fromkeys(("recall", "r"), ("R", "100")),
+    **dict.fromkeys(("precision", "prec", "p"), ("P", "10")),
+    **dict.fromkeys(("success", "hit", "hits", "hit_rate", "hitrate", "accuracy", "acc", "top"), ("Success", "10")),
+    **dict.fromkeys(("r_cap", "recall_cap"), ("R_cap", "100")),
+}
+_SPELLING = re.compile(r"([a-z_]+?)[_.@-]?(\d+)?")
+
+
+def measure_instead(name: str) -> str:
+    """Return the name of a measure that trec_eval or others spell otherwise; empty if it is unknown.
+
+    >>> measure_instead("ndcg_cut_10"), measure_instead("recip_rank"), measure_instead("hit@1"), measure_instead("odd")
+    ('nDCG@10', 'RR', 'Success@1', '')
+    """
+    found = _SPELLING.fullmatch(name.lower())
+    if found is None or found[1] not in _FAMILIAR:
+        return ""
+    own, default = _FAMILIAR[found[1]]
+    cutoff = found[2] or default
+    return f"{own}@{cutoff}" if cutoff else own
+
+
 def _unknown(name: str, reason: str) -> DrkitError:
+    if (meant := measure_instead(name)) not in ("", name):
+        reason = f"did you mean {meant!r}"
     shown = f" ({reason.rstrip('?')})" if reason else ""
     return DrkitError(
         f"unknown measure {name!r:.100}{shown:.300}; examples of valid names: {', '.join(MEASURES)}, P@5, AP, "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from drkit.core.files import write_text
+from drkit.core.quantities import counted
 from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.errors import DrkitError
 from drkit.evaluate.engines import CAPPED, MEASURES, hits_read, is_of_subtopics, measure_by_engine, parse_measure
@@ -111,7 +112,7 @@ def _check_subtopics(name: str, judgements: Sequence[Judgement]) -> None:
     if all(subtopics.setdefault(one.query_id, one.subtopic) == one.subtopic for one in judgements):
         raise DrkitError(
             f"{name} needs judgements of subtopics (column 2 of TREC's diversity judgements), and none of the "
-            f"{len(subtopics):,} queries has two; give diversity judgements, or choose another measure"
+            f"{counted(len(subtopics), 'query')} has two; give diversity judgements, or choose another measure"
         )
 
 

@@ -1,4 +1,4 @@
-"""Compare systems: a table with each system tested against the row above, and pairs of systems.
+"""Compare systems: a table with each system tested against one of them, the baseline, and pairs of systems.
 
 Stars and corrected p-values use Holm's correction over all tests of a table, or over all comparisons made.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
-from drkit.errors import DrkitError
+from drkit.core.quantities import counted
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
     AS_IT_IS,
@@ -24,11 +25,11 @@ from drkit.evaluate.names import (
     system_name,
 )
 from drkit.evaluate.significance import TTest, holm, paired_t_test, rounding
-from drkit.recipe.schema import BASELINES
+from drkit.recipe.schema import BASELINES, RERANKER
 
 LEVEL = 0.05
 CAPTION = (
-    "In brackets: paired two-tailed t-test against the row above; "
+    "In brackets: paired two-tailed t-test against {baseline}; "
     "* if p is below 0.05 after Holm's correction over all tests of the table."
 )
 
@@ -37,19 +38,22 @@ CAPTION = (
 NOT_TESTED = "Not tested: a single query, or the same difference for every query, so that a t-test has no variance."
 
 
-def table_caption(draws: Mapping[str, int]) -> str:
+def table_caption(draws: Mapping[str, int], baseline: str) -> str:
     """Return the caption of a table; draws: number of draws that each system's row averages.
 
-    >>> table_caption({"retriever-100": 3, "retriever-1k": 3}).rpartition("table. ")[2]
+    >>> table_caption({"retriever-100": 3, "retriever-1k": 3}, "bm25").partition(";")[0]
+    'In brackets: paired two-tailed t-test against BM25'
+    >>> table_caption({"retriever-100": 3, "retriever-1k": 3}, "bm25").rpartition("table. ")[2]
     'Means of several draws: retriever-100 (3), retriever-1k (3).'
     """
     several = ", ".join(f"{name} ({count})" for name, count in draws.items() if count > 1)
-    return f"{CAPTION} Means of several draws: {several}." if several else CAPTION
+    caption = CAPTION.format(baseline=system_in_words(baseline))
+    return f"{caption} Means of several draws: {several}." if several else caption
 
 
 @frozen
 class Row:
-    """One system: its means, and for each measure the test against the row above (empty for the first row).
+    """One system: its means, and for each measure the test against the baseline (empty for the baseline itself).
 
     corrected: p of each test after Holm's correction over all tests of the table.
     """
@@ -61,13 +65,20 @@ class Row:
     corrected: Mapping[str, float] = field(factory=dict)
 
 
-def comparison(systems: Sequence[tuple[str, Scores]]) -> list[Row]:
+def comparison(systems: Sequence[tuple[str, Scores]], baseline: str | None = None) -> list[Row]:
     """Return one row per (name, scores), in order, with the measures of the first system.
 
-    Raises DrkitError if the systems were evaluated on different queries, or one lacks a measure.
+    baseline: the system that all others are tested against; None for the first.
+
+    Raises DrkitError if the systems were evaluated on different queries, or one lacks a measure, and UnknownNameError
+    if none is the baseline.
     """
     names = _common_measures(systems, None)
-    rows = [_row(systems, position, names) for position in range(len(systems))]
+    if baseline is not None and baseline not in dict(systems):
+        raise UnknownNameError("baseline", baseline, [name for name, _ in systems])
+    against = systems[0][0] if systems and baseline is None else baseline
+    tested = {name: dict(systems).get(str(against)) for name, _ in systems if name != against}
+    rows = [_row(name, scores, tested.get(name), names) for name, scores in systems]
     corrected = iter(holm([test.p for row in rows for test in row.tests.values()]))
     return [evolve(row, corrected={measure: next(corrected) for measure in row.tests}) for row in rows]
 
@@ -135,7 +146,7 @@ def describe_difference(system: str, other: str, measure: str, values: tuple[flo
 
 
 # Above lines of `verdict_text`.
-VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
+VERDICT_CAPTION = "Pairwise verdicts on the first measure (paired t-tests, uncorrected):"
 
 
 # Test queries below which results are called a rough guess.
@@ -152,7 +163,7 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
     """
     if is_smoke:
         return "Warning: this is a smoke run. Its trainings are too short for its numbers to mean anything."
-    return f"Warning: with {queries} queries, most differences are chance." if queries < _FEW else ""
+    return f"Warning: with {counted(queries, 'query')}, most differences are chance." if queries < _FEW else ""
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
@@ -173,15 +184,14 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
 
 
 def _reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
-    """Say whether the re-ranker beats the retriever in the row above it; if not, how to leave it out."""
-    for above, row in pairwise(results["rows"]):
-        if row["system"] == "reranker":
-            values, p = (row["values"][measure], above["values"][measure]), _number(row["tests"][measure]["p"])
-            text = describe_difference(
-                "reranker", f"{system_name(above['system'])}, whose hits it ranks", measure, values, p
-            )
-            return [text if values[0] > values[1] else f"{text}; --set evaluation.rerank=false leaves it out"]
-    return []
+    """Say whether the re-ranker beats the retriever whose hits it ranks; if not, how to leave it out."""
+    if RERANKER not in results:
+        return []
+    means = {row["system"]: row["values"][measure] for row in results["rows"]}
+    ((ranked, tests),) = results[RERANKER]["against"].items()
+    values, p = (means[RERANKER], means[ranked]), _number(tests[measure])
+    text = describe_difference(RERANKER, f"{system_name(ranked)}, whose hits it ranks", measure, values, p)
+    return [text if values[0] > values[1] else f"{text}; --set evaluation.rerank=false leaves it out"]
 
 
 def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
@@ -202,7 +212,7 @@ def _hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
 
 def _describe_tuning(weight: float, tuned: Mapping[str, Any]) -> str:
     """Say on how many dev queries a weight was chosen, and whether the best one was within a standard error."""
-    asked = f"{tuned['queries']:,} dev queries ({tuned['measure']}"
+    asked = f"{counted(tuned['queries'], 'dev query')} ({tuned['measure']}"
     if weight == tuned["best"]:
         return f"tuned on {asked})"
     return (
@@ -226,7 +236,7 @@ def describe_bm25(facts: Mapping[str, Any]) -> str:
 
 def _describe_pair(facts: Mapping[str, Any]) -> str:
     means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
-    first, measure, asked = next(iter(means)), facts["measure"], f"on {facts['queries']:,} dev queries"
+    first, measure, asked = next(iter(means)), facts["measure"], f"on {counted(facts['queries'], 'dev query')}"
     if chosen != first:
         against = f"{measure} {means[chosen]:.3f}; {means[first]:.3f} with {first}"
         return f"BM25: {chosen}, best of {len(means)} {asked} ({against})"
@@ -271,12 +281,8 @@ def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _row(systems: Sequence[tuple[str, Scores]], position: int, measures: Sequence[str]) -> Row:
-    name, scores = systems[position]
-    tests = {}
-    if position:
-        above = systems[position - 1][1]
-        tests = {m: paired_t_test(scores.per_query[m], above.per_query[m]) for m in measures}
+def _row(name: str, scores: Scores, baseline: Scores | None, measures: Sequence[str]) -> Row:
+    tests = {m: paired_t_test(scores.per_query[m], baseline.per_query[m]) for m in measures} if baseline else {}
     return Row(name, {m: scores.mean(m) for m in measures}, tests, scores.queries)
 
 
@@ -366,7 +372,7 @@ def comparison_caption(found: Sequence[Versus]) -> str:
     queries = found[0].test.queries if found else 0
     tested = sum(not math.isnan(one.test.p) for one in found)
     caption = (
-        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {tested} comparisons "
+        f"Paired two-tailed t-tests over {counted(queries, 'query')}; Holm's correction over all {tested} comparisons "
         f"made; * if the corrected p is below {LEVEL}."
     )
     return caption if tested == len(found) else f"{caption} {NOT_TESTED}"

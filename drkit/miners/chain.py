@@ -29,6 +29,7 @@ from drkit.core.protocols import (
     RankingDepth,
     SavesIndex,
 )
+from drkit.core.quantities import counted
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
@@ -215,7 +216,8 @@ class MiningCounts:
         unknown = {reason: self.dropped[reason] for reason in _FOREIGN_IDS if self.dropped[reason]}
         if self.queries and not self.negatives and unknown:
             raise DrkitError(
-                f"none of the {self.queries:,} queries has a negative (dropped: {self.describe_dropped()}); give a run "
+                f"none of the {counted(self.queries, 'query')} has a negative (dropped: "
+                f"{self.describe_dropped()}); give a run "
                 f"file with the ids of this collection's training queries and passages"
             )
 

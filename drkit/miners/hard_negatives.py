@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from drkit.core.files import SCRATCH
 from drkit.core.protocols import Corpus, NegativeFilter
+from drkit.core.quantities import counted
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
 from drkit.data.rows import batched
@@ -147,7 +148,8 @@ class HardNegatives:
         self.counts = {**counts.summary(), "pairs": n_pairs, "rows": len(table) if table is not None else 0}
         if table is None:
             raise DrkitError(
-                f"none of the {n_pairs:,} pairs has {fewest} negatives (dropped: {counts.describe_dropped()}); "
+                f"none of the {counted(n_pairs, 'pair')} has {fewest} negatives (dropped: "
+                f"{counts.describe_dropped()}); "
                 f"request fewer negatives, filter less, or give a larger corpus"
             )
         return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
 from importlib.resources import files
 from itertools import chain, count
 from typing import Any
@@ -18,14 +19,19 @@ from attrs import asdict, evolve, field, fields, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.recipe.familiar import meant_settings
+from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
-from drkit.recipe.start import find_collection, starting_point
+from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
-# What a pipeline follows if no paper is named, and it has no recipe of its own.
-_BASE = "default"
+# What a pipeline follows if no paper is named, and it has no recipe of its own; and what an encoder of sentences does,
+# which has a use without pre-training.
+_BASE, IMPROVE = "default", "improve"
+# The highest learning rates of an existing encoder at the small scale, whose own are for random weights.
+_RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
 # The choice of no part.
@@ -99,12 +105,42 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
         )
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
+    before = deepcopy(table)
     for assignment in request.settings:
         assign(table, assignment)
-    table = _without_unused(table, {assignment.partition("=")[0].strip() for assignment in request.settings})
+    given = {assignment.partition("=")[0].strip() for assignment in request.settings}
+    table = _counted_in_epochs(_without_unused(table, given), given)
     if (reranker := _inner(table, RERANKER)) and not {"loss", "miners"} & {*reranker}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
-    return recipe_from_table(table, parts.registry)
+    try:
+        return recipe_from_table(table, parts.registry)
+    except ProblemsError as error:
+        raise _with_settings_meant(error, request.settings, before, parts.registry) from None
+
+
+def _with_settings_meant(
+    error: ProblemsError, settings: Iterable[str], table: Table, registry: Registry
+) -> ProblemsError:
+    """Return the error with what to write instead of each unknown setting.
+
+    settings: those that were assigned; table: the recipe without them.
+    """
+    try:
+        known = [one.path for one in setting_paths(recipe_from_table(table, registry), registry)]
+    except ProblemsError:
+        return error
+    instead: dict[str, str] = {}
+    for path, _, value in (assignment.partition("=") for assignment in settings):
+        if meant := meant_settings(path.strip(), known):
+            lines = " or ".join(f"--set {one}={value.strip()}" for one in meant)
+            instead |= {f"no setting named {key.strip()!r}": f"; write {lines}" for key in path.split(".")}
+    problems = []
+    for problem in error.problems:
+        what, at, table_path = problem.rpartition(" @ ")
+        parts = (re.split(r"(?=[;?])", one, maxsplit=1) for one in re.split(r"; (?=no setting named)", what))
+        said = "; ".join(f"{head}{instead.get(head, ''.join(rest))}" for head, *rest in parts)
+        problems.append(f"{said}{at}{table_path}")
+    return ProblemsError(error.subject, problems)
 
 
 def _read(request: ComposeRequest, parts: Installed) -> Table:
@@ -113,7 +149,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         raise UnknownNameError("scale", request.scale, SCALES)
     start = starting_point(request.encoder) if request.encoder else None
     is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
-    name = request.paper or _recipe_without_paper(request.pipeline, parts)
+    name = request.paper or _recipe_without_paper(request, start, parts)
     recipe = parts.recipes.get(name)
     table = parse_toml(recipe.text(small=is_small), f"recipe {name}")
     if request.pipeline and (request.paper or name == _BASE):
@@ -122,18 +158,37 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
+        table = table if start.small or not is_small else _with_careful_rates(table)
     if request.scale == QUICK:
         return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
     return table
 
 
-def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
-    """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name."""
-    if pipeline is None:
-        return _BASE
-    chosen = parts.pipelines.get(pipeline)
+def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, parts: Installed) -> str:
+    """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name.
+
+    An encoder of sentences is tuned without pre-training, unless a part of pre-training is named.
+    """
+    if request.pipeline is None:
+        asks = any(getattr(request, name) for name in _OF_PRETRAINING)
+        asks = asks or any(setting.startswith("pretrain.") for setting in request.settings)
+        return IMPROVE if start and start.embeds and not asks else _BASE
+    chosen = parts.pipelines.get(request.pipeline)
     own = any((one.name, one.provider) == (chosen.name, chosen.provider) for one in parts.recipes.items())
-    return pipeline if own else _BASE
+    return request.pipeline if own else _BASE
+
+
+def _with_careful_rates(table: Table) -> Table:
+    """Return a recipe of the small scale with learning rates that do not harm an existing encoder."""
+
+    def lowered(settings: Table, most: float) -> Table:
+        rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
+        return {**settings, **rates}
+
+    careful = {name: lowered(_inner(table, name), most) for name, most in _RATES.items() if _inner(table, name)}
+    if rounds := _inner(table, "finetune").get("rounds"):
+        careful["finetune"]["rounds"] = [lowered(one, _RATES["finetune"]) for one in rounds]
+    return {**table, **careful}
 
 
 def quickened(recipe: Recipe, registry: Registry) -> Recipe:
@@ -277,6 +332,12 @@ def _with_losses(task: Any, registry: Registry) -> Any:
             weight = {"weight": term["weight"]} if isinstance(term, Mapping) and "weight" in term else {}
             losses[decoder.trained_by] = {"use": decoder.trained_by, **weight}
     return {**task, "losses": losses}
+
+
+def _counted_in_epochs(table: Table, given: Set[str]) -> Table:
+    """Return the recipe without the steps of a training whose epochs the user chose, because steps would decide."""
+    chosen = [name for name in ("pretrain", *_FINE_TUNING) if f"{name}.num_train_epochs" in given]
+    return merge(table, {name: {"max_steps": -1} for name in chosen if f"{name}.max_steps" not in given})
 
 
 def _without_unused(table: Table, given: Set[str]) -> Table:

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from drkit.core.files import local_path
 from drkit.core.protocols import Collection
+from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.data.words import estimate_tokens
@@ -77,11 +78,11 @@ def suggest_lengths(
     if passages.most:
         value = _rounded(passages.most, _SHORTEST_PASSAGE, limit)
         cut = f", cut at {limit}" if passages.most + 2 > limit else ""
-        reason = f"95 % of {which} passages have at most about {passages.most:,} tokens{cut}"
+        reason = f"95 % of {which} passages have at most about {counted(passages.most, 'token')}{cut}"
         found["encoder.passage_length"] = (str(value), reason)
     if queries and queries.most:
         value = _rounded(queries.most, _SHORTEST_QUERY, _LONGEST_QUERY)
-        reason = f"95 % of {which} queries have at most about {queries.most:,} tokens"
+        reason = f"95 % of {which} queries have at most about {counted(queries.most, 'token')}"
         found["encoder.query_length"] = (str(value), reason)
     return found
 

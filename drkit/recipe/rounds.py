@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from drkit.core.protocols import RefreshesNegatives
+from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
 from drkit.encoders.architectures import check_start_model
@@ -55,7 +56,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _start_problems(recipe.finetune, [*kept])
         problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
-        problems += _model_path_problems(recipe, recipe.finetune)
+        problems += _model_path_problems(recipe, recipe.finetune, registry)
     if recipe.reranker:
         problems += _reranker_problems(recipe.reranker, recipe.finetune, registry)
     return problems
@@ -160,7 +161,7 @@ def kept_problems(settings: Pretrain | Finetune, path: str) -> list[str]:
     if not last > settings.max_steps > 0:
         return []
     return [
-        f"cannot keep the checkpoint of step {last:,}: the training has {settings.max_steps:,} steps "
+        f"cannot keep the checkpoint of step {last:,}: the training has {counted(settings.max_steps, 'step')} "
         f"({path}.max_steps) @ {path}.keep_steps"
     ]
 
@@ -282,11 +283,23 @@ def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], regist
     return problems
 
 
-def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+def _models_of_filters(finetune: Finetune, registry: Registry) -> dict[str, str]:
+    """Return the model of every filter that names one instead of the run's re-ranker, by the path of its setting."""
+    found = {}
+    for index, current in enumerate(finetune.rounds):
+        for number, choice in enumerate(current.miners):
+            miner, model = registry.get(Kind.MINER, choice.use), getattr(choice.config, "model", "")
+            if RERANKER in miner.requires_of(miner.config()) and isinstance(model, str):
+                found[f"finetune.rounds.{index}.miners.{number}.model"] = model
+    return found
+
+
+def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
     """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
     models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
     columns = finetune.columns or {}
     models |= {f"finetune.columns.{name}": column.use for name, column in columns.items() if is_model(column.use)}
+    models |= _models_of_filters(finetune, registry)
     if recipe.reranker:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []

@@ -632,6 +632,11 @@ class Evaluation:
     )
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
+    baseline: str | None = setting(
+        None,
+        optional(min_len(1)),
+        "system that the others are tested against; none: labels-only, else the encoder as it starts, else bm25",
+    )
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
     bm25_k1: tuple[float, ...] = setting(
         (1.2, 0.9),

@@ -17,9 +17,11 @@ from attrs import frozen
 from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.data.rows import FORMATS as ENDINGS
+from drkit.data.rows import file_kind
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
 from drkit.encoders.folder import declared_settings, read_encoder_settings
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.schema import EncoderSettings
 from drkit.recipe.toml import assign, part_from_table, read_table
 
@@ -28,6 +30,15 @@ _LOGGER = logging.getLogger("drkit")
 FORMATS = ("beir", "trec", "tevatron", "dpr", "pairs", "hf", "jsonl", "documents")
 # Those that read any files with their endings, and leave out the others of a folder.
 _LOOSE = ("jsonl", "documents")
+# What the formats that read any file with their endings read it as.
+_OF_FILES = {"jsonl": "texts", "pairs": "pairs of a query and a text"}
+# Names in a folder by which it may have the layout of a format.
+_HINTS = {
+    "beir": ("corpus.jsonl*", "queries.jsonl*", "qrels"),
+    "trec": ("collection.tsv*", "topics*", "*qrels*.t*"),
+    "hf": ("dataset_info.json", "state.json", "*.arrow", "data"),
+    "pairs": ("train.*",),
+}
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
@@ -36,10 +47,15 @@ DECLARABLE = ("pooling", "pooling_settings", *LENGTHS, *PROMPTS)
 
 @frozen
 class StartingPoint:
-    """Settings of `[encoder]` to start training from, and whether the encoder has drkit's own small size."""
+    """Settings of `[encoder]` to start training from.
+
+    small: whether drkit made the encoder from scratch, at its own small size. embeds: whether it is an encoder of
+    sentences, which has vectors to search by without any training.
+    """
 
     encoder: Mapping[str, Any]
     small: bool = False
+    embeds: bool = False
 
 
 def starting_point(path_or_id: str) -> StartingPoint:
@@ -54,7 +70,8 @@ def starting_point(path_or_id: str) -> StartingPoint:
         declared = declared_settings_of(run)
         for note in prompt_notes(run):
             _LOGGER.warning(note)
-        return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
+        settings = {"pretrained": path_or_id, **(declared.with_lengths if declared else {})}
+        return StartingPoint(settings, embeds=(run / MODULES).is_file())
     if not (run / CHECKPOINT / CONFIG).is_file():
         raise DrkitError(
             f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "
@@ -167,25 +184,26 @@ def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
 def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -> str:
     """Return the name of a collection, as `--collection` takes it, for such a name or for a path of unknown format.
 
-    settings: `collection.NAME=VALUE` ..; a format that does not have one of them is none. A word that is neither is
-    returned as it is. Raises DrkitError for a path that does not exist, or that no format can
-    read.
+    settings: `collection.NAME=VALUE` ..; a format that does not have one of them is none. A word with a colon that is
+    neither is returned as it is. Raises DrkitError for a path that does not exist, that is a run or an encoder, or that
+    no format can read.
     """
     known = parts.registry.names(Kind.COLLECTION)
     path = local_path(text)
     if text.partition(":")[0] in known:
         return text
     if not path.exists():
-        if ":" not in text and (len(path.parts) > 1 or path.suffix):
-            raise DrkitError(
-                f"{text} is neither a file or folder nor a collection; give a path, or NAME:VALUE with one of: "
-                f"{', '.join(known)}"
-            )
-        return text
-    problems, readable = [], []
+        if ":" in text:
+            return text
+        raise DrkitError(
+            f"no such file or folder: {text}{did_you_mean(text, known)} give a path, or NAME:VALUE with one of: "
+            f"{', '.join(known)} (see `drkit list collection`)"
+        )
+    _refuse_other_folders(text, path, parts)
+    problems, readable = {}, []
     for name in (name for name in FORMATS if name in known):
         if problem := _unreadable(name, text, parts, settings):
-            problems.append(f"{name}: {problem}")
+            problems[name] = problem
         else:
             readable.append(name)
         if readable and readable[0] not in _LOOSE:
@@ -195,10 +213,61 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
         raise DrkitError(f"{text} has files of several formats, of which a collection has one; choose {choices}")
     if readable:
         return f"{readable[0]}:{text}"
-    raise DrkitError(
-        f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
-        + "\n".join(f"  - {problem}" for problem in problems)
+    raise (_unreadable_folder if path.is_dir() else _unreadable_file)(text, path, problems)
+
+
+def _refuse_other_folders(text: str, path: Path, parts: Installed) -> None:
+    """Raise DrkitError for the folder of a run or an encoder, whose documentation would be read as texts."""
+    if (path / RECIPE).is_file():
+        raise DrkitError(f"{text} is a run, not texts; give {_collection_of(path, parts)}")
+    if (path / CONFIG).is_file() or (path / MODULES).is_file():
+        raise DrkitError(f"{text} is an encoder, not texts: --encoder {text}")
+
+
+def _collection_of(run: Path, parts: Installed) -> str:
+    """Return what to write for the collection of a run."""
+    table = read_table(run / RECIPE).get("collection", {})
+    name = table.get("use", "") if isinstance(table, Mapping) else ""
+    shorthand = (
+        parts.registry.get(Kind.COLLECTION, name).shorthand if name in parts.registry.names("collection") else ""
     )
+    value = table.get(shorthand) if shorthand else None
+    return f"the collection that it was made from: --collection {name}:{value}" if value else "a path of texts"
+
+
+def _unreadable_file(text: str, path: Path, problems: Mapping[str, str]) -> DrkitError:
+    """Return the error for a file that no format reads: the problems of those that read its ending.
+
+    problems: by format.
+    """
+    kind = file_kind(path)
+    if kind not in ENDINGS:
+        return DrkitError(
+            f"{text} ends in {kind or 'nothing'}, which no format reads; give a file that ends in "
+            f"{', '.join(ENDINGS)}, a folder of them, or a folder of .md or .txt files"
+        )
+    found = {name: problems[name] for name in _OF_FILES if name in problems}
+    others = f"other formats are chosen as NAME:{text} (see `drkit list collection`)"
+    if len({*found.values()}) == 1:
+        return DrkitError(f"{next(iter(found.values()))}; {others}")
+    lines = [f"  - as {_OF_FILES[name]}: {problem}" for name, problem in found.items()]
+    return DrkitError("\n".join([f"cannot read {text} as a collection; {others}", *lines]))
+
+
+def _unreadable_folder(text: str, path: Path, problems: Mapping[str, str]) -> DrkitError:
+    """Return the error for a folder that no format reads: the problems of those that its files hint at.
+
+    problems: by format.
+    """
+    if not any(one.is_file() for one in path.rglob("*")):
+        return DrkitError(
+            f"{text} has no files; give a folder of .md or .txt files, of {', '.join(ENDINGS)} files, or in a layout "
+            f"of `drkit list collection`"
+        )
+    names = [name for name, hints in _HINTS.items() if any(next(path.glob(hint), None) for hint in hints)]
+    found = {name: problems[name] for name in (*names, *_LOOSE) if name in problems}
+    lines = [f"  - {name}: {problem}" for name, problem in found.items()]
+    return DrkitError("\n".join([f"cannot read {text} as a collection; see `drkit list collection`", *lines]))
 
 
 def _unreadable(name: str, text: str, parts: Installed, settings: Sequence[str]) -> str:
@@ -211,7 +280,7 @@ def _unreadable(name: str, text: str, parts: Installed, settings: Sequence[str])
                 assign(table, setting)
         config = part_from_table(Kind.COLLECTION, table["collection"], parts.registry).config
         source = parts.registry.build(Kind.COLLECTION, name, config)
-        return "" if next(iter(source.passages()), None) is not None else "no passages"
+        return "" if next(iter(source.passages()), None) is not None else f"{text} has no passages"
     except DrkitError as error:
         lines = str(error).splitlines()
         return (lines[0] if len(lines) == 1 else " ".join(lines)).removeprefix(f"collection {name}: ")

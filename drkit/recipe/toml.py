@@ -26,6 +26,7 @@ from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
+from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import (
     FROM_SCRATCH,
     ITSELF,
@@ -111,7 +112,8 @@ def problems_of(error: BaseException) -> list[str]:
 def _message(error: BaseException, _expected: type | None) -> str:
     if isinstance(error, ForbiddenExtraKeysError):
         known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
-        meant = {key: _further_in(error.cl, key) or did_you_mean(key, known) for key in sorted(error.extra_fields)}
+        own = {key: own_setting(key) for key in sorted(error.extra_fields)}
+        meant = {key: _further_in(error.cl, name) or did_you_mean(name, known) for key, name in own.items()}
         return "; ".join(f"no setting named {key!r}{said} known: {', '.join(known)}" for key, said in meant.items())
     if isinstance(error, KeyError):
         return f"required setting {error.args[0]!r} is missing"

@@ -234,8 +234,8 @@ def _refuse_links(run: Path) -> None:
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Hold the run's lock.
+def locked(run: Path, remedy: str = "choose another --run-dir") -> Iterator[None]:
+    """Hold the run's lock; remedy: what to do if that fails, in an error.
 
     Raises DrkitError if another process has it, the folder cannot be created, or something in it is a link.
     """
@@ -245,9 +245,9 @@ def locked(run: Path) -> Iterator[None]:
         lock = FileLock(run / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
-        raise DrkitError(f"another process is working in {run}; wait for it, or choose another --run-dir") from None
+        raise DrkitError(f"another process is working in {run}; wait for it, or {remedy}") from None
     except OSError as error:
-        raise DrkitError(f"cannot write to {run}: {error.strerror}; choose another --run-dir") from error
+        raise DrkitError(f"cannot write to {run}: {error.strerror}; {remedy}") from error
     try:
         yield
     finally:

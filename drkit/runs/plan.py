@@ -28,6 +28,7 @@ from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, PSEUDO, Recipe
+from drkit.recipe.start import PROMPTS, declared_settings_of
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.evaluation import (
@@ -69,6 +70,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
+    builder.notes.extend(_prompt_notes(recipe))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
@@ -129,6 +131,21 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
             "measured, it did not improve retrieval. --set pretrain=none fine-tunes the encoder at once"
+        )
+
+
+def _prompt_notes(recipe: Recipe) -> Iterator[str]:
+    """Yield a note for prompts that an encoder of sentences does not declare."""
+    if recipe.encoder.pretrained is None or not _starts_from_sentence_encoder(recipe):
+        return
+    declared = declared_settings_of(local_path(recipe.encoder.pretrained))
+    known = declared.settings if declared else {}
+    added = [name for name in PROMPTS if getattr(recipe.encoder, name) and not known.get(name)]
+    if added:
+        prompts = ", ".join(f"{name} = {getattr(recipe.encoder, name)!r}" for name in added)
+        yield (
+            f"{recipe.encoder.pretrained} declares no such prompt: {prompts}. An encoder that was not trained with a "
+            f"prompt finds less with it (docs/guide/encoders.md has figures)"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import astuple, frozen
 
 from drkit.core.files import local_path, read_json
+from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
 from drkit.encoders.architectures import SizeNames, find_architecture
 from drkit.recipe.schema import EncoderSettings, Training
@@ -157,7 +158,7 @@ def describe_schedule(training: Training) -> str:
     ('3,000 steps of 32', '3 epochs in steps of 32')
     """
     if training.max_steps > 0:
-        return f"{training.max_steps:,} steps of {batch_size(training):,}"
+        return f"{counted(training.max_steps, 'step')} of {batch_size(training):,}"
     return f"{training.num_train_epochs:g} epochs in steps of {batch_size(training):,}"
 
 

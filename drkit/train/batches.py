@@ -17,6 +17,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core import processes
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 
@@ -200,7 +201,7 @@ def passage_counts(mined: Sequence[NDArray[np.int64]], most: int, queries: int) 
 def describe_batch(effective: Mapping[str, Any]) -> str:
     """Return an effective batch in one line."""
     return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"{counted(effective['training_queries'], 'training query')}, {effective['queries_per_batch']:,} per batch; "
         f"negatives per query: {effective['negatives_per_query']:,}, including "
         f"{effective['hard_negatives_per_query']:g} mined for the query"
     )

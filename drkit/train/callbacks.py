@@ -17,6 +17,7 @@ from transformers import TrainerCallback, set_seed
 from drkit.core import processes
 from drkit.core.files import make_folder, read_json, replacing_folder, sync, write_json
 from drkit.core.progress import Progress
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit.train.logs import TOKENS_PER_SECOND, first_not_finite
 from drkit.train.resuming import CALLBACKS, complete_checkpoint
@@ -107,7 +108,8 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         last = max(self._folders, default=0)
         if last > state.max_steps:
             raise DrkitError(
-                f"cannot keep the checkpoint of step {last:,}: the training has {state.max_steps:,} steps. Keep "
+                f"cannot keep the checkpoint of step {last:,}: the training has "
+                f"{counted(state.max_steps, 'step')}. Keep "
                 f"earlier ones, or train longer @ {self._setting}"
             )
 

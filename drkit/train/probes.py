@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from drkit.core.files import CHECKPOINTS, PROBES, read_log, write_text
 from drkit.core.protocols import MeasuresAccuracy
+from drkit.core.quantities import counted
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
 from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, replace_bottleneck
@@ -74,11 +75,14 @@ class Probes:
 
     def describe(self) -> str:
         """Return in one line what is measured, and on what."""
-        texts = f"probing {len(self.held_out):,} texts held out of pre-training"
+        texts = f"probing {counted(len(self.held_out), 'text')} held out of pre-training"
         probe = self.retrieval
         if probe is None:
             return f"{texts}; the collection has no queries for a retrieval probe"
-        return f"{texts}, and {len(probe.queries):,} {probe.split} queries over {len(probe.indices):,} passages"
+        return (
+            f"{texts}, and {counted(len(probe.queries), f'{probe.split} query')} over "
+            f"{counted(len(probe.indices), 'passage')}"
+        )
 
     def line(self, record: Record) -> str:
         """Format a probe in one line."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.progress import Progress
+from drkit.core.quantities import counted
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
@@ -217,7 +218,8 @@ class Agreement:
         if not self.queries:
             return "the teacher's agreement is unknown: no query has both a positive and a negative"
         text = (
-            f"the teacher scores a positive above every negative for {self.share:.1%} of {self.queries:,} queries "
+            f"the teacher scores a positive above every negative for {self.share:.1%} of "
+            f"{counted(self.queries, 'query')} "
             f"(expected by chance: {self.chance:.1%})"
         )
         if self.is_chance:

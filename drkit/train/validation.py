@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, VALIDATION, replacing
 from drkit.core.progress import Progress
+from drkit.core.quantities import counted
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -67,7 +68,10 @@ class DevQueries:
     def describe(self) -> str:
         """Return in one line what is searched."""
         task = self.task
-        return f"validating on {len(task.queries):,} {task.split} queries over {len(task.indices):,} passages"
+        return (
+            f"validating on {counted(len(task.queries), f'{task.split} query')} over "
+            f"{counted(len(task.indices), 'passage')}"
+        )
 
     def line(self, record: Record) -> str:
         """Format a validation in one line."""

@@ -130,7 +130,8 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
     together = len(runs) > 1 and is_comparable(runs)
     runs = choose_compared(runs, options.system) if together else runs
     systems = systems_of(runs)
-    chosen = baseline_index(systems, options.baseline)
+    own = runs[0].results.baseline if len(runs) == 1 and runs[0].results else None
+    chosen = baseline_index(systems, options.baseline or own)
     table = system_table(systems, chosen) if systems else None
     several = len(runs) > 1
     return ReportPage(

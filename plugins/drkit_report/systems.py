@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from drkit.charts import Intervals
 from drkit.commands.records import RunRecord, is_comparable
 from drkit.core.files import digest
+from drkit.core.quantities import counted
 from drkit.data.corpus import StoredCollection
 from drkit.errors import UnknownNameError
 from drkit.evaluate.measures import Scores
@@ -78,7 +79,8 @@ class SystemTable:
     def caption(self) -> str:
         """How intervals and tests were computed."""
         return (
-            f"In brackets: 95 % intervals of the mean, by percentile bootstrap over the {self.queries:,} queries "
+            f"In brackets: 95 % intervals of the mean, by percentile bootstrap over the "
+            f"{counted(self.queries, 'query')} "
             f"({RESAMPLES:,} resamples). Below: the difference to the baseline with its p-value from a paired "
             f"two-tailed t-test, corrected by Holm over all tests against this baseline; \u25b2 and \u25bc mark "
             f"corrected p < {LEVEL}. Wins, ties and losses count queries by {self.measures[0]}."

@@ -123,10 +123,10 @@ def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json")
     code, out, err = drkit("evaluate", *given)
     assert code == 0, err
-    assert says(err, "1 hits", "query", "--exclude-self")
+    assert says(err, "1 hit", "query", "--exclude-self")
     counted = json.loads(out)["rows"][0]["values"]["RR@10"]
     code, out, err = drkit("evaluate", *given, "--exclude-self")
-    assert says(err, "1 hits", "ignored")
+    assert says(err, "1 hit", "ignored")
     assert json.loads(out)["rows"][0]["values"]["RR@10"] > counted
 
 
@@ -139,6 +139,14 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
     assert (code, "--exclude-self" in err) == (0, False)
     code, _, err = drkit("evaluate", *given, "--exclude-self")
     assert says(err, "1 ", "judged relevant", "--exclude-self")
+
+
+def test_numbers_of_queries_and_passages_are_no_copies(tmp_path):
+    """Query 17 and passage 17 are counted apart: nobody is told to ignore the passage."""
+    write_run(tmp_path / "own.trec", [("17", [("17", 3.0), ("4", 2.0)])], "own")
+    (tmp_path / "qrels.txt").write_text("17 0 4 1\n")
+    code, _, err = drkit("evaluate", tmp_path / "own.trec", "--qrels", tmp_path / "qrels.txt", "-m", "RR@10")
+    assert (code, "--exclude-self" in err) == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ CLUSTER = "--engine ray"
 
 def commands_of(text):
     """The lines of a text that call drkit, without their comments."""
-    lines = (line.strip().partition("  #")[0].rstrip() for line in text.splitlines())
+    joined = re.sub(r" \\\n\s*", " ", text)  # lines that go on
+    lines = (line.strip().partition("  #")[0].rstrip() for line in joined.splitlines())
     return [line for line in lines if line.startswith(("drkit ", "torchrun "))]
 
 
@@ -55,7 +56,7 @@ def start_commands():
     """The commands of the README and of the first page of the documentation; `all` of `.ci/run` are tried there."""
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "README.md"))
     blocks = (block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
-    return dict.fromkeys(line for block in blocks for line in block.splitlines())
+    return dict.fromkeys(line for block in blocks for line in re.sub(r" \\\n\s+", " ", block).splitlines())
 
 
 def help_examples(command):

@@ -35,6 +35,7 @@ def test_the_set_of_parts_is_this_one():
         "collection/hf",
         "collection/irds",
         "collection/jsonl",
+        "collection/labelled",
         "collection/pairs",
         "collection/pydocs",
         "collection/tevatron",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate import Scores, average, compare, comparison, paired_t_test, to_markdown, versus_markdown
 from tests.refusals import says
 
@@ -80,7 +80,7 @@ def test_the_difference_of_a_count_is_that_of_its_sums():
     assert (found.test.low, found.test.high, found.test.p) == pytest.approx((3 * plain.low, 3 * plain.high, plain.p))
 
 
-def test_rows_are_tested_against_the_row_above():
+def test_rows_are_tested_against_the_baseline_which_is_the_first_unless_it_is_named():
     systems = [
         ("BM25", Scores({"RR@10": {"a": 0.0, "b": 0.5, "c": 1.0}, "AP": {"a": 0.1, "b": 0.2, "c": 0.3}})),
         ("one|two", Scores({"RR@10": {"a": 0.5, "b": 0.5, "c": 1.0}, "AP": {"a": 0.1, "b": 0.2, "c": 0.3}})),
@@ -89,7 +89,12 @@ def test_rows_are_tested_against_the_row_above():
     rows = comparison(systems)
     assert [row.system for row in rows] == ["BM25", "one|two", "last"]
     assert rows[0].tests == {}
-    assert rows[2].tests["RR@10"] == paired_t_test(systems[2][1].per_query["RR@10"], systems[1][1].per_query["RR@10"])
+    assert rows[2].tests["RR@10"] == paired_t_test(systems[2][1].per_query["RR@10"], systems[0][1].per_query["RR@10"])
+    named = comparison(systems, "one|two")
+    assert [bool(row.tests) for row in named] == [True, False, True]
+    assert named[0].tests["AP"] == paired_t_test(systems[0][1].per_query["AP"], systems[1][1].per_query["AP"])
+    with pytest.raises(UnknownNameError, match="'lost'"):
+        comparison(systems, "lost")
     text = to_markdown(rows).splitlines()
     assert text[0] == "| system | RR@10 | AP |"
     assert text[3] == r"| one\|two | 0.667 (p = 0.423) | 0.200 (p = 1.000) |"

@@ -104,8 +104,8 @@ def test_a_measure_that_no_engine_computes_is_told_with_what_they_do(without):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("ndcg@10", "did you mean 'NDCG'"),
-        ("P", "cutoff"),
+        ("ndcg@10", "did you mean 'nDCG@10'"),
+        ("P", "did you mean 'P@10'"),
         ("P(x=1)@3", "'x'"),
         ("P(rel=0)@3", "rel must be from 1"),
         ("P(rel=-1)@3", "values must be"),

@@ -82,7 +82,14 @@ def test_the_readme(place):
     (run / "encoder").symlink_to(place / "encoder")
     names = execute("../README.md", {})
     assert len(names["vectors"]) == 1
-    assert names["EnhancedDecoder"].__name__ == "EnhancedDecoder"
+
+
+def test_the_readme_is_read_in_minutes_and_on_a_phone():
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 700
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    # What a page of 390 pixels shows of a line.
+    assert [line for line in commands.splitlines() if len(line) > 39] == []
 
 
 PACKAGES = ["commands", "data", "encoders", "evaluate", "losses", "maskers", "miners", "search", "train"]

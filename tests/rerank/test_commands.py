@@ -64,7 +64,7 @@ def test_rerank_a_run_file(files, tmp_path):
     source = f"--collection=beir:{files / 'beir'}"
     done = drkit("rerank", files / "first.trec", "--model", files / "model", source, "--depth=5", "-o", out)
     assert "4 queries re-ranked" in done.stdout
-    assert says(done.stderr, "1 queries", "test queries")
+    assert says(done.stderr, "1 query", "test queries")
     scorer = Reranker.load(files / "model")
     texts = {f"d {topic} ü": f"{topic} the {topic} is returned" for topic in TOPICS}
     before, after = dict(read_run(files / "first.trec")), dict(read_run(out))

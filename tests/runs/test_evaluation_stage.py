@@ -9,6 +9,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
+from drkit.errors import DrkitError
 from drkit.evaluate.systems import VERDICT_CAPTION, results_warning
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.plan import plan
@@ -64,8 +65,10 @@ def evaluated(tmp_path):
     settings = EvaluationSettings(
         systems=("bm25", "low"),
         draws={"low": ("low-1", "low-2")},
+        baseline="bm25",
         last="low-1",
         is_smoke=False,
+        reranked="",
         measures=("RR@10",),
         split="test",
         exclude_self=False,
@@ -112,7 +115,7 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
 def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated, tmp_path, capsys, hits, said):
     stage, _ = evaluated
     write_run(stage.inputs["runs"] / "reranker.arrow", [("q1", hits)], tag="reranker")
-    settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
+    settings = evolve(stage.settings, systems=("bm25", "low", "reranker"), reranked="low")
     metrics = evaluate_systems(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
     print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
     assert says(capsys.readouterr().out, *said)
@@ -186,3 +189,42 @@ def test_the_plan_tells_measures_that_need_more_hits(settings, said):
     found = [note for note in notes if "evaluation.depth" in note]
     assert len(found) == (said is not None)
     assert all(says(note, *said) for note in found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "baseline"),
+    [
+        ((), "labels-only"),
+        (("finetune.baselines=[]",), "initial"),
+        (("finetune.baselines=[]", "evaluation.start=false"), "bm25"),
+        (("finetune.baselines=[]", "evaluation.start=false", "evaluation.bm25=false"), "retriever-1"),
+        (("evaluation.baseline=bm25",), "bm25"),
+        (("evaluation.baseline=hybrid",), "hybrid"),
+    ],
+)
+def test_every_system_is_tested_against_one_named_baseline(settings, baseline):
+    parts = installed()
+    stages = plan(compose(ComposeRequest(settings=settings), parts), parts.registry).stages
+    assert next(stage for stage in stages if stage.name == "evaluation").settings.baseline == baseline
+
+
+def test_a_baseline_that_the_run_does_not_rank_is_refused_with_those_it_ranks():
+    parts = installed()
+    recipe = compose(ComposeRequest(settings=("evaluation.baseline=label-only",)), parts)
+    with pytest.raises(DrkitError) as refused:
+        plan(recipe, parts.registry)
+    assert says(
+        str(refused.value), "'label-only'", "did you mean 'labels-only'?", "bm25, initial", "evaluation.baseline"
+    )
+
+
+def test_the_table_names_its_baseline_in_the_file_on_the_screen_and_in_the_results(evaluated, tmp_path, capsys):
+    stage, metrics = evaluated
+    settings = evolve(stage.settings, baseline="low")
+    again = stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes())
+    other = evaluate_systems(again)
+    assert [row["tests"] != {} for row in metrics["rows"]] == [False, True]
+    assert [row["tests"] != {} for row in other["rows"]] == [True, False]
+    assert "t-test against low;" in (again.folder / "table.md").read_text()
+    print_results(tmp_path, {"evaluation": SimpleNamespace(stage="evaluation", settings={}, metrics=metrics)}, SPACE)
+    assert "t-test against BM25;" in " ".join(capsys.readouterr().out.split())

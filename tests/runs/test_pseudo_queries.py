@@ -168,7 +168,7 @@ def test_the_encoder_of_the_round_trip_is_the_one_that_fine_tuning_starts_from(b
 def test_nothing_left_to_train_on_is_said(beir, tmp_path):
     (tmp_path / "q.jsonl").write_text('{"doc_id": "lion-bear", "query": "submarines"}\n')
     source = f"pseudo_queries.sources=['file:{tmp_path / 'q.jsonl'}']"
-    said = r"finds the passage of none of the 1 queries.*within 10; --set pseudo_queries\.round_trip=N looks deeper"
+    said = r"finds the passage of none of the 1 query.*within 10; --set pseudo_queries\.round_trip=N looks deeper"
     with pytest.raises(DrkitError, match=said):
         made(recipe_of(f"beir:{beir}", "pretrain=none", source), tmp_path / "run")
 

@@ -81,4 +81,5 @@ def test_a_command_that_writes_says_that_it_cannot(read_only, command):
     code, printed = read_only[command]
     assert code == 2, printed
     assert printed.strip().splitlines()[-1].startswith("error: cannot write to ")
+    assert ("--run-dir" in printed) is (command == "run")
     assert "Traceback" not in printed

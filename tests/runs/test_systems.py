@@ -118,7 +118,7 @@ def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
     ("text", "said"),
     [
         ("", "run.trec is empty"),
-        ("other Q0 d1 1 1.0 t\n", "1 queries of .*judged"),
+        ("other Q0 d1 1 1.0 t\n", "1 query of .*judged"),
         ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score .*number, got 'nan'"),
         ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: duplicate document 'd1' for query 'test1'"),
         ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: expected 6 columns .*, got 5"),

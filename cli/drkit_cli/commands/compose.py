@@ -7,16 +7,20 @@ from typing import Any
 
 import click
 
+from drkit.core.files import local_path
 from drkit.core.registry import installed
+from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.recipe.compose import NONE, ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
+from drkit_cli.help import GroupedCommand
 from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
 
 
-class NamesWithOptions(click.Command):
+class NamesWithOptions(GroupedCommand):
     """A command that says which option is missing before a name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -24,12 +28,39 @@ class NamesWithOptions(click.Command):
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, args)
         if left and not ctx.resilient_parsing:
-            said = [chosen_by(text) or f"{text!r} has no option before it" for text in left]
+            said = [_with_its_option(text) for text in left]
             raise click.UsageError("; ".join(said), ctx)
         return left
 
 
-@click.command(cls=NamesWithOptions, short_help="Compose parts into a recipe, and run it.")
+GROUPS = {
+    "Parts": ("masker", "encoder_masker", "context", "decoder", "pretrain_loss", "loss", "miners"),
+    "Recipe": ("paper", "pipeline", "encoder", "scale", "quick", "settings", "name"),
+    "Data": ("collection", "columns"),
+    "Run": ("dry_run", "run_dir", "reuse", "redo", "keep_stale", "trial", "engine"),
+    "Output": ("output", "json", "quiet", "verbose"),
+}
+
+
+def _with_its_option(text: str) -> str:
+    """Return what to write instead of an argument without an option before it."""
+    if chosen := chosen_by(text):
+        return chosen
+    name, equals, value = text.partition("=")
+    options = {one.removeprefix("--") for param in compose.params for one in param.opts}
+    if equals and name in options:
+        return f"{text!r} has no option before it: --{name} {value}"
+    if equals:
+        return f"{text!r} has no option before it: --set {text}"
+    path = local_path(text)
+    if path.suffix == ".toml" or (path / RECIPE).is_file():
+        return f"{text!r} is a recipe or run: `drkit run {text}`"
+    if (path / MODULES).is_file() or (path / CONFIG).is_file():
+        return f"{text!r} is an encoder: --encoder {text}"
+    return f"{text!r} is a path: --collection {text}" if path.exists() else f"{text!r} has no option before it"
+
+
+@click.command(cls=NamesWithOptions, groups=GROUPS, short_help="Compose parts into a recipe, and run it.")
 @click.option("--masker", type=PartName("masker"), help="How tokens are hidden from the decoder.")
 @click.option("--encoder-masker", type=PartName("masker"), help="How tokens are hidden from the encoder.")
 @click.option("--context", type=PartName("context"), help="The text that the decoder rebuilds: self, span, query ...")
@@ -37,7 +68,7 @@ class NamesWithOptions(click.Command):
     "--decoder",
     type=PartName("decoder", NONE),
     multiple=True,
-    help="How the text is rebuilt from the bottleneck; repeat for several decoders; none for no decoder.",
+    help="How the text is rebuilt from the bottleneck. Repeat to add decoders; `none` for none.",
 )
 @click.option(
     "--pretrain-loss",
@@ -68,11 +99,12 @@ class NamesWithOptions(click.Command):
 @click.option(
     "--scale",
     type=click.Choice(["paper", "small", "quick"]),
-    help="The paper's numbers (as with --encoder), minutes on a CPU (as without it), or a smoke run of either.",
+    help="paper: the paper's hyperparameters (default with --encoder). small: minutes on a CPU (default without). "
+    "quick: a smoke test.",
 )
-@click.option("--quick", is_flag=True, help="A smoke run, every stage on little data: short for --scale quick.")
+@click.option("--quick", is_flag=True, help="Run every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
-@click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Also write the complete recipe to this file.")
+@click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @run_options
 @output_options
@@ -93,14 +125,17 @@ def compose(
 
     \b
     drkit compose --masker pmi --decoder enhanced
-    drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
-    drkit compose --decoder mlm --decoder bow --pretrain-loss bow-reconstruction=0.1
+    drkit compose --paper retromae --collection FOLDER --encoder bert-base-uncased
+    drkit compose --decoder mlm --decoder bow --pretrain-loss bow-reconstruction
+    drkit compose --set finetune.learning_rate=2e-5 --set finetune.max_steps=300
     """
     from drkit.recipe.lengths import fit_lengths
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
+    if output and (output.suffix != ".toml" or output.is_dir()):
+        raise click.UsageError(f"-o writes the recipe, as in -o {output}.toml; --run-dir {output} is the run's folder")
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)

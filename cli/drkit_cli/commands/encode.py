@@ -34,7 +34,13 @@ from drkit_cli.terminal import echo
 @collection_option
 @click.option("--split", help="Encode the queries of this split instead of the passages.")
 @settings_option()
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Numbers of the vectors.",
+)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
 @precision_option
 @backend_option
@@ -63,9 +69,10 @@ def encode(
 
     \b
     drkit encode --encoder runs/R --collection beir:FOLDER -o vectors/
-    drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
-    torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
-    drkit encode --engine ray:auto --encoder runs/R --collection beir:FOLDER -o vectors/
+    drkit encode --encoder runs/R --collection FOLDER --split test -o queries/
+    torchrun --nproc-per-node 8 -m drkit_cli.main \
+        encode --encoder E --collection FOLDER -o vectors/
+    drkit encode --encoder runs/R --collection FOLDER --engine ray:auto -o v/
     """
     from drkit.commands import encode_collection, open_encoder
     from drkit.search import Storage

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from drkit.core.files import local_path
+from drkit.core.quantities import counted
+from drkit.data.rows import COMPRESSED
+from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit_cli.names import LocalPath, PathOrId
 from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, judgement_options, refuse_options
@@ -21,7 +25,7 @@ _FILE = LocalPath(dir_okay=False)
 
 
 @click.command(short_help="Evaluate rankings, runs and encoders.")
-@click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
+@click.argument("sources", metavar="RUN_OR_TREC_FILE", nargs=-1)
 @judgement_options
 @click.option(
     "--answers",
@@ -45,7 +49,7 @@ _FILE = LocalPath(dir_okay=False)
 @output_options
 @encoder_options
 def evaluate(
-    source: str | None,
+    sources: tuple[str, ...],
     qrels: Path | None,
     collection: str | None,
     settings: tuple[str, ...],
@@ -65,24 +69,25 @@ def evaluate(
     \b
     drkit evaluate runs/R --measures "RR@10 AP"
     drkit evaluate bm25.trec --qrels qrels.txt --per-query values.tsv
-    drkit evaluate runs/NQ --answers questions.jsonl --measures "Success@20 Success@100"
+    drkit evaluate runs/NQ --answers questions.jsonl -m "Success@20 Success@100"
     drkit evaluate --encoder runs/R --collection beir:FOLDER
     drkit evaluate --encoder runs/R --beir DATASETS
     """
     if per_query and per_query.suffix != ".tsv":
         raise DrkitError(f"values of queries are written as TSV; name the file {per_query.stem}.tsv", where=per_query)
     how: dict[str, Any] = {"measures": measures, "exclude_self": exclude_self}
+    _check_sources(sources, encoder, collection)
     if not encoder:
         refuse_options(("beir", "backend", *OF_ENCODER), "without --encoder")
-        if not source:
+        if not sources:
             raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
         judged: dict[str, Any] = {"collection": collection, "settings": settings}
         if answers:
             refuse_options(("qrels", "split"), "with --answers, which judges all hits")
         judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
-        _print_scores(*_score_files(source, judged, **how), per_query)
+        _print_scores(*_score_files(sources[0], judged, **how), per_query)
         return
-    refuse_options(("source", "qrels", "answers"), "with --encoder")
+    refuse_options(("sources", "qrels", "answers"), "with --encoder")
     if (collection is None) == (beir is None):
         raise click.UsageError("--encoder goes with --collection NAME or --beir FOLDER")
     how |= {"measures": measures or ("nDCG@10",), "how": {**encoder_settings, "backend": backend}}
@@ -91,6 +96,38 @@ def evaluate(
     else:
         refuse_options(("settings", "split", "per_query"), "with --beir, which evaluates each data set as it is")
         _print_beir(encoder, output, how, beir)
+
+
+def _check_sources(sources: Sequence[str], encoder: str | None, collection: str | None) -> None:
+    """Raise UsageError for an encoder or judgements among the arguments, with the line to type, and for several."""
+    if encoder or not sources:
+        return
+    first, *others = sources
+    if _is_encoder(local_path(first)):
+        found = collection or (others[0] if others else "beir:FOLDER")
+        raise click.UsageError(f"{first} is an encoder; write `drkit evaluate --encoder {first} --collection {found}`")
+    if others:
+        run, qrels = (others[0], first) if _has_judgements(first) else (first, others[0])
+        raise click.UsageError(
+            f"expected one run, got {' '.join(sources)}; write `drkit evaluate {run} --qrels {qrels}`, or "
+            f"`drkit compare {' '.join(sources)}` for several runs"
+        )
+    if _has_judgements(first):
+        raise click.UsageError(f"{first} has judgements, not rankings; write `drkit evaluate RUN --qrels {first}`")
+
+
+def _is_encoder(folder: Path) -> bool:
+    return (folder / MODULES).is_file() or (folder / CONFIG).is_file()
+
+
+def _has_judgements(source: str) -> bool:
+    """Return whether a file has the columns of judgements, which trec_eval takes first: query, 0, passage, grade."""
+    path = local_path(source)
+    if not path.is_file() or path.suffix in (*COMPRESSED, ".arrow"):
+        return False
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        cells = next(lines, "").split()
+    return len(cells) in (3, 4) and cells[-1].lstrip("-").isdecimal()
 
 
 def _score_files(
@@ -132,9 +169,9 @@ def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int]
 
     def draw() -> None:
         screen = console()
-        screen.print(score_table(f"{queries:,} queries", [*rows[0]["values"]], rows))
+        screen.print(score_table(counted(queries, "query"), [*rows[0]["values"]], rows))
         if len(rows) > 1:
-            screen.print(table_caption(draws))
+            screen.print(table_caption(draws, scores[0][0]))
 
     print_result({"queries": queries, "rows": rows}, draw)
     if per_query:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit_cli.names import Between, InputPath, LocalPath, count
 from drkit_cli.options import refuse_options
@@ -49,7 +50,9 @@ def fuse(
     depth: int,
     output: Path,
 ) -> None:
-    r"""Fuse the rankings A and B, two TREC runs of the same queries. A hit that one lacks gets its lowest score.
+    r"""Fuse the rankings A and B, two TREC runs of the same queries.
+
+    A document missing from one run gets that run's lowest score.
 
     Tune on the rankings of dev queries, and fuse those of other queries with the weight that is printed:
 
@@ -70,7 +73,7 @@ def fuse(
     shared = len({*one.query_ids} & {*two.query_ids})
     if not shared:
         raise DrkitError(
-            f"{first} ({len(one):,} queries) and {second} ({len(two):,}) have no query in common; "
+            f"{first} ({counted(len(one), 'query')}) and {second} ({len(two):,}) have no query in common; "
             f"give two rankings of the same queries"
         )
     tuned: TunedWeight | None = None
@@ -96,8 +99,10 @@ def _print(found: Mapping[str, Any], tuned: TunedWeight | None) -> None:
     def draw() -> None:
         if tuned:
             values = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
-            echo(f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {values}")
-        echo(f"run      {found['file']}: {found['queries']:,} queries")
+            echo(
+                f"weight   {tuned.weight:g} for B, tuned on {counted(tuned.queries, 'query')}: {tuned.measure} {values}"
+            )
+        echo(f"run      {found['file']}: {counted(found['queries'], 'query')}")
 
     facts = {"queries": tuned.queries, "measure": tuned.measure, "means": means} if tuned else None
     print_result({**found, "tuned": facts}, draw)

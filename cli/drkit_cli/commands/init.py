@@ -32,9 +32,9 @@ from drkit_cli.terminal import echo
 )
 @output_options
 def init(collection: str, settings: tuple[str, ...], encoder: str | None, scale: str | None, output: Path) -> None:
-    r"""Look at COLLECTION, a path or NAME:VALUE, and write a commented recipe for it, which runs as it is.
+    r"""Look at COLLECTION, a path or NAME:VALUE, and write a commented recipe that runs as it is.
 
-    The format of a path is found out. Counts, lengths, scripts, duplicates and judgements are printed and kept as
+    The format is detected. Counts, lengths, scripts, duplicates and judgements are printed and kept as
     comments, with a suggested scale and why.
 
     \b

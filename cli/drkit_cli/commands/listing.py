@@ -15,7 +15,7 @@ from drkit.core.registry import DRKIT, Installed, NamedFile, installed, package_
 from drkit.core.spec import FINETUNING, RERANKING, ComponentSpec, Extension, Kind, provided_by
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, UnknownNameError
-from drkit_cli.names import KINDS, PARTS, KindName
+from drkit_cli.names import KINDS, PARTS, KindName, kinds_of
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -44,7 +44,9 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     """
     parts = installed()
     if kind and kind not in KINDS:
-        raise UnknownNameError("kind", kind, KINDS)
+        named = kinds_of(kind)
+        advice = f"{kind!r} is a {' and a '.join(named)}: `drkit show {named[0]} {kind}`" if named else ""
+        raise UnknownNameError("kind", kind, KINDS, advice=advice)
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")

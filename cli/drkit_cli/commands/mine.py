@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from drkit.core.quantities import counted
 from drkit_cli.names import LocalPath, PartName, PathOrId, count
 from drkit_cli.options import (
     collection_option,
@@ -79,8 +80,10 @@ def mine(
 
     \b
     drkit mine --collection beir:FOLDER --miner bm25 -o negatives.jsonl
-    drkit mine --collection beir:FOLDER --miner dense --encoder runs/R --miner margin --set margin.share=0.9 -o n.jsonl
-    drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
+    drkit mine --collection FOLDER --encoder runs/R --miner dense \
+        --miner margin --set margin.share=0.9 -o n.jsonl
+    drkit mine --collection runs/R --miner dense --miner ranks:10-100 \
+        --format sentence-transformers -o train.jsonl
     """
     from drkit.commands import Miners, Output, mine_to_file
 
@@ -105,6 +108,6 @@ def mine(
         echo(f"dropped    {dropped}")
         for name, model in done["models"].items():
             echo(f"model      {name} {model}")
-        echo(f"file       {output}: {done['lines']:,} lines")
+        echo(f"file       {output}: {counted(done['lines'], 'line')}")
 
     print_result({"file": output, **done}, draw)

@@ -26,7 +26,7 @@ def new_plugin(name: str, kinds: tuple[str, ...], output: Path | None) -> None:
 
     \b
     drkit new-plugin my-masker --kind masker
-    drkit new-plugin my-paper --kind signal --kind masker --kind decoder --kind loss
+    drkit new-plugin my-paper --kind signal --kind masker --kind decoder
     """
     from drkit.commands import write_plugin
 

@@ -21,7 +21,8 @@ def prune(run: Path, dry_run: bool) -> None:
     r"""Remove the weights and indexes of a finished RUN that are neither exported nor needed to use it.
 
     What stays: the folders encoder, index, bm25, pretrained, pretrained@STEP and reranker, the checkpoint of the
-    exported retriever, and all results. If the run goes on later, stages whose weights are needed again run again.
+    exported retriever, and all results. If you resume the run later, stages that need removed
+    weights are redone.
 
     \b
     drkit prune runs/R --dry-run

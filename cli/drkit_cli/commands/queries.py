@@ -30,8 +30,14 @@ from drkit_cli.terminal import echo
 @settings_option()
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
-@click.option("--top-p", default=0.95, show_default=True, type=Between(0, 1, min_open=True))
-@click.option("--top-k", default=25, show_default=True, type=count(1))
+@click.option(
+    "--top-p",
+    default=0.95,
+    show_default=True,
+    type=Between(0, 1, min_open=True),
+    help="Sample from the likeliest tokens, which have this probability together.",
+)
+@click.option("--top-k", default=25, show_default=True, type=count(1), help="Sample from this many tokens.")
 @click.option("--max-new-tokens", default=64, show_default=True, type=count(1), help="Maximum tokens per query.")
 @click.option(
     "--max-source-tokens",
@@ -53,9 +59,10 @@ def queries(
     An interrupted command resumes when repeated. torchrun and Ray share the work among processes.
 
     \b
-    drkit queries --model MODEL --prefix "text2query: " --collection beir:FOLDER -o q.jsonl
-    torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q8.jsonl
-    drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q-ray.jsonl
+    drkit queries --model M --prefix "text2query: " --collection FOLDER -o q.jsonl
+    torchrun --nproc-per-node 8 -m drkit_cli.main \
+        queries --model M --collection FOLDER -o q8.jsonl
+    drkit queries --model M --collection FOLDER --engine ray:auto -o q-ray.jsonl
     """
     from drkit.commands import NamedCollection
     from drkit.data.generation import QueryModel, Sampling, generate_file

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from drkit.core.quantities import counted
 from drkit_cli.names import InputPath, LocalPath, count
 from drkit_cli.options import (
     collection_option,
@@ -47,7 +48,8 @@ def rerank(
 
     \b
     drkit rerank bm25.trec --model runs/R --collection runs/R -o reranked.trec
-    drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
+    drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 \
+        --collection FOLDER -o reranked.trec
     """
     from drkit.commands import NamedCollection, open_reranker, rerank_file
 
@@ -67,9 +69,9 @@ def rerank(
     ranked, unknown, missing = (counts[name] for name in ("ranked", "queries", "passages"))
     print_result(
         {"file": output, "queries": ranked, "other_queries": unknown, "missing_passages": missing},
-        lambda: echo(f"run      {output}: {ranked:,} queries re-ranked by {model}"),
+        lambda: echo(f"run      {output}: {counted(ranked, 'query')} re-ranked by {model}"),
     )
     if unknown:
-        print_note(f"{unknown:,} queries are not among the {split} queries: their rankings are unchanged")
+        print_note(f"{counted(unknown, 'query')} not among the {split} queries: ranked as before")
     if missing:
-        print_note(f"{missing:,} passages are not in the collection: ranked below the others")
+        print_note(f"{counted(missing, 'passage')} not in the collection: ranked below the others")

@@ -9,6 +9,7 @@ import click
 
 from drkit.core.files import MANIFEST
 from drkit.core.registry import installed
+from drkit.errors import DrkitError
 from drkit.recipe.compose import quickened
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
@@ -33,11 +34,13 @@ def run(recipe: Path, run_dir: Path | None, quick: bool, **options: Any) -> None
     drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
     drkit run recipe.toml --quick             # every stage on little data
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
-    drkit run recipe.toml --engine ray:auto   # encode on the machines of a Ray cluster
+    drkit run recipe.toml --engine ray:auto   # encode on a Ray cluster
     """
     from drkit_cli.running import run_recipe
 
     path = recipe / RECIPE if recipe.is_dir() else recipe
+    if not path.exists():
+        raise DrkitError(_missing(recipe))
     parts = installed()
     loaded = read_recipe(path, parts.registry)
     if quick:
@@ -47,6 +50,14 @@ def run(recipe: Path, run_dir: Path | None, quick: bool, **options: Any) -> None
     if run_dir is None and path.name == RECIPE and _is_run(path.parent):
         run_dir = path.parent
     run_recipe(loaded, parts.registry, run_dir=run_dir, **options)
+
+
+def _missing(recipe: Path) -> str:
+    """Return what is wrong with a folder that is not a run, or a file that does not exist, and what to write."""
+    if recipe.is_dir():
+        return f"{recipe} is not a run (missing {RECIPE}); give the folder of a run, or a recipe's file"
+    name = recipe if recipe.suffix == ".toml" else RECIPE
+    return f"no such file or folder: {recipe}; give a run, or write a recipe: `drkit compose -o {name} --dry-run`"
 
 
 def _is_run(folder: Path) -> bool:

@@ -10,6 +10,7 @@ import click
 
 from drkit.core.engine import Loaded, loaded_value, open_engine
 from drkit.core.escaping import escape_line
+from drkit.core.quantities import counted
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
@@ -63,8 +64,9 @@ def search(
     drkit search runs/R "remove a suffix"
     drkit search runs/R "remove a suffix" --hybrid
     drkit search runs/R --split test -o test.trec
-    drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
-    drkit search index/ --encoder runs/R --queries many.tsv --engine ray:auto -o many.trec
+    drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
+    drkit search index/ --encoder runs/R --queries many.tsv \
+        --engine ray:auto -o many.trec
     """
     from drkit.commands import NamedCollection, find_queries
 
@@ -114,7 +116,7 @@ def _write_rankings(
     found = min(depth, passages)
     print_result(
         {"file": output, "queries": done, "depth": found, "passages": passages},
-        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {passages:,} passages each"),
+        lambda: echo(f"run      {output}: {counted(done, 'query')}, {found:,} of {counted(passages, 'passage')} each"),
     )
 
 

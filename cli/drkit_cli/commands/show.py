@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from drkit.core.files import local_path
 from drkit.core.registry import Installed, installed
 from drkit.core.settings import describe_settings
 from drkit.core.spec import EXTENSIONS, SCOPES, ComponentSpec, Extension
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
@@ -30,8 +32,8 @@ _CONTRACT = ("receives", "signals", "requires", "provides")
 
 
 @click.command(short_help="Show a part, a recipe, or how two recipes differ.")
-@click.argument("kind", type=KindName(), metavar="[KIND]")
-@click.argument("name", type=NameOfKind(), required=False, metavar="NAME")
+@click.argument("kind", type=KindName(), metavar="[KIND] NAME")
+@click.argument("name", type=NameOfKind(), required=False, metavar="")
 @click.option(
     "--diff",
     "other",
@@ -76,12 +78,27 @@ def _resolve_name(kind: str, name: str | None) -> tuple[str, str]:
     if name is None:
         kinds = kinds_of(kind)
         if len(kinds) != 1:
-            said = f"is the name of a {' and of a '.join(kinds)}" if kinds else "names no part, recipe or pipeline"
-            raise DrkitError(f"{kind!r} {said}; write `drkit show KIND NAME`; kinds: {', '.join(KINDS)}")
+            raise DrkitError(_unclear(kind, kinds))
         kind, name = kinds[0], kind
     if kind not in KINDS:
         raise UnknownNameError("kind", kind, KINDS)
     return kind, recased(name, names_of(kind))
+
+
+def _unclear(name: str, kinds: Sequence[str]) -> str:
+    """Return what is wrong with a name alone that is of several kinds or of none, and what to write."""
+    if kinds:
+        lines = " or ".join(f"`drkit show {kind} {name}`" for kind in kinds)
+        return f"{name!r} is the name of a {' and of a '.join(kinds)}; write {lines}"
+    if local_path(name).exists():
+        path = local_path(name)
+        recipe = path / RECIPE if path.is_dir() else path
+        return f"{name!r} is a path; read {recipe}, or `drkit show recipe default --diff {name}`"
+    known = [one for kind in KINDS for one in names_of(kind)]
+    return (
+        f"{name!r} names no part, recipe or pipeline{did_you_mean(name, known)} see `drkit list`, or write `drkit show "
+        f"KIND NAME`; kinds: {', '.join(KINDS)}"
+    )
 
 
 def _show_extension(kind: str, found: Extension) -> None:

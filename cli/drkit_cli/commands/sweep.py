@@ -42,14 +42,14 @@ def sweep(
     plot: Path | None,
     **choices: str | None,
 ) -> None:
-    r"""Run every combination of AXES for every seed; the first is the baseline that the others are tested against.
+    r"""Run every combination of the given choices, once per seed.
 
-    An axis is a choice of `drkit compose` (masker, decoder, loss ..) or a setting. Equal stages are shared, and a
-    repeated command keeps what is finished.
+    A choice is one of `drkit compose` (masker, decoder, loss ..) or a setting. The first combination is the baseline
+    that the others are tested against. Equal stages are shared, and a repeated command keeps what is finished.
 
     \b
     drkit sweep masker=uniform,pmi decoder=mlm,enhanced --seeds 1,2,3
-    drkit sweep pretrain.max_steps=500,1000 --paper retromae --collection beir:FOLDER --plot steps.png
+    drkit sweep pretrain.max_steps=500,1000 --paper retromae --plot steps.png
     """
     from drkit.experiments import sweep as run_sweep
 

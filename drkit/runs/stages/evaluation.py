@@ -1,22 +1,23 @@
 """Stages of the evaluation: rank queries with every system, fuse the exported retriever with BM25, and measure.
 
 `search` writes a file of rankings per system, re-rankers included; `hybrid` fuses two of them with a weight tuned on
-dev queries; `evaluation` is the results table, with a paired t-test of every system against the row above.
+dev queries; `evaluation` is the results table, with a paired t-test of every system against the baseline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from drkit.core.quantities import counted
 from drkit.encoders.folder import LEXICAL
 from drkit.encoders.pooling import PARTS
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
-from drkit.evaluate.names import HYBRID_NAME
+from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, INITIAL
 from drkit.evaluate.systems import describe_bm25
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.finetune import FINETUNE
@@ -160,14 +161,17 @@ UNTUNED_HYBRID = StageSpec(
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
-    last: the last retriever; the input `choice` names the exported retriever, if there are several. is_smoke: whether
-    every training is only tried.
+    baseline: the system that the others are tested against. reranked: the system whose hits the re-ranker ranks, if
+    there is one. last: the last retriever; the input `choice` names the exported retriever, if there are several.
+    is_smoke: whether every training is only tried.
     """
 
     systems: tuple[str, ...]
     draws: Mapping[str, tuple[str, ...]]
+    baseline: str
     last: str
     is_smoke: bool
+    reranked: str
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
@@ -198,7 +202,9 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
     limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
     given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
     if len(limits) == 1 and 0 < (limit := min(limits)) < given:
-        lines.append(f"labels: {limit:,} of {given:,} training queries; --set finetune.rounds.0.queries=0 reads all")
+        lines.append(
+            f"labels: {limit:,} of {counted(given, 'training query')}; --set finetune.rounds.0.queries=0 reads all"
+        )
     return lines
 
 
@@ -277,7 +283,7 @@ def plan_evaluation(
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
         builder.notes.append(
-            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"measured on the first {counted(depth, 'hit')} alone (evaluation.depth): {', '.join(deeper)}; "
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
@@ -291,6 +297,7 @@ def plan_evaluation(
         if not system.reranks or evaluation.rerank
         for shown in (*_systems_of_parts(system, parts), system)
     ]
+    names = (*([BM25_NAME] if evaluation.bm25 else []), *(system.name for system in shown), *fused)
     builder.add(
         "evaluation",
         EVALUATION,
@@ -299,10 +306,28 @@ def plan_evaluation(
         extra={
             "last": exported.candidates[-1],
             "is_smoke": builder.recipe.is_smoke,
-            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
+            "systems": names,
+            "baseline": _baseline(evaluation.baseline, names),
+            "reranked": next((_row_of(one.reranks, shown) for one in shown if one.reranks), ""),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
     )
+
+
+def _baseline(chosen: str | None, systems: Sequence[str]) -> str:
+    """Return the system that the others are tested against. Raises DrkitError if the chosen one is none of them."""
+    if chosen is not None and chosen not in systems:
+        raise DrkitError(
+            f"evaluation.baseline is {chosen!r}, which is not a system of this run{did_you_mean(chosen, systems)} "
+            f"choose one of: {', '.join(systems)} @ evaluation.baseline"
+        )
+    plain = (name for name in (LABELS_ONLY, INITIAL, AS_IT_IS, BM25_NAME) if name in systems)
+    return chosen or next(plain, systems[0])
+
+
+def _row_of(stage: str, systems: Sequence[PlannedSystem]) -> str:
+    """Return the system of a stage: one of its draws, for a system with several."""
+    return next((system.name for system in systems if stage in system.stages), stage)
 
 
 def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:

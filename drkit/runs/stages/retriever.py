@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from drkit.core.quantities import counted
 from drkit.core.spec import NoSettings
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
@@ -51,11 +52,12 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
     'exported: r-1, best of 2 on 9 dev queries (RR@10 0.500)'
     """
     chosen, best, values, measure = (choice[key] for key in ("chosen", "best", "values", "measure"))
+    asked = counted(choice["queries"], "dev query")
     if chosen == best:
-        shown = f"best of {len(values)} on {choice['queries']:,} dev queries ({measure} {values[chosen]:.3f})"
+        shown = f"best of {len(values)} on {asked} ({measure} {values[chosen]:.3f})"
         return f"exported: {system_in_words(chosen)}, {shown}"
     return (
-        f"exported: {system_in_words(chosen)}, on {choice['queries']:,} dev queries ({system_in_words(best)} gains "
+        f"exported: {system_in_words(chosen)}, on {asked} ({system_in_words(best)} gains "
         f"{choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
     )
 

@@ -33,7 +33,7 @@ from drkit.evaluate import (
 from drkit.evaluate.names import HYBRID_NAME, STARTS
 from drkit.evaluate.systems import results_warning, table_caption
 from drkit.evaluate.ties import tie_lines
-from drkit.recipe.schema import BASELINES
+from drkit.recipe.schema import BASELINES, RERANKER
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
@@ -165,24 +165,27 @@ def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
 def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
-    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of tests of
-    the `compared` system against each other one; hybrid is tested against BM25 only, in `hybrid`.
+    The row of a system with several draws has means over the draws, query by query; rows are tested against the
+    `baseline`. `against`: the p-values of tests of the `compared` system against each other one; those of hybrid
+    against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits it ranks in `reranker`.
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
-    rankings = {name: _read_rankings(stage, name) for name in settings.systems}
-    measured = {name: [_scores(stage, one, judgements) for one in found] for name, found in rankings.items()}
-    ties = {name: _tie_ranges(stage, found, judgements) for name, found in rankings.items()}
+    measured, ties = dict[str, list[Scores]](), dict[str, dict[str, TieRange]]()
+    for name in settings.systems:
+        rankings = _read_rankings(stage, name)
+        measured[name] = [_scores(stage, one, judgements) for one in rankings]
+        ties[name] = _tie_ranges(stage, rankings, judgements)
     systems = [(name, average(scores)) for name, scores in measured.items()]
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
-    rows = comparison(systems)
+    rows = comparison(systems, settings.baseline)
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
     write_qrels(stage.folder / "qrels.txt", judgements)
     warning = results_warning(rows[0].queries, is_smoke=settings.is_smoke)
-    caption = table_caption({name: len(scores) for name, scores in measured.items()})
+    caption = table_caption({name: len(scores) for name, scores in measured.items()}, settings.baseline)
     results = {
         "split": split,
         "measures": list(settings.measures),
@@ -194,12 +197,16 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
+        "baseline": settings.baseline,
         "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID_NAME in stage.inputs:
         facts = json.loads((stage.inputs[HYBRID_NAME] / WEIGHT).read_text(encoding="utf-8"))
         tests = _p_values(systems[-1][1], systems[0][1])
         results[HYBRID_NAME] = {**facts, "against": {"bm25": tests}}
+    if RERANKER in single and settings.reranked in single:
+        tests = _p_values(single[RERANKER], single[settings.reranked])
+        results[RERANKER] = {"against": {settings.reranked: tests}}
     texts = (to_markdown(rows), escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))

@@ -12,6 +12,7 @@ from attrs import evolve
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
+from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import StoredCollection, collection_of
@@ -132,7 +133,7 @@ def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> T
     if settings.queries > len(pairs):
         same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(
-            f"using all {len(pairs):,} training queries, fewer than the {settings.queries:,} requested{same}"
+            f"using all {counted(len(pairs), 'training query')}, fewer than the {settings.queries:,} requested{same}"
         )
     return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from drkit.core.engine import Loaded
 from drkit.core.files import local_path
+from drkit.core.quantities import counted
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import open_texts
 from drkit.data.corpus import StoredCorpus
@@ -102,10 +103,11 @@ def generate(
 
 def _report(stage: StageRun[CandidateSettings], counts: Mapping[str, int]) -> None:
     if counts["unknown"]:
-        stage.progress.note(f"{counts['unknown']:,} queries skipped: their passage id is unknown")
+        stage.progress.note(f"{counted(counts['unknown'], 'query')} skipped: unknown passage id")
     if counts["surplus"]:
         stage.progress.note(
-            f"{counts['surplus']:,} queries beyond the first {stage.settings.candidates} of their text were left out "
+            f"{counted(counts['surplus'], 'query was', 'queries were')} left out, beyond the first "
+            f"{stage.settings.candidates} of a text "
             f"(the setting candidates of the context)"
         )
     if counts["extractive"]:
@@ -129,30 +131,30 @@ def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, An
 
     def pairs() -> Iterator[tuple[str, int]]:
         for number, source in enumerate(settings.sources, start=1):
-            counted = counts[source] = Counter(made=0, kept=0)
-            made = _count_known(_queries(stage, corpus, source, number), counted)
+            tally = counts[source] = Counter(made=0, kept=0)
+            made = _count_known(_queries(stage, corpus, source, number), tally)
             found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
             for index, query in found:
-                counted["kept"] += 1
-                if not counted["kept"] % _BATCH:
+                tally["kept"] += 1
+                if not tally["kept"] % _BATCH:
                     stage.progress.advance(sum(one["kept"] for one in counts.values()), None, "queries")
                 yield query, index
 
     write_pairs(pairs(), corpus, stage.folder / SPLIT)
-    for source, counted in counts.items():
-        counted["dropped"] = counted["made"] - counted["kept"]
-        stage.progress.note(_describe(source, counted, settings))
-    if not any(counted["kept"] for counted in counts.values()):
-        raise DrkitError(_no_queries(sum(counted["made"] for counted in counts.values()), settings))
+    for source, tally in counts.items():
+        tally["dropped"] = tally["made"] - tally["kept"]
+        stage.progress.note(_describe(source, tally, settings))
+    if not any(tally["kept"] for tally in counts.values()):
+        raise DrkitError(_no_queries(sum(tally["made"] for tally in counts.values()), settings))
     for path in stage.folder.glob("*.jsonl"):
         forget_origin(path)  # the manifest says it
-    return {source: dict(counted) for source, counted in counts.items()}
+    return {source: dict(tally) for source, tally in counts.items()}
 
 
-def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iterator[tuple[int, str]]:
+def _count_known(made: Iterable[tuple[int, str]], tally: Counter[str]) -> Iterator[tuple[int, str]]:
     """Yield and count the queries of known passages; count the others."""
     for index, query in made:
-        counted["made" if index >= 0 else "unknown"] += 1
+        tally["made" if index >= 0 else "unknown"] += 1
         if index >= 0:
             yield index, query
 
@@ -178,10 +180,10 @@ def _found_again(
                 yield index, query
 
 
-def _describe(source: str, counted: Mapping[str, int], settings: PseudoQuerySettings) -> str:
-    unknown = f"; {counted['unknown']:,} of unknown passages left out" if counted.get("unknown") else ""
-    kept = f"{_finders(settings)} finds the passage of {counted['kept']:,} within {settings.round_trip}"
-    return f"{source}: {counted['made']:,} queries, {kept if settings.round_trip else 'all kept'}{unknown}"
+def _describe(source: str, tally: Mapping[str, int], settings: PseudoQuerySettings) -> str:
+    unknown = f"; {tally['unknown']:,} of unknown passages left out" if tally.get("unknown") else ""
+    kept = f"{_finders(settings)} finds the passage of {tally['kept']:,} within {settings.round_trip}"
+    return f"{source}: {counted(tally['made'], 'query')}, {kept if settings.round_trip else 'all kept'}{unknown}"
 
 
 def _finders(settings: PseudoQuerySettings) -> str:
@@ -199,7 +201,8 @@ def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
             f"--set pseudo_queries.sources=file:PATH @ pseudo_queries.sources"
         )
     return (
-        f"no pseudo-query is left to train on: {_finders(settings)} finds the passage of none of the {made:,} queries "
+        f"no pseudo-query is left to train on: {_finders(settings)} finds the passage of none of the "
+        f"{counted(made, 'query')} "
         f"made (sources: {sources}) within {settings.round_trip}; --set pseudo_queries.round_trip=N looks deeper, "
         f"0 keeps all @ pseudo_queries.round_trip"
     )

@@ -12,6 +12,7 @@ from drkit.core import processes
 from drkit.core.engine import Loaded
 from drkit.core.files import digest
 from drkit.core.processes import local_device
+from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import StoredCollection, collection_of
@@ -57,7 +58,7 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     hard, scored = passage_counts(pairs.negatives, settings.negatives, counts["queries_per_batch"])
     effective = {**counts, "negatives_per_query": round(hard, 3), "pairs_per_batch": round(scored, 1)}
     stage.progress.note(
-        f"{len(pairs):,} training queries, {counts['queries_per_batch']:,} per batch; "
+        f"{counted(len(pairs), 'training query')}, {counts['queries_per_batch']:,} per batch; "
         f"negatives per query: {effective['negatives_per_query']:g}, pairs per batch: {effective['pairs_per_batch']:,g}"
     )
     result = train_in(
@@ -102,7 +103,7 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
         )
     if len(kept) < len(pairs):
         stage.progress.note(
-            f"{len(pairs) - len(kept):,} queries without a negative are not used to train the re-ranker"
+            f"{counted(len(pairs) - len(kept), 'query')} without a negative: not used to train the re-ranker"
         )
     return pairs.subset(kept)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from drkit.core.files import write_text
 from drkit.core.protocols import FittedSignal
+from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
 from drkit.data.corpus import StoredCorpus, read_queries
@@ -52,9 +53,11 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     for note in counts.pop("repeated_queries", ()):
         stage.progress.note(note)
     if counts["dropped_judgements"]:
-        stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
+        stage.progress.note(f"{counted(counts['dropped_judgements'], 'judgement')} left out: unknown ids")
     if counts["empty_passages"]:
-        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: BM25 cannot find them")
+        stage.progress.note(
+            f"{counted(counts['empty_passages'], 'passage has', 'passages have')} no text: BM25 cannot find them"
+        )
     scored = counts.get("teacher_scores", 0)
     if scored:
         use = "used" if stage.settings.scored else "not used; a round with teacher=given and the miner given uses them"
@@ -138,7 +141,8 @@ def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
         prompt=settings.prompt,
     )
     stage.progress.note(
-        f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans"
+        f"{counted(counts['documents'], 'document')} of {counted(counts['sentences'], 'sentence')} cut into "
+        f"{counted(counts['spans'], 'span')}"
     )
     if counts["alone"]:
         stage.progress.note(_describe_alone(counts["alone"], counts["documents"]))

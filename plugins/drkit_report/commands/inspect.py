@@ -32,7 +32,7 @@ def inspect() -> None:
 @settings_option("A setting: masker.sigma=0.5")
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
 @click.option("--epoch", default=0, type=count(0), help="The epoch of the draw.")
-@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="A seed other than the run's.")
+@click.option("--seed", type=count(0, LARGEST_SEED), help="A seed other than the run's.")
 @output_options
 def mask(
     text: str,
@@ -64,7 +64,7 @@ def mask(
 @inspect.command("words", short_help="Show which words a vector predicts.")
 @click.argument("text")
 @click.option("--run", type=_FOLDER, required=True, help="A run with a bag-of-words decoder.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(1, 1000), help="Words to list.")
+@click.option("--top", default=20, show_default=True, type=count(1, 1000), help="Words to list.")
 @output_options
 def words(text: str, run: Path, top: int) -> None:
     r"""Show which words RUN's decoder predicts from the vector of TEXT.

@@ -8,7 +8,7 @@ import click
 
 from drkit.core.registry import installed
 from drkit.errors import DrkitError, check_extras
-from drkit_cli.names import LocalPath
+from drkit_cli.names import LocalPath, count
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo
 
@@ -18,7 +18,7 @@ _HOST = "127.0.0.1"
 @click.command()
 @click.argument("run", metavar="RUN", type=LocalPath())
 @click.argument("other", metavar="[RUN]", required=False, type=LocalPath())
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65_535), help="Port on 127.0.0.1.")
+@click.option("--port", default=8000, show_default=True, type=count(1, 65_535), help="Port on 127.0.0.1.")
 @click.option(
     "--qrels",
     default="judgements.qrels",
