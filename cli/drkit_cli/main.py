@@ -24,6 +24,7 @@ from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
+from drkit_cli.commands.improve import improve
 from drkit_cli.commands.index import index
 from drkit_cli.commands.init import init
 from drkit_cli.commands.listing import list_parts
@@ -37,7 +38,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
-from drkit_cli.commands.sweep import sweep
+from drkit_cli.commands.study import study
 from drkit_cli.help import with_examples
 from drkit_cli.hints import advice, command_instead
 from drkit_cli.output import verbosity_options
@@ -139,7 +140,7 @@ def cli() -> None:
 
 
 SECTIONS = {
-    "Start": (compose, sweep, init, run, status),
+    "Start": (improve, compose, study, init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),

@@ -18,7 +18,7 @@ from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate import MEASURES, Scores, average, evaluate, order_bounds, tie_ranges
-from drkit.evaluate.names import HYBRID_NAME
+from drkit.evaluate.names import HYBRID_NAME, HYBRIDS, without_bm25
 from drkit.evaluate.ties import describe_ties
 from drkit.evaluate.unmatched import likely_match, note_unjudged_hits
 from drkit.recipe.start import RECIPE
@@ -266,7 +266,8 @@ def _system_of_run(run: Path, name: str) -> System:
     runs = _read_results(run)["runs"]
     if name not in runs:
         raise UnknownNameError("system", name, runs, where=run)
-    folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
+    is_fused = without_bm25(name) != name
+    folder = run / (HYBRID_NAME if name == HYBRID_NAME else HYBRIDS if is_fused else RUNS)
     files = tuple(folder / f"{draw}.arrow" for draw in runs[name])
     return System(name, files, run)
 

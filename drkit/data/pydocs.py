@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from attrs import evolve, frozen
 from drkit.core.processes import available_cores
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.docstrings import Found, read_files, summary_and_rest
+from drkit.data.examples import names_somebody
 from drkit.data.specs import PydocsConfig
 from drkit.data.splits import SPLITS, fraction, split_by_hash
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
@@ -37,6 +38,9 @@ _NO_SENTENCE = re.compile(r"([~=\-^#*+])\1{3}|>>>")
 _SOURCE_BYTES, _PARSING, _QUERIES, _ID_LENGTH = 5000, 1.25e-3, 0.83, 46
 _PASSAGE_TOKENS = (17, 24, 31, 37, 45, 54, 64, 74, 86, 100, 115, 134, 157, 186, 223, 265, 330, 420, 600, 1100)
 _QUERY_TOKENS = (8, 12, 13, 16, 19, 20, 21, 28, 36, 60)
+
+# Files between two reports of progress.
+_SHOWN_EVERY = 100
 
 
 @frozen
@@ -64,6 +68,7 @@ class PydocsCollection:
         self.config = config
         self.name = "pydocs"
         self._roots = tuple(default_roots() if roots is None else roots)
+        self._found: dict[str, list[Found] | None] | None = None
 
     def passages(self) -> Iterator[Passage]:
         """Stream the rest of every docstring, in the order of module names; sources are read for the first."""
@@ -152,10 +157,22 @@ class PydocsCollection:
         uses = Counter(_key(item.summary) for item in found)
         return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in found]
 
-    @cached_property
+    def read_ahead(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Read all sources, unless they have been read; on_progress: called with the files read, and all of them."""
+        if self._found is not None:
+            return
+        modules, found = self._modules, dict[str, list[Found] | None]()
+        for module, one in zip(modules, read_files(list(modules.values()), workers=available_cores()), strict=True):
+            found[module] = one
+            if on_progress and (len(found) % _SHOWN_EVERY == 0 or len(found) == len(modules)):
+                on_progress(len(found), len(modules))
+        self._found = found
+
+    @property
     def _read(self) -> dict[str, list[Found] | None]:
-        modules = self._modules
-        return dict(zip(modules, read_files(list(modules.values()), workers=available_cores()), strict=True))
+        self.read_ahead()
+        assert self._found is not None
+        return self._found
 
     @property
     def _docstrings(self) -> Iterator[tuple[str, str, str]]:
@@ -194,11 +211,14 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """Yield the docstrings whose rest is long enough, with unique ids; one that cannot be a query has no summary."""
+    """Yield the docstrings whose rest is long enough and names nobody, with unique ids.
+
+    One that cannot be a query has no summary.
+    """
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
-        if len(_WORD.findall(rest)) < config.min_passage_words:
+        if len(_WORD.findall(rest)) < config.min_passage_words or names_somebody(text):
             continue
         doc_id = f"{module}.{name}" if name else module
         seen[doc_id] += 1

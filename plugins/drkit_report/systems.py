@@ -18,11 +18,11 @@ from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, mean_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, format_p
-from drkit.recipe.schema import BASELINES
+from drkit.recipe.schema import is_baseline
 from drkit.search import read_run
 
 # Systems that say nothing about a recipe: what it starts from, and what it is compared with.
-_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS, *BASELINES)
+_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS)
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage
@@ -117,7 +117,8 @@ def choose_compared(runs: Sequence[RunRecord], name: str | None) -> list[RunReco
     shared = [one for one in runs[0].scores if all(one in run.scores for run in runs)]
     if name is not None and name not in shared:
         raise UnknownNameError("system", name, shared, advice="name one that every run has")
-    differing = [one for one in shared if one not in _SHARED and len({_content_hashes(run, one) for run in runs}) > 1]
+    own = [one for one in shared if one not in _SHARED and not is_baseline(one)]
+    differing = [one for one in own if len({_content_hashes(run, one) for run in runs}) > 1]
     chosen = name or next(reversed(differing), "")
     return [evolve(run, system=chosen) for run in runs]
 
@@ -227,12 +228,13 @@ class QueryHits:
 class QueryDetails:
     """The shown queries of a page.
 
-    total: number of all evaluated queries. texts: of queries, by id. hits: by query and system. judged: the grades of
-    judged passages, by query. everything: the values of all queries by the first measure, by system. passages: texts by
-    id, cut to a maximum length.
+    opened: the index of the system that is shown first. total: number of all evaluated queries. texts: of queries, by
+    id. hits: by query and system. judged: the grades of judged passages, by query. everything: the values of all
+    queries by the first measure, by system. passages: texts by id, cut to a maximum length.
     """
 
     systems: tuple[str, ...]
+    opened: int
     measures: tuple[str, ...]
     total: int
     ids: tuple[str, ...]
@@ -248,6 +250,7 @@ class QueryDetails:
         index = {doc_id: position for position, doc_id in enumerate(self.passages)}
         return {
             "systems": list(self.systems),
+            "opened": self.opened,
             "measures": list(self.measures),
             "everything": [[round(value, 3) for value in values] for values in self.everything],
             "passages": [{"id": doc_id, "text": text} for doc_id, text in self.passages.items()],
@@ -316,6 +319,7 @@ def query_details(
     order = sorted(first[0])
     return QueryDetails(
         systems=tuple(system.name for system in systems),
+        opened=next((n for n, one in enumerate(systems) if one.system == one.run.compared), len(systems) - 1),
         measures=measures,
         total=systems[0].scores.queries,
         ids=tuple(ids),

@@ -129,6 +129,25 @@ def test_short_and_long_texts(packages):
 
 
 @pytest.mark.parametrize(
+    "personal", ["<jane.doe@example.org>", "Copyright (c) 2020 Jane Doe", "mail a@b-c.co.uk", "Copyright 2020 Jane"]
+)
+@pytest.mark.parametrize("in_summary", [True, False])
+def test_docstrings_that_name_somebody_are_left_out(packages, personal, in_summary):
+    summary, rest = "A fine summary here.", REST.format("it")
+    texts_of = (f"{personal} {summary}", rest) if in_summary else (summary, f"{rest} {personal}")
+    found = write(packages, function("a", *texts_of) + function("b", "About a @ b.c and name@1.2.", REST.format("b")))
+    assert list(texts(found)) == list(summaries(found)) == ["single.b"]
+
+
+def test_a_passage_keeps_its_lines(packages):
+    rest = ["", "", "        of one:  ", "            two", "   ", "", "    three four five", "    six seven."]
+    lines = ["def a():", '    """Say', "    something here.", *rest, '    """', ""]
+    found = write(packages, "\n".join(lines))
+    assert texts(found)["single.a"] == "    of one:\n        two\n\nthree four five\nsix seven."
+    assert summaries(found)["single.a"] == "Say something here."
+
+
+@pytest.mark.parametrize(
     "summary", ["alpha.headings ~~~~~~~~", "===== Sums (:mod:`alpha`) =====", ">>> compute(3) == 4"]
 )
 def test_headings_and_examples_are_no_queries(packages, summary):
@@ -169,8 +188,22 @@ def test_nothing_to_read_says_so(tmp_path):
 
 
 def test_processes_give_what_one_gives(packages):
-    paths = sorted(packages.rglob("*.py")) * 8
-    assert list(read_files(paths, workers=3)) == [read_file(path) for path in paths]
+    files = sorted(packages.rglob("*.py"))
+    paths = files * (600 // len(files) + 1)
+    assert list(read_files(paths, workers=3)) == [read_file(path) for path in files] * (len(paths) // len(files))
+
+
+def test_a_worker_that_dies_is_an_error_and_not_a_short_collection(packages, monkeypatch):
+    monkeypatch.setattr(docstrings_module.sys, "executable", "/bin/false")
+    with pytest.raises((subprocess.CalledProcessError, BrokenPipeError)):
+        list(read_files([packages / "single.py"] * 600, workers=3))
+
+
+def test_the_reading_of_sources_is_shown(packages):
+    collection, shown = pydocs(packages), []
+    collection.read_ahead(lambda done, total: shown.append((done, total)))
+    assert shown[-1][0] == shown[-1][1] == collection.describe()["counts"]["modules"]
+    collection.read_ahead(shown.append)  # is read already
 
 
 def test_the_worker_runs_alone(packages):

@@ -10,8 +10,9 @@ import click
 from drkit.core.files import local_path
 from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
-from drkit.recipe.compose import NONE, ComposeRequest
+from drkit.recipe.compose import ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
+from drkit.recipe.schema import NONE
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand
@@ -142,6 +143,8 @@ def compose(
     given, format_ = request.collection or "", recipe.collection.use
     if ":" not in given and given not in ("", format_):
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
+    if request.encoder and not local_path(request.encoder).exists():
+        notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")

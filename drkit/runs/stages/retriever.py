@@ -208,11 +208,15 @@ def reading_of(builder: PlanBuilder) -> TextReading:
 
 @frozen
 class PlannedSystem:
-    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker."""
+    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker.
+
+    folds: with cross-validation, the trainings that each rank the queries that they have not seen.
+    """
 
     name: str
     stages: tuple[str, ...]
     reranks: str = ""
+    folds: tuple[str, ...] = ()
 
 
 def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:

@@ -16,17 +16,22 @@ from attrs import field, frozen
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
 from drkit.evaluate.names import INITIAL
-from drkit.recipe.parts import join_names, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings
+from drkit.recipe.parts import join_names, required_signals, signal_scopes
+from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
 
 @frozen
 class CollectionSettings:
-    """The collection. The others only check it: large enough for the index; scored: it has a teacher's scores."""
+    """The collection; passages: those that are read, and the seed they are drawn with (None: all).
+
+    The others only check it: large enough for the index; scored: it has a teacher's scores.
+    """
 
     collection: Choice = from_recipe("collection")
+    passages: int | None = from_recipe("evaluation.passages", observes=lambda settings: settings.passages is None)
+    seed: int = from_recipe("seed", observes=lambda settings: settings.passages is None)
     index: str = from_recipe("evaluation.index", observes=True)
     hidden: int = from_recipe("encoder.hidden", observes=True)
     scored: bool = field(default=False, metadata={"observes": True})
@@ -42,7 +47,7 @@ def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
 
 COLLECTION = StageSpec(
     name="collection",
-    version=4,
+    version=5,
     settings=CollectionSettings,
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),
@@ -303,12 +308,10 @@ def pretraining_texts(builder: PlanBuilder) -> StageOutput:
     return StageOutput("spans") if builder.has(SPANS) else tokens_of_pretraining(builder)
 
 
-def plan_signals(
-    builder: PlanBuilder, signals: Mapping[str, Choice], texts: Mapping[str, StageOutput]
-) -> dict[str, StageOutput]:
-    """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
+def plan_signals(builder: PlanBuilder, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> dict[str, StageOutput]:
+    """Add a stage for each signal of a pre-training, and one for its values of queries; returns the inputs."""
     inputs: dict[str, StageOutput] = {}
-    scopes = signal_scopes(builder.recipe.pretrain, builder.registry) if builder.recipe.pretrain else {}
+    signals, scopes = required_signals(pretrain, builder.registry), signal_scopes(pretrain, builder.registry)
     for name, chosen in signals.items():
         stage = plan_signal(builder, chosen, pretraining_texts(builder))
         inputs[f"signals/{name}"] = StageOutput(stage, VALUES)

@@ -16,6 +16,7 @@ from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
+from drkit.data.folds import assign_folds
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import (
@@ -30,18 +31,21 @@ from drkit.evaluate import (
     to_markdown,
     tune_weight,
 )
-from drkit.evaluate.names import HYBRID_NAME, STARTS
-from drkit.evaluate.systems import results_warning, table_caption
+from drkit.evaluate.gains import decide, gains_markdown
+from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
+from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
 from drkit.evaluate.ties import tie_lines
-from drkit.recipe.schema import BASELINES, RERANKER
+from drkit.recipe.schema import RERANKER, is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
-    EXPORTED,
     EvaluationSettings,
+    EvenFusionSettings,
+    GainSettings,
     HybridSettings,
     SearchSettings,
     UntunedSettings,
 )
+from drkit.runs.stages.retriever import CHOICE, CHOSEN
 from drkit.runs.steps.reranker import loaded_teacher
 from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
@@ -65,10 +69,25 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
         if name in settings.retrievers:
             texts = [query.text for query in queries]
             truncations.append(_truncation(retriever.value.encoder, texts, settings.split))
+    for name, stages in settings.folds.items():
+        _write(stage, name, _by_folds(stage, queries, stages), len(queries), "queries")
     record_truncations(truncations, stage.folder, stage.progress)
     for name, source in settings.reranked.items():
         _write(stage, name, _reranked(stage, name, source, queries), len(queries), "queries re-ranked")
     return {"queries": len(queries), "depth": settings.depth}
+
+
+def _by_folds(
+    stage: StageRun[SearchSettings], queries: Sequence[Query], stages: Sequence[str]
+) -> Iterator[RankedBlock]:
+    """Yield the rankings of each query by the retriever that has not learned from it."""
+    folds, settings = assign_folds(queries, len(stages)), stage.settings
+    for fold, name in enumerate(stages):
+        asked = [query for query in queries if folds[query.query_id] == fold]
+        if asked:
+            yield from retriever_blocks(
+                _retriever(stage, name), asked, settings.depth, exclude_self=settings.exclude_self
+            )
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
@@ -142,7 +161,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
         return {"weight": settings.untuned, "tuned": None}
-    first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
+    first, second = read_run(inputs["dev-bm25"]), read_run(chosen_input(inputs, "dev-retriever"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
@@ -152,6 +171,38 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
             **{"best": tuned.best, "gain": tuned.gain, "error": tuned.error},
         },
     }
+
+
+def fuse_evenly(stage: StageRun[EvenFusionSettings]) -> Mapping[str, Any]:
+    """Write `NAME+bm25.arrow` for every retriever; returns the weight of each."""
+    settings, runs = stage.settings, stage.inputs["runs"]
+    for name in settings.retrievers:
+        hits = align(read_run(runs / f"{BM25_NAME}{ARROW}"), read_run(runs / f"{name}{ARROW}"))
+        fused = convex(hits, settings.weight, settings.depth)
+        write_rankings(stage.folder / f"{fused_with_bm25(name)}{ARROW}", fused)
+    return {"weight": settings.weight, "depth": settings.depth}
+
+
+def choose_by_gains(stage: StageRun[GainSettings]) -> Mapping[str, Any]:
+    """Write `choice.json`, the verdict of `decide`, and `chosen.txt`, the exported retriever; returns the verdict."""
+    settings = stage.settings
+    judgements = list(collection_of({settings.split: stage.inputs["judged"]}).judgements(settings.split))
+    given = {"exclude_self": settings.exclude_self}
+    systems = {
+        name: evaluate(read_run(_ranking(stage.inputs, name)), judgements, [settings.measure], **given)
+        for name in settings.systems
+    }
+    queries = systems[AS_IT_IS].queries
+    how = f"{settings.folds}-fold cross-validation" if settings.folds else f"the split {settings.split}"
+    verdict = decide(systems, settings.measure, tuned=settings.tuned, how=f"{queries:,} labelled queries, {how}")
+    write_json(stage.folder / CHOICE, verdict.facts())
+    write_text(stage.folder / CHOSEN, verdict.exported)
+    return verdict.facts()
+
+
+def _ranking(inputs: Mapping[str, Path], name: str) -> Path:
+    """Return the file of a system's rankings: alone, or fused with BM25."""
+    return inputs["runs" if without_bm25(name) == name else "hybrids"] / f"{name}{ARROW}"
 
 
 def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
@@ -166,8 +217,9 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
     The row of a system with several draws has means over the draws, query by query; rows are tested against the
-    `baseline`. `against`: the p-values of tests of the `compared` system against each other one; those of hybrid
-    against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits it ranks in `reranker`.
+    `baseline`. `parts`: what each named part adds. `against`: the p-values of tests of the `compared` system against
+    each other one; those of hybrid against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits
+    it ranks in `reranker`.
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
@@ -180,6 +232,11 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
     rows = comparison(systems, settings.baseline)
+    composed, first = settings.composed, settings.measures[0]
+    parts = [
+        contribution((composed, single[composed]), (name, single[name]), part, first)
+        for name, part in settings.replaced.items()
+    ]
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
@@ -198,6 +255,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
         "baseline": settings.baseline,
+        "parts": [attrs.asdict(one) for one in parts],
         "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID_NAME in stage.inputs:
@@ -207,7 +265,12 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if RERANKER in single and settings.reranked in single:
         tests = _p_values(single[RERANKER], single[settings.reranked])
         results[RERANKER] = {"against": {settings.reranked: tests}}
-    texts = (to_markdown(rows), escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning)
+    gains = json.loads(stage.inputs["gains"].read_text(encoding="utf-8")) if "gains" in stage.inputs else None
+    results |= {"gains": gains} if gains else {}
+    shown = gains_markdown(gains) if gains else ""
+    added = describe_contributions([attrs.asdict(one) for one in parts])
+    below = (escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning, shown)
+    texts = (escape_paragraph(added), to_markdown(rows), *below)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -222,7 +285,7 @@ def _compared(stage: StageRun[EvaluationSettings]) -> str:
     """
     path, settings = stage.inputs.get("choice"), stage.settings
     exported = settings.last if path is None else path.read_text(encoding="utf-8")
-    compared = settings.last if exported in (*STARTS, *BASELINES) else exported
+    compared = settings.last if exported in STARTS or is_baseline(exported) else exported
     return next((name for name, draws in settings.draws.items() if compared in draws), compared)
 
 
@@ -233,8 +296,8 @@ def _p_values(one: Scores, other: Scores) -> dict[str, float]:
 
 def _read_rankings(stage: StageRun[EvaluationSettings], name: str) -> list[Rankings]:
     """Return the rankings of a system, one per draw."""
-    folder = stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
-    return [read_run(folder / f"{one}{ARROW}") for one in stage.settings.draws.get(name, (name,))]
+    inputs = {"runs": stage.inputs[HYBRID_NAME]} if name == HYBRID_NAME else stage.inputs
+    return [read_run(_ranking(inputs, one)) for one in stage.settings.draws.get(name, (name,))]
 
 
 def _scores(stage: StageRun[EvaluationSettings], rankings: Rankings, judgements: Sequence[Judgement]) -> Scores:
