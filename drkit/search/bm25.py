@@ -162,6 +162,23 @@ class Bm25Retriever:
             yield made
             del made  # an index less in memory while the next one is made
 
+    @property
+    def language(self) -> str:
+        """The passages' language."""
+        return self._language
+
+    @property
+    def query_language(self) -> str:
+        """The queries' language; that of the passages if it is `same`."""
+        return self._language if self._query_language == SAME_LANGUAGE else self._query_language
+
+    @property
+    def stemmed_words(self) -> tuple[int, int]:
+        """How many different words of the passages the stemmer changes, and of how many; letters alone count."""
+        stems: Mapping[str, str] = self._tokenizer.word_to_stem
+        words = [word for word in stems if word.isalpha() and not is_unspaced(word)]
+        return sum(stems[word] != word for word in words), len(words)
+
     def splitting(self, split_queries: str) -> Bm25Retriever:
         """Return a retriever with the same index that treats identifiers in queries otherwise; see `split_queries`.
 

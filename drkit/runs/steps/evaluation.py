@@ -51,6 +51,7 @@ from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 from drkit.search.fusion import WEIGHT
+from drkit.search.languages import note_query_language
 from drkit.search.rankings import Rankings
 from drkit.search.run_files import ARROW, write_rankings
 
@@ -64,6 +65,8 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     queries = list(read_queries(stage.inputs["queries"]))
     truncations = []
     for name, retriever in _systems(stage):
+        if name == "bm25" and (warned := _query_language(stage, retriever.value, queries)):
+            stage.progress.note(warned)
         blocks = retriever_blocks(retriever, queries, settings.depth, exclude_self=settings.exclude_self)
         _write(stage, name, blocks, len(queries), "queries")
         if name in settings.retrievers:
@@ -88,6 +91,10 @@ def _by_folds(
             yield from retriever_blocks(
                 _retriever(stage, name), asked, settings.depth, exclude_self=settings.exclude_self
             )
+
+
+def _query_language(stage: StageRun[SearchSettings], retriever: Bm25Retriever, queries: Sequence[Query]) -> str:
+    return note_query_language(retriever, (query.text for query in queries[:1000]), f"{stage.settings.split} queries")
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:

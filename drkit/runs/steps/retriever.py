@@ -52,6 +52,7 @@ from drkit.search.blocks import same_retriever
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts
 from drkit.search.index import LOW_RECALL
+from drkit.search.languages import note_stemmer
 from drkit.search.run_files import ARROW
 from drkit.train.biencoder import BiEncoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
@@ -162,6 +163,8 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     )
     if dev:
         stage.progress.note(describe_bm25(facts))
+    if warned := note_stemmer(retriever):
+        stage.progress.note(warned)
     retriever.save(stage.folder)
     return {"passages": len(retriever), **facts}
 
