@@ -447,6 +447,8 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
             "systems": tuple(names),
             "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),
             "reranked": "",
+            "composed": "",
+            "replaced": {},
             "draws": {system.name: system.stages for system in systems if len(system.stages) > 1},
         },
     )
