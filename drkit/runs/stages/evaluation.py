@@ -255,7 +255,7 @@ class EvaluationSettings:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=6,
+    version=7,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={
