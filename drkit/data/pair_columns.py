@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from drkit.data.column_advice import label_lines
 from drkit.data.columns import (
     ANCHORS,
     NEGATIVE,
@@ -86,18 +87,36 @@ class PairColumns:
         Ids are not texts: an encoder would learn to match numbers.
         """
         given = self.given
+        if rows and not given.has(POSITIVE):
+            self._refuse_contexts(rows[0])
         for role, usual in ((QUERY, ANCHORS), (POSITIVE, POSITIVES)):
             found = [name for row in rows[:1] for name in row.find(usual)[:1]]
             values = [row.values.get(name) for name in found for row in rows]
             texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
             known = [text for text in texts if isinstance(text, str)]
             if known and not given.has(role) and len(known) == len(texts) and looks_like_ids(known):
+                queries = self._find(rows[0], QUERY)
+                labels = (
+                    f", or {label_lines(rows[0].path, queries[0], found[0])}" if role == POSITIVE and queries else ""
+                )
                 raise DrkitError(
                     f"the column {found[0]!r} has ids or numbers ({known[0]!r:.40}), not texts; columns: "
                     f"{', '.join(rows[0].values)}. Judgements by id are read beside their texts, by trec:FOLDER or "
-                    f"beir:FOLDER; if other columns have the texts, name them: {columns_advice(QUERY, TEXT)}",
+                    f"beir:FOLDER{labels}; if other columns have the texts, name them: {columns_advice(QUERY, TEXT)}",
                     where=rows[0],
                 )
+
+    def _refuse_contexts(self, row: Row) -> None:
+        """Raise DrkitError for answers beside the contexts that have them: either may be the passages."""
+        found, contexts = self._find(row, POSITIVE)[:1], row.find(("context", "contexts"))[:1]
+        queries = self._find(row, QUERY)[:1]
+        if found and contexts and queries:
+            lines = [f"--columns query={queries[0]},text={name}" for name in (*contexts, *found)]
+            raise DrkitError(
+                f"the passages may be the column {contexts[0]!r} or {found[0]!r}; columns: {', '.join(row.values)}. "
+                f"Name one: {' or '.join(lines)}",
+                where=row,
+            )
 
     def describe_names(self, row: Row) -> str:
         """Return in words which columns are the query and the passage, unless they have their plain names."""
