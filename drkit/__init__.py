@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.experiments import Sweep as Sweep
     from drkit.experiments import compose as compose
     from drkit.experiments import run as run
-    from drkit.experiments import sweep as sweep
+    from drkit.finished_run import FinishedRun as FinishedRun
+    from drkit.finished_run import Hit as Hit
+    from drkit.finished_run import ResultTable as ResultTable
+    from drkit.finished_run import load as load
+    from drkit.studies.results import Study as Study
+    from drkit.studies.results import study as study
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""Charts by matplotlib: curves, bars and intervals as plain data, drawn as SVG for pages; heat maps as PNG.
+"""Charts by matplotlib: curves, bars and intervals as plain data, drawn as SVG for pages; intervals also as PNG.
 
 matplotlib is imported only when something is drawn, and needs no display.
 """
@@ -102,37 +102,14 @@ class Intervals:
     measures: Mapping[str, Sequence[tuple[float, float, float]]]
 
 
-@frozen
-class HeatMap:
-    """A value for each row and column: `values[row][column]`; x, y: what columns and rows are."""
-
-    title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    values: Sequence[Sequence[float]]
-    x: str
-    y: str
-
-
-def draw_heat_map(heat_map: HeatMap, path: Path) -> Path:
-    """Draw a heat map into one PNG file."""
-    width = 1.6 + 0.8 * max(len(heat_map.columns), 2)
-    height = 1.2 + 0.35 * len(heat_map.rows)
-    with _figure(width, height, (1, 1)) as (figure, cells):
-        cell = cells[0]
-        shown = cell.imshow(heat_map.values, cmap="Blues", aspect="auto")
-        middle = sum(shown.get_clim()) / 2
-        for row, values in enumerate(heat_map.values):
-            for column, value in enumerate(values):
-                ink = "white" if value > middle else _INK
-                cell.text(column, row, f"{value:.3f}", ha="center", va="center", color=ink)
-        cell.set_title(escape_controls(heat_map.title))
-        cell.set_xticks(range(len(heat_map.columns)), list(map(_label, heat_map.columns)))
-        cell.set_yticks(range(len(heat_map.rows)), list(map(_label, heat_map.rows)))
-        cell.set_xlabel(escape_controls(heat_map.x))
-        cell.set_ylabel(escape_controls(heat_map.y))
-        cell.grid(visible=False)
-        cell.tick_params(length=0)
+def draw_png(chart: Intervals, path: Path) -> Path:
+    """Draw intervals, a panel for each measure side by side, into one PNG file; 0 is marked where they span it."""
+    columns = len(chart.measures)
+    longest = max(map(len, map(_label, chart.names)))
+    width, height = 0.085 * longest + 2.6 * columns + 0.4, 0.9 + 0.3 * len(chart.names)
+    with _figure(width, height, (1, columns)) as (figure, cells):
+        _draw_intervals(cells, chart, columns)
+        figure.suptitle(escape_controls(chart.title), x=0.01, ha="left", fontsize=9.5)
         figure.savefig(path, metadata={"Software": None})
     return path
 
@@ -252,6 +229,8 @@ def _draw_intervals(cells: Sequence[Any], chart: Intervals, columns: int) -> Non
         means, lows, highs = zip(*found, strict=True)
         cell.hlines(rows, lows, highs, color=_COLOURS[0], linewidth=1.6)
         cell.plot(means, rows, linestyle="", marker="o", color=_COLOURS[0])
+        if min(lows) < 0 < max(highs):
+            cell.axvline(0, color=_INK, linewidth=0.8, zorder=1)
         cell.set_title(escape_controls(measure))
         cell.set_yticks(rows, list(map(_label, chart.names)) if index % columns == 0 else [""] * len(rows))
         cell.set_ylim(len(rows) - 0.5, -0.5)

@@ -23,7 +23,7 @@ from drkit.recipe.paths import setting_paths
 _TRAIN = ("improve ENCODER --texts FOLDER", "compose --encoder ENCODER --collection FOLDER")
 _EVALUATE = ("evaluate --encoder ENCODER --collection beir:FOLDER",)
 _SEARCH = ('search RUN "a query"',)
-_STUDY = ("study masker=uniform,pmi decoder=mlm,enhanced", "sweep masker=uniform,pmi decoder=mlm,enhanced")
+_STUDY = ("study masker=uniform,pmi decoder=mlm,enhanced",)
 _COMMANDS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("train", "pretrain", "fit"), ("compose --collection FOLDER",)),
     **dict.fromkeys(("finetune", "fine-tune", "tune", "adapt", "optimize"), _TRAIN),
@@ -90,7 +90,7 @@ _SAID = {
 # Options of `drkit compose` that only a recipe has.
 _OF_RECIPE = ("set", "masker", "decoder", "loss", "miner", "encoder", "collection", "paper", "scale")
 # Commands whose arguments are choices, and those that they take.
-_WITH_CHOICES = ("study", "sweep")
+_WITH_CHOICES = ("study",)
 _CHOICES = ("masker", "decoder", "context", "loss", "miners", "pipeline", "encoder-masker")
 # The least likeness of an option that is named.
 _CLOSE = 0.7

@@ -6,16 +6,21 @@ immutable file or folder atomically, so that a task may be repeated, and the res
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
 from drkit.core import processes
 from drkit.core.registry import installed
-from drkit.errors import UnknownNameError
+from drkit.errors import DrkitError, UnknownNameError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -69,6 +74,88 @@ class LocalEngine:
     def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         """Yield the result of each task, in order."""
         return (task.function(*task.arguments) for task in tasks)
+
+
+# Seconds that interrupted processes get to save their checkpoints.
+_GRACE = 5.0
+
+
+@frozen
+class ProcessEngine:
+    """Carries out tasks in processes of this machine, `slots` at a time, each with its share of the threads."""
+
+    slots: int
+
+    @property
+    def threads(self) -> int:
+        """How many threads a task may use: its share of those of this process."""
+        return max(1, processes.configured_threads(os.environ) // self.slots)
+
+    def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
+        """Yield the result of each task that succeeds, in order.
+
+        Raises DrkitError, after the last of them, naming every task that failed and the reason.
+        """
+        waiting, before = list(tasks), {*multiprocessing.active_children()}
+        pool = ProcessPoolExecutor(
+            self.slots, mp_context=multiprocessing.get_context("spawn"), initializer=_print_to_errors
+        )
+        failed: dict[str, str] = {}
+        try:
+            with _variable(processes.THREADS, str(self.threads)):  # which a process reads when it starts
+                futures = [(task.name, pool.submit(task.function, *task.arguments)) for task in waiting]
+            for name, future in futures:
+                yield from _result(name, future, failed)
+            pool.shutdown()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _end({*multiprocessing.active_children()} - before)
+        if failed:
+            raise DrkitError(
+                f"{len(failed)} of {len(waiting)} failed; the others are done:\n"
+                + "\n".join(f"  - {name}: {reason}" for name, reason in failed.items())
+                + "\nfix the cause and repeat the command, which keeps what is finished"
+            )
+
+
+def _result(name: str, future: Future[T], failed: dict[str, str]) -> Iterator[T]:
+    """Yield the result of a task; of one that failed, add the reason to `failed`."""
+    try:
+        yield future.result()
+    except BrokenProcessPool:
+        raise DrkitError(
+            "a process was killed, perhaps because memory ran out: repeat the command with fewer processes; it keeps "
+            "what is finished"
+        ) from None
+    except Exception as error:
+        failed[name] = str(error) if isinstance(error, DrkitError) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for the length of a block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _print_to_errors() -> None:
+    """Send what a process prints to standard error: standard output has the result of the command."""
+    os.dup2(2, 1)
+
+
+def _end(children: Iterable[BaseProcess]) -> None:
+    """End processes that an interrupt has left working."""
+    for child in children:
+        child.join(_GRACE)
+        if child.is_alive():
+            child.terminate()
 
 
 def is_local(engine: Engine | None) -> bool:

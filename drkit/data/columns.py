@@ -41,7 +41,7 @@ ANCHORS = (
 POSITIVES = (
     *("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis"),
     *("response", "positive_passage", "positive_document", "positive_text", "answer_text", "passage_text"),
-    "document_text",
+    *("document_text", "article", "article_text", "text", "content", "contents", "body", "paragraph", "chunk"),
 )
 SCORES = ("score", "label", "relevance")
 # Names of queries alone, which texts do not have beside them.

@@ -82,6 +82,10 @@ class ComposeRequest:
     scale: str | None = None
 
 
+# The choices by name; every other one is a setting by its path.
+CHOICES = frozenset(one.name for one in fields(ComposeRequest)) - {"settings"}
+
+
 def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 

@@ -168,13 +168,15 @@ def execute(
     reuse: Sequence[Path] = (),
     keep_stale: Sequence[str] = (),
     engine: Engine | None = None,
+    locks: Path | None = None,
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
     engine: where the data work of stages is done; in this process if None. It changes no result. reuse: other runs. A
     stage of theirs with the same inputs and settings is reused (its files are hard-linked, or copied if that fails)
     instead of running again. keep_stale: names of stages that are kept although a plugin's code or a library changed,
-    see `drkit.runs.stale`.
+    see `drkit.runs.stale`. locks: a folder that runs beside this one lock equal stages in, so that one of them makes
+    each, and the others, which have it in `reuse`, wait for it.
 
     With several processes (torchrun), the first runs the plan, and the others join it in the joint stages. Batches stay
     as large as those of the processes that the run began with, whatever their number now.
@@ -191,11 +193,24 @@ def execute(
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
         with processes.batches_of(processes.broadcast(_record_processes(run, progress))):
             for stage in stages:
-                take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse, progress.note)
-                work.finish(stage)
+                fingerprint = stage.fingerprint(input_hashes(stage, work.done))
+                with _made_once(fingerprint, locks):
+                    take_over(stage, run, fingerprint, reuse, progress.note)
+                    work.finish(stage)
         processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return work.done
+
+
+@contextmanager
+def _made_once(fingerprint: str, locks: Path | None) -> Iterator[None]:
+    """Hold the lock of a stage for the length of a block, so that no other run makes an equal stage meanwhile."""
+    if locks is None:
+        yield
+        return
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / fingerprint):
+        yield
 
 
 def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:

@@ -13,6 +13,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared_settings_of
+from drkit.runs.plan import plan
 from tests.refusals import says
 
 PARTS = installed()
@@ -186,3 +187,17 @@ def test_no_scale_has_the_rates_of_random_weights_for_an_existing_encoder(tmp_pa
             recipe = compose(ComposeRequest(encoder=encoder, pipeline=pipeline, masker=None, scale=scale), PARTS)
             trainings = [recipe.pretrain, recipe.reranker, *map(recipe.finetune.for_round, recipe.finetune.rounds)]
             assert all(one.learning_rate <= 1e-4 for one in trainings if one), (pipeline, scale)
+
+
+def test_a_prompt_that_the_folder_does_not_declare_is_noted(tmp_path):
+    plain, prompted = folder(tmp_path / "a"), folder(tmp_path / "b", prompts={"query": "q: ", "document": "d: "})
+    collection = f"jsonl:{tmp_path / 'texts.jsonl'}"
+    (tmp_path / "texts.jsonl").write_text('{"id": "1", "text": "a text"}\n')
+    for encoder, settings, noted in (
+        (plain, (), False),
+        (plain, ("encoder.query_prompt='query: '",), True),
+        (prompted, (), False),
+    ):
+        recipe = compose(ComposeRequest(encoder=str(encoder), collection=collection, settings=settings), PARTS)
+        notes = [note for note in plan(recipe, PARTS.registry).notes if "declares no such prompt" in note]
+        assert [("query_prompt = 'query: '" in note) for note in notes] == [True] * noted

@@ -28,7 +28,8 @@ LAYERS = (
     ("charts",),
     ("runs",),
     ("commands",),
-    ("experiments",),
+    ("experiments", "finished_run"),
+    ("studies",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that puts them in order, the steps that make them, and what carries

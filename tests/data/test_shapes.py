@@ -71,6 +71,8 @@ READ = {
     "a BOM": ("a.csv", QA, {"begin": "\ufeff", "quoting": csv.QUOTE_ALL}, "'Question' is the query"),
     "an id first": ("a.csv", (("id", "question", "answer"), NUMBERS, QUESTIONS, TEXTS), {}, "not read: id"),
     "an index first": ("a.csv", (("", "question", "answer"), NUMBERS, QUESTIONS, TEXTS), {}, "one without a name"),
+    "an article": ("a.csv", (("query", "article"), QUESTIONS, TEXTS), {}, "'article' is the positive"),
+    "a text": ("a.csv", (("query_id", "query", "doc_id", "text"), IDS, QUESTIONS, NUMBERS, TEXTS), {}, "'text' is the"),
     "no header": ("a.csv", (None, QUESTIONS, TEXTS), {}, "has no header"),
 }
 
@@ -133,12 +135,11 @@ PATHS = [f"{title.lower()}.md" for title in TITLES]
 QUERY_IDS = [f"q{n}" for n in range(6)]
 # The table, what the refusal says, how many lines it offers, and the ids of the texts that labels mean (None: paths).
 REFUSED = {
-    "article by id": (("query", "article"), QUESTIONS, IDS, "'article' ids", 1, IDS),
+    "article by id": (("query", "article"), QUESTIONS, IDS, "'article' has ids", 1, IDS),
     "article by number": (("query", "doc_id"), QUESTIONS, NUMBERS, "columns: query, doc_id", 2, NUMBERS),
-    "article by path": (("query", "article"), QUESTIONS, PATHS, "'article' ids", 1, None),
+    "article by path": (("query", "article"), QUESTIONS, PATHS, "'article' has ids", 1, None),
     "document by path": (("query", "document"), QUESTIONS, PATHS, "'document' has ids", 1, None),
     "article by title": (("query", "article"), QUESTIONS, TITLES, "columns: query, article", 3, IDS),
-    "article with its text": (("query", "article"), QUESTIONS, TEXTS, "columns: query, article", 3, IDS),
     "ids as queries": (("query", "answer"), QUERY_IDS, TEXTS, "'query' has ids", 1, QUERY_IDS),
     "unknown names": (("Frage", "Antwort"), QUESTIONS, TEXTS, "columns: Frage, Antwort", 3, IDS),
     "names with blanks": (("Our Users", "Our Text"), QUESTIONS, TEXTS, "columns: Our Users, Our Text", 3, IDS),
