@@ -20,6 +20,8 @@ from drkit.errors import DrkitError
 Item = TypeVar("Item")
 ID, TITLE, TEXT = "id", "title", "text"
 ARTICLE, QUERY_ID, QUERY, POSITIVE, NEGATIVE, SCORE = "article", "query_id", "query", "positive", "negative", "score"
+# The name of no column, for a score or a title that is not read.
+NONE = "none"
 # Rows from which the columns of a file are judged.
 SAMPLE = 100
 
@@ -250,6 +252,7 @@ class GivenColumns:
         return all(
             any(int(name) <= len(keys) if name.isdecimal() else matching(keys, (name,)) for name in names)
             for names in self.by_role.values()
+            if names != (NONE,)
         )
 
     def is_header(self, cells: Sequence[str]) -> bool | None:
