@@ -106,8 +106,8 @@ def fit_memory(recipe: Recipe, registry: Registry, memory: int) -> tuple[Recipe,
     if chunk is None:
         return recipe, {}
     reason = (
-        f"a batch of {finetune.per_device_train_batch_size} needs more than the {memory / 2**30:.0f} GB of memory of "
-        f"this machine; {chunk} texts at a time give the same gradients"
+        f"a batch of {finetune.per_device_train_batch_size} queries and their passages needs more than the "
+        f"{memory / 2**30:.0f} GB of memory of this machine; {chunk} texts at a time give the same gradients"
     )
     made = evolve(recipe, finetune=evolve(finetune, gradient_cache_chunk=chunk))
     return made, {"finetune.gradient_cache_chunk": reason}
