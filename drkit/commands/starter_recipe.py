@@ -27,6 +27,8 @@ from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import recipe_from_table, recipe_table, toml_value
+from drkit.runs.budget import fit_memory
+from drkit.runs.costs import machine_memory
 from drkit.search.languages import likely_language
 
 # Passages whose letters are counted; scripts are a matter of shares.
@@ -225,6 +227,9 @@ def suggest_recipe(
     )
     reasons = {path: reason for path, (_, reason) in settings.items()}
     recipe = compose(request, parts)
+    if not has_gpu:
+        recipe, fitted = fit_memory(recipe, parts.registry, machine_memory())
+        reasons |= fitted
     return Suggestion(recipe, chosen, why, reasons, tuple(_advice(facts, recipe, has_gpu=has_gpu)))
 
 
