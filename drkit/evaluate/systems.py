@@ -293,7 +293,7 @@ _SPLIT = {"unknown": "those that no passage has are split", "always": "all are s
 
 def _describe_split(facts: Mapping[str, Any]) -> str:
     """Say which identifiers in queries are split, if several values of split_queries make a difference."""
-    split, chosen = facts.get("split"), facts.get("split_queries")
+    split, chosen = facts.get("split"), facts.get("split_queries", "")
     if not split or not (split["gain"] or split["error"]):
         return ""
     means, measure, first = split["means"], facts["measure"], next(iter(split["means"]))

@@ -146,7 +146,7 @@ class Bm25Retriever:
 
     @classmethod
     def variants(
-        cls, passages: Texts, parameters: Iterable[tuple[float, float]], **analysis: str
+        cls, passages: Texts, parameters: Iterable[tuple[float, float]], **analysis: Any
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
