@@ -7,6 +7,10 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.experiments import compose as compose
     from drkit.experiments import run as run
+    from drkit.finished_run import FinishedRun as FinishedRun
+    from drkit.finished_run import Hit as Hit
+    from drkit.finished_run import ResultTable as ResultTable
+    from drkit.finished_run import load as load
     from drkit.studies.results import Study as Study
     from drkit.studies.results import study as study
 

@@ -24,6 +24,7 @@ from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
+from drkit_cli.commands.improve import improve
 from drkit_cli.commands.index import index
 from drkit_cli.commands.init import init
 from drkit_cli.commands.listing import list_parts
@@ -129,20 +130,22 @@ def _broken(declared: Extension, problem: str) -> click.Command:
 @click.version_option(__version__, prog_name="drkit")
 @verbosity_options
 def cli() -> None:
-    """Compose maskers, decoders, losses and negative miners into dense retrievers.
+    r"""Compose maskers, decoders, losses and negative miners into dense retrievers.
 
-    Start with:  drkit compose --masker pmi --decoder enhanced
-
-    For your own texts:  drkit init FOLDER_OR_FILE
+    \b
+    Compare methods   drkit compose --masker pmi --decoder enhanced
+                      drkit sweep masker=uniform,pmi decoder=mlm,enhanced
+    Your own texts    drkit init FOLDER_OR_FILE
     """
 
 
 SECTIONS = {
-    "Start": (init, compose, run, study, status),
+    "Start": (improve, compose, study, init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),
 }
+with_examples(cli)
 for title, commands in SECTIONS.items():
     for command in commands:
         cli.add_command(with_examples(command))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
@@ -31,7 +30,7 @@ from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_name
+from drkit.evaluate.names import system_name
 from drkit.recipe.parts import parts_of
 from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
@@ -185,17 +184,12 @@ def _describe_tasks(pretrain: Pretrain, registry: Registry) -> Iterator[tuple[st
 
 def _describe_evaluations(plan: Plan, split: str) -> Iterator[str]:
     """Yield a line for each evaluation: its systems and measures."""
-    from drkit.runs.stages.evaluation import EVALUATION, HYBRID, SEARCH
+    from drkit.runs.stages.evaluation import EVALUATION
 
-    searches = [stage for stage in plan.stages if stage.spec is SEARCH]
-    is_fused = any(stage.spec is HYBRID for stage in plan.stages)
     for stage in plan.stages:
-        if stage.spec is not EVALUATION:
-            continue
-        (search,) = (one for one in searches if one.name == stage.inputs["runs"].stage)
-        words = [BM25_NAME] if BM25_NAME in search.inputs else []
-        names = [*words, *search.settings.retrievers, *search.settings.reranked, *([HYBRID_NAME] if is_fused else [])]
-        yield f"{', '.join(system_name(name) for name in names)}; {stage.summary} of the {split} queries"
+        if stage.spec is EVALUATION:
+            names = ", ".join(map(system_name, stage.settings.systems))
+            yield f"{names}; {stage.summary} of the {split} queries"
 
 
 def _describe_progress(to_do: int, stages: int) -> str:
@@ -327,21 +321,23 @@ def results_document(run: Path, done: Mapping[str, Manifest], space: tuple[int, 
 
 
 def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+    from drkit.evaluate.gains import gain_lines
     from drkit.evaluate.systems import VERDICT_CAPTION, verdict
     from drkit.runs.stages.evaluation import choices_made
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
+    chosen, cut = choices_made(done), describe_truncations(run, done)
+    if "gains" in metrics:
+        return [*chosen, *cut, *gain_lines(metrics["gains"])]
     verdicts = verdict(metrics) if metrics else []
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
-    chosen = choices_made(done)
-    return [*verdicts, *chosen, *describe_truncations(run, done)]
+    return [*verdicts, *chosen, *cut]
 
 
 def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
-        hybrid = " --hybrid" if HYBRID_NAME in done else ""
-        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"
+        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"
         yield f"drkit serve {quote(str(run))}"
     if "encoder" in done:
         yield f"drkit report {quote(str(run))}"
@@ -350,7 +346,7 @@ def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
 def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:
     """Return a short query of the collection to try the run with."""
     from drkit.data.corpus import open_collection
+    from drkit.data.examples import example_queries
 
     split = done["evaluation"].metrics["split"] if "evaluation" in done else ""
-    queries = open_collection(run / "collection").queries(split) if split else iter(())
-    return min((" ".join(query.text.split()) for query in islice(queries, 50)), key=len, default="a query")
+    return next(iter(example_queries(open_collection(run / "collection"), split, 1) if split else ()), "a query")

@@ -20,6 +20,7 @@ from drkit_cli.output import is_verbose, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.runs.costs import Rates
     from drkit.runs.plan import Plan
 
 
@@ -35,11 +36,13 @@ def run_recipe(
     trial: bool | None = None,
     notes: Sequence[str] = (),
     engine: str = LOCAL,
+    rates: Rates | None = None,
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results; of several processes, the first one prints.
 
     keep_stale: see `drkit.runs.stale`. trial: whether to try its parts on a toy batch first; None: before a run, but
-    not for a dry run. notes: what to say with those of the plan. engine: see `drkit.core.engine.open_engine`.
+    not for a dry run. notes: what to say with those of the plan. engine: see `drkit.core.engine.open_engine`. rates:
+    of this machine, for the cost of a plan; None: they are measured.
     """
     from drkit.runs.costs import has_gpu, machine_memory, memory_notes
     from drkit.runs.prepare import prepare
@@ -57,7 +60,7 @@ def run_recipe(
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, keep_stale=keep_stale, engine=opened)
     elif not processes.rank():
-        _print_plan(evolve(made, stages=kept), run, recipe, registry)
+        _print_plan(evolve(made, stages=kept), run, recipe, registry, rates)
 
 
 def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
@@ -69,13 +72,13 @@ def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
     return [f"the plugin {report.name!r} {note}" for report in used for note in report.notes]
 
 
-def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry) -> None:
+def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None) -> None:
     """Print a plan; its cost too, if it is known: on a CPU, and for a collection whose size is."""
     from drkit.runs.costs import collection_size, estimate_cost, has_gpu, measure_rates, sizes_of
     from drkit_cli.render import console, plan_document, plan_summary, stage_lines
 
-    size = None if has_gpu() else collection_size(recipe, registry, run)
-    cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
+    size = None if has_gpu() and rates is None else collection_size(recipe, registry, run)
+    cost = estimate_cost(made.stages, sizes_of(recipe, size), rates or measure_rates()) if size else None
 
     def draw() -> None:
         screen = console()

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import describe_facts as describe_facts
     from drkit.commands.starter_recipe import suggest_recipe as suggest_recipe
     from drkit.commands.starter_recipe import write_starter as write_starter
+    from drkit.commands.systems import SearchSystem as SearchSystem
+    from drkit.commands.systems import best_system as best_system
+    from drkit.commands.systems import find_system as find_system
+    from drkit.commands.systems import open_system as open_system
+    from drkit.commands.systems import search_systems as search_systems
     from drkit.commands.training_data import Miners as Miners
     from drkit.commands.training_data import Output as Output
     from drkit.commands.training_data import mine_to_file as mine_to_file

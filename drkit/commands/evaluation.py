@@ -18,7 +18,7 @@ from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate import MEASURES, Scores, average, evaluate
-from drkit.evaluate.names import HYBRID_NAME
+from drkit.evaluate.names import HYBRID_NAME, HYBRIDS, without_bm25
 from drkit.evaluate.unmatched import likely_match, note_unjudged_hits
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
@@ -44,7 +44,7 @@ def note_own_hits(
     """Say how many hits have the id of their query, and what to do about them; nothing if all are answers that count.
 
     A passage with its query's id that is judged relevant is what the query looks for, as in `pydocs`; any other may be
-    the query itself, as in ArguAna.
+    the query itself, as in ArguAna. Ids that are numbers count queries and passages alike, and say nothing.
     """
     own = {rankings.query_ids[row] for row in rankings.queries[rankings.is_own]}
     answers = own & {j.query_id for j in judgements if j.query_id == j.doc_id and j.relevance > 0}
@@ -52,9 +52,10 @@ def note_own_hits(
         lost = f"; {len(answers):,} of them are judged relevant, leave --exclude-self out to count them"
         ignored = f"{source}: {counted(len(own), 'hit has', 'hits have')} the id of the query, ignored (--exclude-self)"
         return f"{ignored}{lost if answers else ''}"
-    if len(own) > len(answers) and not exclude_self:
+    others = [query_id for query_id in own - answers if not query_id.isdecimal()]
+    if others and not exclude_self:
         return (
-            f"{source}: {counted(len(own) - len(answers), 'hit has', 'hits have')} the id of the query, "
+            f"{source}: {counted(len(others), 'hit has', 'hits have')} the id of the query, "
             f"counted; if these passages are "
             f"the queries themselves, ignore them with --exclude-self"
         )
@@ -262,7 +263,8 @@ def _system_of_run(run: Path, name: str) -> System:
     runs = _read_results(run)["runs"]
     if name not in runs:
         raise UnknownNameError("system", name, runs, where=run)
-    folder = run / (HYBRID_NAME if name == HYBRID_NAME else RUNS)
+    is_fused = without_bm25(name) != name
+    folder = run / (HYBRID_NAME if name == HYBRID_NAME else HYBRIDS if is_fused else RUNS)
     files = tuple(folder / f"{draw}.arrow" for draw in runs[name])
     return System(name, files, run)
 

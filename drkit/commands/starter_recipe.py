@@ -24,6 +24,7 @@ from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Recipe
+from drkit.recipe.start import starting_point
 from drkit.recipe.toml import recipe_from_table, recipe_table, toml_value
 
 # Passages whose letters are counted; scripts are a matter of shares.
@@ -187,7 +188,8 @@ def suggest_recipe(
     encoder: an existing encoder to start from; its own lengths are kept. scale: instead of the suggested one. has_gpu:
     whether a GPU trains. Raises DrkitError as `compose` does.
     """
-    chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, has_gpu)
+    embeds = encoder is not None and starting_point(encoder).embeds
+    chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, embeds=embeds, has_gpu=has_gpu)
     queries = max((split.lengths for split in facts.splits.values()), key=lambda lengths: lengths.most, default=None)
     settings = {} if encoder else suggest_lengths(facts.lengths, queries)
     if chosen == SMALL and facts.training_queries > _FEW_LABELS:
@@ -248,7 +250,12 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
     return escape_controls(f"{comments}\n\n" + "\n".join(_recipe_lines(suggestion, registry)) + "\n")
 
 
-def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -> tuple[str, str]:
+def _suggest_scale(facts: CollectionFacts, encoder: str | None, *, embeds: bool, has_gpu: bool) -> tuple[str, str]:
+    if embeds:
+        return PAPER, (
+            f"{encoder} has vectors to search by: it is tuned on labels, without pre-training. `drkit improve` does "
+            f"the same in a number of minutes, and says what it gained"
+        )
     if facts.passages < _FEW_PASSAGES and not encoder:
         return (
             QUICK,

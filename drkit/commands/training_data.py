@@ -123,9 +123,13 @@ def mine_to_file(
         raise DrkitError(
             "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
         )
+    needed = requirements_of(choices, registry)
+    if miners.encoder and "retriever" not in needed:
+        chain = ", ".join(choice.use for choice in choices)
+        raise DrkitError(f"--encoder has no effect on {chain}: leave it out, or search with it (--miner dense)")
     named = NamedCollection(collection, tuple(settings))
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
-    encoder = _open_encoder(miners, collection) if "retriever" in requirements_of(choices, registry) else None
+    encoder = _open_encoder(miners, collection) if "retriever" in needed else None
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         stored = open_collection(named.store(Path(scratch))[0])

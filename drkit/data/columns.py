@@ -41,7 +41,7 @@ ANCHORS = (
 POSITIVES = (
     *("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis"),
     *("response", "positive_passage", "positive_document", "positive_text", "answer_text", "passage_text"),
-    "document_text",
+    *("document_text", "article", "article_text", "text", "content", "contents", "body", "paragraph", "chunk"),
 )
 SCORES = ("score", "label")
 _NEGATIVE = re.compile(r"(hard)?neg(ative)?s?(passages?|documents?|texts?)?\d*")

@@ -11,13 +11,15 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 Found = tuple[str, str]  # qualified name within the module ("" for the module itself), docstring
-_PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
+# Empty lines, between the first paragraph and the rest, or within the rest.
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -74,13 +76,14 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def summary_and_rest(docstring: str) -> tuple[str, str]:
-    r"""Split a docstring into its first paragraph and the rest (possibly empty), with white space collapsed.
+    r"""Split a docstring into its first paragraph, on one line, and the rest (possibly empty), with its own lines.
 
-    >>> summary_and_rest("Add two numbers.\n\nBoth are\nintegers.")
-    ('Add two numbers.', 'Both are integers.')
+    >>> summary_and_rest("Add two\nnumbers.\n\n\n  Both are\n  integers.\n")
+    ('Add two numbers.', 'Both are\nintegers.')
     """
-    first, *rest = _PARAGRAPH.split(docstring.strip(), maxsplit=1)
-    return " ".join(first.split()), " ".join(" ".join(rest).split())
+    first, *rest = _EMPTY_LINES.split(docstring.strip(), maxsplit=1)
+    lines = (line.rstrip() for line in textwrap.dedent("".join(rest)).splitlines())
+    return " ".join(first.split()), _EMPTY_LINES.sub("\n\n", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -94,8 +94,9 @@ class PairColumns:
             if known and not given.has(role) and len(known) == len(texts) and looks_like_ids(known):
                 raise DrkitError(
                     f"the column {found[0]!r} has ids or numbers ({known[0]!r:.40}), not texts; columns: "
-                    f"{', '.join(rows[0].values)}. Judgements by id are read beside their texts, by trec:FOLDER or "
-                    f"beir:FOLDER; if other columns have the texts, name them: {columns_advice(QUERY, TEXT)}",
+                    f"{', '.join(rows[0].values)}. Labels by id are read beside their texts, by "
+                    f"labelled:TEXTS with collection.labels, trec:FOLDER or beir:FOLDER; if other columns have the "
+                    f"texts, name them: {columns_advice(QUERY, TEXT)}",
                     where=rows[0],
                 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from attrs import define, field
 
 from drkit.core.protocols import ExplainsReading
 from drkit.core.quantities import counted
-from drkit.core.types import Query
+from drkit.core.types import Passage, Query
 from drkit.data.collection import FileCollection
 from drkit.errors import DrkitError
 
@@ -18,6 +18,8 @@ from drkit.errors import DrkitError
 LIMIT = 100_000
 # Given negatives of a split that a plan reads: those of pairs stand in rows that were read already.
 _NEGATIVES = 1_000
+# Passages that a plan reads.
+_PASSAGES = 2_000
 _SHOWN = 3
 
 
@@ -28,14 +30,32 @@ def preview(collection: FileCollection) -> Iterator[str]:
     judged query without a text, negatives by id that are none, or a split without a relevant passage.
     """
     yield from collection.notes()
-    if next(iter(collection.passages()), None) is None:
+    first = list(islice(collection.passages(), _PASSAGES))
+    if not first:
         raise DrkitError(f"{collection.name} has no passages; give a collection with at least one text")
+    yield from _title_notes(first)
     rules = collection.split_rules
     splits = [split for split in rules.names() if split in rules.own or rules.train_share]
     texts = QueryTexts(collection.name)
     for split in splits:
         _look_at(collection, split, texts)
     yield from texts.notes()
+
+
+def _title_notes(passages: Sequence[Passage]) -> Iterator[str]:
+    """Yield a note if most passages with a title begin with it."""
+    titled = [one for one in passages if one.title.strip()]
+    twice = sum(_words(one.text).startswith(_words(one.title)) for one in titled)
+    if twice * 2 > len(passages):
+        yield (
+            f"{twice:,} of the first {counted(len(passages), 'text')} begin with their own title, which is read twice "
+            f"(a passage is its title and its text): leave the titles out of the file, unless that is meant"
+        )
+
+
+def _words(text: str) -> str:
+    """Return a text in which case and blanks do not count."""
+    return " ".join(text.casefold().split())
 
 
 def reading_notes(collection: object) -> Iterator[str]:

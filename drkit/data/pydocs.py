@@ -23,6 +23,7 @@ from attrs import evolve, frozen
 from drkit.core.processes import available_cores
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.docstrings import Found, read_files, summary_and_rest
+from drkit.data.examples import names_somebody
 from drkit.data.specs import PydocsConfig
 from drkit.data.splits import SPLITS, fraction, split_by_hash
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
@@ -194,11 +195,14 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """Yield the docstrings whose rest is long enough, with unique ids; one that cannot be a query has no summary."""
+    """Yield the docstrings whose rest is long enough and names nobody, with unique ids.
+
+    One that cannot be a query has no summary.
+    """
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
-        if len(_WORD.findall(rest)) < config.min_passage_words:
+        if len(_WORD.findall(rest)) < config.min_passage_words or names_somebody(text):
             continue
         doc_id = f"{module}.{name}" if name else module
         seen[doc_id] += 1

@@ -22,7 +22,7 @@ from drkit.evaluate.measures import Scores, is_count
 class TTest:
     """Mean difference, Student's t and two-tailed p over `queries` pairs; t and p are NaN if it was not tested.
 
-    low, high: 95 % confidence interval of the mean difference, by the same distribution (NaN if not tested).
+    low, high: confidence interval of the mean difference, by the same distribution (NaN if not tested).
     """
 
     difference: float
@@ -33,8 +33,10 @@ class TTest:
     high: float = math.nan
 
 
-def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> TTest:
+def paired_t_test(values: Mapping[str, float], against: Mapping[str, float], *, level: float = 0.95) -> TTest:
     """Test two systems' per-query values, aligned by query id; `difference` is values minus against.
+
+    level: of the confidence interval.
 
     Systems with equal values for every query have p = 1. With fewer than two queries, or if all differences are equal,
     so that they have no variance, p is NaN. Values are equal up to rounding (see `rounding`).
@@ -62,7 +64,7 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> 
     if count < 2 or np.ptp(differences) <= error:
         return TTest(difference, math.nan, math.nan, count)
     found = ttest_rel(ours, theirs)
-    interval = found.confidence_interval(0.95)
+    interval = found.confidence_interval(level)
     ends = float(interval.low), float(interval.high)
     return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)
 

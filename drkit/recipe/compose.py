@@ -23,12 +23,15 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
-from drkit.recipe.start import find_collection, starting_point
+from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
-# What a pipeline follows if no paper is named, and it has no recipe of its own.
-_BASE = "default"
+# What a pipeline follows if no paper is named, and it has no recipe of its own; and what an encoder of sentences does,
+# which has a use without pre-training.
+_BASE, IMPROVE = "default", "improve"
+# The highest learning rates of an existing encoder at the small scale, whose own are for random weights.
+_RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
 # The choice of no part.
@@ -150,7 +153,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         raise UnknownNameError("scale", request.scale, SCALES)
     start = starting_point(request.encoder) if request.encoder else None
     is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
-    name = request.paper or _recipe_without_paper(request.pipeline, parts)
+    name = request.paper or _recipe_without_paper(request, start, parts)
     recipe = parts.recipes.get(name)
     table = parse_toml(recipe.text(small=is_small), f"recipe {name}")
     if request.pipeline and (request.paper or name == _BASE):
@@ -159,18 +162,37 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
+        table = table if start.small or not is_small else _with_careful_rates(table)
     if request.scale == QUICK:
         return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
     return table
 
 
-def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
-    """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name."""
-    if pipeline is None:
-        return _BASE
-    chosen = parts.pipelines.get(pipeline)
+def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, parts: Installed) -> str:
+    """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name.
+
+    An encoder of sentences is tuned without pre-training, unless a part of pre-training is named.
+    """
+    if request.pipeline is None:
+        asks = any(getattr(request, name) for name in _OF_PRETRAINING)
+        asks = asks or any(setting.startswith("pretrain.") for setting in request.settings)
+        return IMPROVE if start and start.embeds and not asks else _BASE
+    chosen = parts.pipelines.get(request.pipeline)
     own = any((one.name, one.provider) == (chosen.name, chosen.provider) for one in parts.recipes.items())
-    return pipeline if own else _BASE
+    return request.pipeline if own else _BASE
+
+
+def _with_careful_rates(table: Table) -> Table:
+    """Return a recipe of the small scale with learning rates that do not harm an existing encoder."""
+
+    def lowered(settings: Table, most: float) -> Table:
+        rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
+        return {**settings, **rates}
+
+    careful = {name: lowered(_inner(table, name), most) for name, most in _RATES.items() if _inner(table, name)}
+    if rounds := _inner(table, "finetune").get("rounds"):
+        careful["finetune"]["rounds"] = [lowered(one, _RATES["finetune"]) for one in rounds]
+    return {**table, **careful}
 
 
 def quickened(recipe: Recipe, registry: Registry) -> Recipe:

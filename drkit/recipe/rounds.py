@@ -27,6 +27,7 @@ from drkit.recipe.parts import (
 from drkit.recipe.schema import (
     GIVEN,
     JUDGED,
+    PROVEN,
     PSEUDO,
     RERANKER,
     STARTS,
@@ -57,6 +58,8 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune, registry)
+        problems += _fold_problems(recipe, recipe.finetune)
+    problems += _proven_problems(recipe)
     if recipe.reranker:
         problems += _reranker_problems(recipe.reranker, recipe.finetune, registry)
     return problems
@@ -177,6 +180,48 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     if recipe.pseudo_queries and not wanting:
         return [f"no round trains on pseudo-queries: give one pairs = {PSEUDO!r}, or remove the table @ pseudo_queries"]
     return []
+
+
+def _fold_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+    """Return what would learn from queries of a fold before they are ranked."""
+    if recipe.evaluation.folds is None:
+        return []
+    problems, judged = [], [one for one in finetune.rounds if one.pairs == JUDGED]
+    if len(judged) > 1:
+        problems.append(
+            f"cross-validation needs a recipe with one round that learns from labels, but this one has {len(judged)}: "
+            f"remove the others, or --set evaluation.folds=none @ evaluation.folds"
+        )
+    if recipe.reranker or any(source == RERANKER for source in finetune.column_sources()):
+        problems.append("with cross-validation, the re-ranker would learn from the evaluated queries @ reranker")
+    for one in judged:
+        settings = finetune.for_round(one)
+        for name, is_set in (("draws", one.draws > 1), ("keep_steps", settings.keep_steps)):
+            if is_set:
+                problems.append(
+                    f"with cross-validation, a round cannot have {name}: remove it, or --set evaluation.folds=none "
+                    f"@ finetune.rounds"
+                )
+    if finetune.baselines:
+        problems.append("with cross-validation, set baselines = [] @ finetune.baselines")
+    return problems
+
+
+def _proven_problems(recipe: Recipe) -> list[str]:
+    """Return why the exported retriever cannot be compared with the encoder as it is."""
+    if recipe.evaluation.export != PROVEN:
+        return []
+    problems = []
+    if recipe.encoder.pretrained is None:
+        problems.append(
+            f"the choice {PROVEN!r} compares with an existing encoder: name one (--encoder), or --set "
+            f"evaluation.export=best @ evaluation.export"
+        )
+    if not recipe.evaluation.start:
+        problems.append(f"the choice {PROVEN!r} evaluates the encoder as it is: set start = true @ evaluation.start")
+    if recipe.reranker:
+        problems.append(f"the choice {PROVEN!r} is between retrievers: --set reranker=none @ reranker")
+    return problems
 
 
 def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:

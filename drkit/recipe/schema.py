@@ -554,6 +554,9 @@ class Finetune(Training):
         None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
     )
     validation: Validation = field(kw_only=True, factory=Validation)
+    passage_length: int | None = setting(
+        None, optional(at_least(8, 131_072)), "tokens of a passage in training, if fewer than the encoder reads"
+    )
     encoders: str = setting(
         "shared",
         in_(("shared", "separate")),
@@ -618,6 +621,9 @@ class Reranker(Training):
     depth: int = setting(200, at_least(1), "passages of every ranking to re-rank")
 
 
+PROVEN = "proven"
+
+
 @frozen
 class Evaluation:
     """Evaluation: measures, queries, and systems to compare with."""
@@ -652,7 +658,21 @@ class Evaluation:
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
     exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")
     export: str = setting(
-        "best", in_(("best", "last")), "retriever to export: the best on the dev queries, or the last"
+        "best",
+        in_(("best", "last", PROVEN)),
+        "retriever to export: the best on the dev queries, the last, or (proven) the last if it is no worse than the "
+        "encoder as it is and a system that gains needs it, else that encoder",
+    )
+    folds: int | None = setting(
+        None,
+        optional(at_least(2, 100)),
+        "cross-validate on the evaluated queries: as many trainings, each ranking the queries that it has not seen; "
+        "the retriever itself learns from all of them",
+    )
+    passages: int | None = setting(
+        None,
+        optional(at_least(1)),
+        "read only this many passages of the collection: those that are judged, and a random rest",
     )
     index: str = setting(
         "flat",

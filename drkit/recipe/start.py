@@ -47,10 +47,15 @@ DECLARABLE = ("pooling", "pooling_settings", *LENGTHS, *PROMPTS)
 
 @frozen
 class StartingPoint:
-    """Settings of `[encoder]` to start training from, and whether the encoder has drkit's own small size."""
+    """Settings of `[encoder]` to start training from.
+
+    small: whether drkit made the encoder from scratch, at its own small size. embeds: whether it is an encoder of
+    sentences, which has vectors to search by without any training.
+    """
 
     encoder: Mapping[str, Any]
     small: bool = False
+    embeds: bool = False
 
 
 def starting_point(path_or_id: str) -> StartingPoint:
@@ -65,7 +70,8 @@ def starting_point(path_or_id: str) -> StartingPoint:
         declared = declared_settings_of(run)
         for note in prompt_notes(run):
             _LOGGER.warning(note)
-        return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
+        settings = {"pretrained": path_or_id, **(declared.with_lengths if declared else {})}
+        return StartingPoint(settings, embeds=(run / MODULES).is_file())
     if not (run / CHECKPOINT / CONFIG).is_file():
         raise DrkitError(
             f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "

@@ -25,7 +25,16 @@ from drkit.core.types import CollectionSize
 from drkit.recipe.schema import Recipe, Training
 from drkit.runs.manifest import load_manifest
 from drkit.runs.stage import Stage
-from drkit.runs.work import BERT_BASE, Sizes, Work, encoder_size, stored_size
+from drkit.runs.work import (
+    BERT_BASE,
+    ModelSize,
+    Sizes,
+    Work,
+    encoder_size,
+    reading_work,
+    stored_size,
+    training_work,
+)
 
 # Of the core on which the rates of the stages were measured: seconds of `_count_words`.
 _REFERENCE = 0.027
@@ -59,27 +68,45 @@ class Cost:
 class Rates:
     """How fast this machine is: operations a second in matrix products, and a core relative to that of the rates.
 
-    cores: how many share other work that can be shared.
+    cores: how many share other work that can be shared. reading, training: how many times as long encoding and
+    training take, if that was measured with the encoder.
     """
 
     flops: float
     core: float
     cores: int
+    reading: float = 1.0
+    training: float = 1.0
 
     def seconds(self, work: Work) -> float:
         """Return how long some work takes."""
         shared = work.parallel / (1 + _SHARED * (self.cores - 1))
         return work.flops / (_REACHED * self.flops) + (work.seconds + shared) / self.core
 
+    def calibrated(self, model: ModelSize, length: float, *, read: float, learned: float) -> Rates:
+        """Return the rates with which a token of texts of this length takes these seconds, read and learned from."""
+        tokens = 1e4
+        reading = self.seconds(evolve(reading_work(model, tokens, length), seconds=0.0)) / tokens
+        schedule = Training(per_device_train_batch_size=1_000_000, num_train_epochs=1)
+        step = training_work(model, schedule, examples=tokens / length, texts=1, tokens=length, length=int(length))
+        training = self.seconds(evolve(step, seconds=0.0)) / tokens
+        return evolve(self, reading=read / reading, training=learned / training)
+
 
 def estimate_cost(stages: Sequence[Stage[Any]], sizes: Sizes, rates: Rates) -> Cost:
     """Return the cost of a run of these stages."""
-    work = [stage.spec.work(stage, sizes) for stage in stages if stage.spec.work is not None]
+    work = {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work is not None}
+    seconds = sum(_factor(stage, rates) * rates.seconds(work[stage.name]) for stage in stages if stage.name in work)
     return Cost(
-        seconds=_START / rates.core + sum(map(rates.seconds, work)),
-        memory=_LIBRARIES + max((one.memory for one in work), default=0.0),
-        disk=sum(one.disk for one in work),
+        seconds=_START / rates.core + seconds,
+        memory=_LIBRARIES + max((one.memory for one in work.values()), default=0.0),
+        disk=sum(one.disk for one in work.values()),
     )
+
+
+def _factor(stage: Stage[Any], rates: Rates) -> float:
+    """Return how many times as long a stage takes as its work says."""
+    return rates.training if stage.is_training else rates.reading if stage.spec.name == "index" else 1.0
 
 
 def measure_rates(environment: Mapping[str, str] = os.environ) -> Rates:
@@ -114,6 +141,8 @@ def collection_size(recipe: Recipe, registry: Registry, run: Path) -> Collection
     except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
         return None
     manifest = load_manifest(run / "collection")
+    if size is not None and recipe.evaluation.passages:
+        size = evolve(size, passages=min(size.passages, recipe.evaluation.passages))
     if size is None or manifest is None:
         return size
     return evolve(size, passages=manifest.metrics["passages"], queries=manifest.metrics["queries"])
@@ -152,6 +181,16 @@ def memory_notes(recipe: Recipe, stages: Sequence[Stage[Any]], memory: int) -> l
                 f"smaller per_device_train_batch_size, fewer negatives or shorter texts need less, too"
             )
     return notes
+
+
+def fitting_chunk(recipe: Recipe, stages: Sequence[Stage[Any]], memory: int) -> int | None:
+    """Return the texts of a forward pass with which every training fits the memory; None if all fit as they are."""
+    sizes, chunks = sizes_of(recipe, CollectionSize(0, {}, ())), []
+    for stage in stages:
+        trained = _training_setting(stage)
+        if trained and _memory(stage, sizes) > memory:
+            chunks.append(_fitting_chunk(stage, trained, sizes, memory))
+    return min(chunks, default=None)
 
 
 def _memory(stage: Stage[Any], sizes: Sizes) -> float:

@@ -27,13 +27,15 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.parts import required_capabilities, required_signals
-from drkit.recipe.schema import PRETRAINED, PSEUDO, Recipe
+from drkit.recipe.schema import PRETRAINED, PROVEN, PSEUDO, Recipe
+from drkit.recipe.start import PROMPTS, declared_settings_of
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.evaluation import (
     Exported,
     plan_choice,
     plan_evaluation,
+    plan_hybrid,
     plan_untuned_hybrid,
 )
 from drkit.runs.stages.finetune import plan_rounds
@@ -69,6 +71,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
+    builder.notes.extend(_prompt_notes(recipe))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
@@ -80,8 +83,15 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     systems += rounds
     if recipe.finetune and len(builder.rounds) < len(recipe.finetune.rounds):
         builder.notes.insert(0, _no_training_queries(builder))  # what the run will not do comes first
-    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
-    exported = _plan_export(builder, [system.stages[0] for system in systems if not system.reranks])
+    ranked = [system for system in systems if not system.reranks]
+    retrievers = [stage for system in ranked for stage in system.folds or system.stages]
+    if splits and recipe.evaluation.export == PROVEN:
+        plan_evaluation(builder, systems, retrievers, exported=None)
+        exported = _plan_chosen(builder, [system.stages[0] for system in ranked], "choice")
+        if recipe.evaluation.bm25 and recipe.evaluation.hybrid:
+            plan_hybrid(builder, exported)
+        return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+    exported = _plan_export(builder, [system.stages[0] for system in ranked])
     if splits:
         plan_evaluation(builder, systems, retrievers, exported)
     elif builder.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
@@ -129,6 +139,21 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
             "measured, it did not improve retrieval. --set pretrain=none fine-tunes the encoder at once"
+        )
+
+
+def _prompt_notes(recipe: Recipe) -> Iterator[str]:
+    """Yield a note for prompts that an encoder of sentences does not declare."""
+    if recipe.encoder.pretrained is None or not _starts_from_sentence_encoder(recipe):
+        return
+    declared = declared_settings_of(local_path(recipe.encoder.pretrained))
+    known = declared.settings if declared else {}
+    added = [name for name in PROMPTS if getattr(recipe.encoder, name) and not known.get(name)]
+    if added:
+        prompts = ", ".join(f"{name} = {getattr(recipe.encoder, name)!r}" for name in added)
+        yield (
+            f"{recipe.encoder.pretrained} declares no such prompt: {prompts}. An encoder that was not trained with a "
+            f"prompt finds less with it (docs/guide/encoders.md has figures)"
         )
 
 
@@ -187,12 +212,17 @@ def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:
                 f"one by"
             )
         candidates = candidates[-1:]
-    choice = {"choice": StageOutput(plan_choice(builder, candidates), CHOSEN)} if by_dev else {}
-    origin = "the best retriever on dev" if by_dev else candidates[0]
+    return _plan_chosen(builder, candidates, plan_choice(builder, candidates) if by_dev else "")
+
+
+def _plan_chosen(builder: PlanBuilder, candidates: list[str], chosen_by: str) -> Exported:
+    """Add the encoder folder and its index, of the candidate that a stage chooses, or of the only one."""
+    choice = {"choice": StageOutput(chosen_by, CHOSEN)} if chosen_by else {}
+    origin = "the chosen retriever" if chosen_by else candidates[0]
     checkpoints = {f"checkpoint/{name}": StageOutput(name) for name in candidates}
     reading = {"reading": reading_of(builder)}
     builder.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
-    if splits or builder.rounds:
+    if builder.splits or builder.rounds:
         indexes = {f"index/{name}": StageOutput(add_index(builder, name, "searched")) for name in candidates}
         builder.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
     return Exported(tuple(candidates), choice)

@@ -234,7 +234,12 @@ class PlanBuilder:
     def rounds(self) -> tuple[Round, ...]:
         """The rounds of fine-tuning up to the first one whose training queries are missing."""
         rounds = self.recipe.finetune.rounds if self.recipe.finetune else ()
-        return tuple(takewhile(lambda one: one.pairs == PSEUDO or "train" in self.splits, rounds))
+        return tuple(takewhile(lambda one: one.pairs == PSEUDO or self.labelled in self.splits, rounds))
+
+    @property
+    def labelled(self) -> str:
+        """The split that rounds with labels learn from: with cross-validation, the one that is evaluated."""
+        return self.recipe.evaluation.split if self.recipe.evaluation.folds else "train"
 
     @property
     def learns_from_judgements(self) -> bool:

@@ -8,19 +8,22 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from drkit.core.checksums import check_unchanged
+from drkit.core.files import read_json
 from drkit.errors import DrkitError
 from drkit.search.rankings import Hits, Rankings, RunRow, share_doc_ids
 
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
 FUSED_HITS = 1000
-WEIGHT = "weight.json"
+HYBRID_FOLDER, WEIGHT = "hybrid", "weight.json"
 # Scale the scores f64[n] of one ranking, best first, n > 0; returns them, and the value of a missing hit.
 Scale: TypeAlias = "Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], float]]"
 
@@ -42,6 +45,29 @@ def find_rankings(searcher: Any, query_ids: Sequence[str], texts: Sequence[str],
         return found
     hits = searcher.search(texts, depth)
     return Rankings.of((query_id, one.pairs()) for query_id, one in zip(query_ids, hits, strict=True))
+
+
+@frozen
+class Fusion:
+    """How a run fuses BM25 with a retriever: its name, its weight (`convex`), and how many hits of each are fused."""
+
+    retriever: str
+    weight: float
+    depth: int
+
+
+def read_fusion(run: str | Path) -> Fusion:
+    """Return how a finished run fuses. Raises DrkitError if it does not, or its file is damaged."""
+    path = Path(run) / HYBRID_FOLDER / WEIGHT
+    check_unchanged(path)
+    try:
+        facts: Any = read_json(path, "")
+        return Fusion(str(facts["retriever"]), float(facts["weight"]), int(facts["depth"]))
+    except (DrkitError, KeyError, TypeError, ValueError):
+        raise DrkitError(
+            f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
+            f"recipe has evaluation.bm25 and evaluation.hybrid on"
+        ) from None
 
 
 @frozen(eq=False)

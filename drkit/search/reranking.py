@@ -21,7 +21,8 @@ from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.encoders.modular_cross_encoder import ModularCrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.rankings import Rankings, RunRow, in_blocks
+from drkit.search.fusion import Searcher, find_rankings
+from drkit.search.rankings import Hits, Rankings, RunRow, in_blocks
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 _LOGGER = logging.getLogger("drkit")
@@ -185,6 +186,29 @@ def rerank(
         yield from Rankings.of(
             (query_id, _rescored(query_id, hits, scored.get(query_id, {}))) for query_id, hits in ranked
         ).ordered()
+
+
+@attrs.frozen(eq=False)
+class RerankedRetriever:
+    """Searches with a retriever of any kind, and re-ranks its first `depth` hits (`rerank`)."""
+
+    first: Searcher
+    scorer: Scorer
+    corpus: StoredCorpus | Mapping[str, str]
+    depth: int = 200
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text, best first. Raises DrkitError for an empty text."""
+        return self.rankings([*map(str, range(len(texts)))], texts, depth).hits()
+
+    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+        """Return what `search` returns, as arrays."""
+        found = find_rankings(self.first, query_ids, texts, max(depth, self.depth))
+        queries = dict(zip(query_ids, texts, strict=True))
+        return Rankings.of(rerank(found, self.scorer, queries=queries, corpus=self.corpus, depth=self.depth)).top(depth)
 
 
 def _rescored(query_id: str, hits: list[tuple[str, float]], scores: Mapping[str, float]) -> Iterable[tuple[str, float]]:

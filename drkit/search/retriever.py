@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +15,13 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.checksums import check_unchanged
-from drkit.core.files import read_json
 from drkit.core.processes import Shard
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import SETTING, encode_corpus
-from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, WEIGHT, Searcher, align, convex, find_rankings
+from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, Searcher, align, convex, find_rankings, read_fusion
 from drkit.search.index import AnyIndex, exact_index, open_index
 from drkit.search.postings import InvertedIndex
 from drkit.search.rankings import Hits, Rankings, check_queries, check_same_encoder
@@ -143,18 +141,9 @@ class HybridRetriever:
 
         Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
         """
-        path = Path(run) / "hybrid" / WEIGHT
-        check_unchanged(path)
-        try:
-            facts: Any = read_json(path, "")
-            weight, depth = float(facts["weight"]), int(facts["depth"])
-        except (DrkitError, KeyError, TypeError, ValueError):
-            raise DrkitError(
-                f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
-                f"recipe has evaluation.bm25 and evaluation.hybrid on"
-            ) from None
+        fusion = read_fusion(run)
         dense = Retriever.load(run, device=device)
-        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, weight, depth)
+        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, fusion.weight, fusion.depth)
 
     def __len__(self) -> int:
         return len(self.second)

@@ -244,7 +244,8 @@ class PairCollator:
     Every epoch draws again which of several positives, and which of the mined negatives, without repeats; a query with
     fewer mined negatives gets all of them. columns: by name, those that the loss receives. refreshed: returns an
     epoch's negatives, one array per query, which replace those of `pairs`. self_passages: i64[n], the passage with a
-    query's own id, which is never its negative either, or -1.
+    query's own id, which is never its negative either, or -1. passage_length: tokens of a passage, if not all; the last
+    token stays, which may end every text.
     """
 
     pairs: TrainingPairs
@@ -255,6 +256,7 @@ class PairCollator:
     columns: Mapping[str, StoredColumn] = field(factory=dict)
     refreshed: Callable[[int], Sequence[Indices]] | None = None
     self_passages: Indices | None = None
+    passage_length: int | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Return the tensors of `BiEncoder.forward`; all examples of a batch belong to one epoch."""
@@ -266,6 +268,8 @@ class PairCollator:
         groups = group_indices([len(mined) for mined in negatives])
         query_ids, query_attention = self.queries.padded(self.pairs.queries[rows], pad_to=BUCKET)
         passage_ids, passage_attention = self.passages.padded(passage_indices, pad_to=BUCKET)
+        if self.passage_length is not None:
+            passage_ids, passage_attention = shorten(passage_ids, passage_attention, self.passage_length)
         batch = {
             "query.ids": query_ids,
             "query.attention": query_attention,
@@ -287,6 +291,23 @@ class PairCollator:
         if self.self_passages is None:
             return judged
         return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
+
+
+def shorten(ids: Tensor, attention: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return token ids i64[N,T] and their attention with at most `length` tokens of each text, its last one included.
+
+    >>> shorten(torch.tensor([[1, 5, 6, 7, 2], [1, 5, 2, 0, 0]]), torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), 3)[0]
+    tensor([[1, 5, 2],
+            [1, 5, 2]])
+    """
+    if ids.shape[1] <= length:
+        return ids, attention
+    lengths = attention.long().sum(1)
+    last = ids.gather(1, (lengths - 1).clamp(min=0)[:, None])[:, 0]
+    ids, attention = ids[:, :length].clone(), attention[:, :length]
+    is_long = lengths > length
+    ids[is_long, length - 1] = last[is_long]
+    return ids, attention
 
 
 def column_tensor(column: StoredColumn, queries: Indices, passages: Indices, groups: Indices) -> Tensor:

@@ -35,6 +35,7 @@ from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.evaluation import choices_made
 from drkit_report.charts import Chart, loss_panels, probe_panels, validation_panel
 from drkit_report.comparison import Comparison, compare_runs, curves_of_systems
+from drkit_report.conclusion import Conclusion, conclude_run, conclude_runs
 from drkit_report.masking import Masking, masking_or_note
 from drkit_report.systems import (
     PASSAGES,
@@ -72,12 +73,13 @@ class ReportOptions:
 class RunSection:
     """What a page says about one run.
 
-    verdict: what it gained, in words. rows: what each of its systems is. table: its systems, if the page has no table
-    of its own for them. memory: the peak of all stages in bytes, by `host` and `gpu`, as far as it was recorded.
-    command: what repeats the run.
+    conclusion: what it shows; verdict: each comparison by itself, in words. rows: what each of its systems is. table:
+    its systems, if the page has no table of its own for them. memory: the peak of all stages in bytes, by `host` and
+    `gpu`, as far as it was recorded. command: what repeats the run.
     """
 
     name: str
+    conclusion: Conclusion | None
     verdict: Sequence[str]
     rows: Sequence[tuple[str, str]]
     recipe: Sequence[tuple[str, str, str]]
@@ -99,6 +101,7 @@ class ReportPage:
     """Everything that a page shows; notes: what it cannot show, and why."""
 
     title: str
+    conclusion: Conclusion | None
     runs: Sequence[RunSection]
     table: SystemTable | None
     intervals: Chart | None
@@ -130,12 +133,12 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
     together = len(runs) > 1 and is_comparable(runs)
     runs = choose_compared(runs, options.system) if together else runs
     systems = systems_of(runs)
-    own = runs[0].results.baseline if len(runs) == 1 and runs[0].results else None
-    chosen = baseline_index(systems, options.baseline or own)
+    chosen = _baseline(runs, systems, options.baseline)
     table = system_table(systems, chosen) if systems else None
     several = len(runs) > 1
     return ReportPage(
         title=runs[0].recipe.name if not several else f"{len(runs)} runs: {', '.join(run.name for run in runs)}",
+        conclusion=conclude_runs(systems, chosen) if several else conclude_run(runs[0], systems, chosen),
         runs=[_collect_section(run, parts, with_table=several) for run in runs],
         table=table,
         intervals=Chart(interval_chart(table), is_wide=True) if table else None,
@@ -143,6 +146,13 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
         comparison=compare_runs(runs, [hide_local_paths(run, parts.registry) for run in runs]) if several else None,
         notes=[*(compared_notes(runs) if together else ()), *_notes(runs, systems)],
     )
+
+
+def _baseline(runs: Sequence[RunRecord], systems: Sequence[ReportedSystem], name: str | None) -> int:
+    """Return the index of the named baseline; None: of the one that a single run names."""
+    if name is None and len(runs) == 1 and runs[0].results is not None:
+        name = runs[0].manifests["evaluation"].metrics.get("baseline")
+    return baseline_index(systems, name)
 
 
 def _check_names(runs: Sequence[RunRecord]) -> None:
@@ -170,16 +180,18 @@ def _choose_queries(systems: Sequence[ReportedSystem], chosen: int, count: int) 
 
 
 def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> RunSection:
-    table = None
+    table = conclusion = None
     if with_table and run.results is not None:
         systems = systems_of([run])
-        table = system_table(systems, baseline_index(systems, None))
+        chosen = _baseline([run], systems, None)
+        table, conclusion = system_table(systems, chosen), conclude_run(run, systems, chosen)
     shown = hide_local_paths(run, parts.registry)
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     peaks = [manifest.memory for manifest in run.manifests.values()]
     return RunSection(
         name=run.name,
-        verdict=run.verdict,
+        conclusion=conclusion,
+        verdict=[line for line in run.verdict if not line.startswith("Warning: ")],
         rows=[*_describe_systems(shown)],
         recipe=describe_recipe(shown, parts.registry),
         counts=collection_counts(run),
@@ -218,7 +230,7 @@ def _describe_choices(run: RunRecord) -> list[str]:
 def _training_charts(run: RunRecord) -> list[Chart]:
     """Return the charts of losses, probes and validations."""
     logs = {stage: log for stage in run.manifests if (log := run.log(stage, LOG))}
-    probes = [record for stage in run.manifests for record in run.log(stage, PROBES)]
+    probes = {stage: log for stage in run.manifests if (log := run.log(stage, PROBES))}
     validations = {stage: log for stage in run.manifests if (log := run.log(stage, VALIDATION))}
     panels = [*_all_losses(logs), *loss_panels(logs, probes), *(probe_panels(probes) if probes else [])]
     panels += [validation_panel(validations)] if validations else []

@@ -1,4 +1,4 @@
-"""Search one or two runs side by side: what each system finds, with judged passages and matching words marked."""
+"""Search one or two runs with any of their systems: what is found, with judged passages and matching words marked."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from typing import Any
 from attrs import field, frozen
 from filelock import FileLock
 
+from drkit.commands import best_system, open_system, search_systems
 from drkit.commands.records import RunRecord
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.corpus import StoredCollection
+from drkit.data.examples import example_queries
 from drkit.data.qrels import qrels_columns, read_qrels, write_qrels
 from drkit.data.rows import read_lines
 from drkit.data.words import find_words, word_pattern
-from drkit.errors import DrkitError
-from drkit.search import Bm25Retriever, HybridRetriever, Retriever
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.search.fusion import Searcher
 from drkit_report.inspect.masks import stop_words
 
 SHOWN = 10
+_EXAMPLES = 5
 _LONGEST = 800  # characters of a passage
 
 
@@ -103,21 +105,33 @@ class KeptJudgements:
             self.grades.update(grades | judged)
 
 
+@frozen
+class PageSystem:
+    """A system that can be chosen on the page: its run, its name there, and its name on the page."""
+
+    run: Path
+    name: str
+    label: str
+
+
 @frozen(slots=False, eq=False)
 class SearchedRuns:
     """One or two runs over the same passages, and the judgements that are known.
 
-    systems: what ranks, by its name on the page. kept: judgements made on the page.
+    systems: by the keys that forms send. best: the keys of the systems that answer first, one of each run. kept:
+    judgements made on the page.
     """
 
     collection: StoredCollection
-    systems: Mapping[str, Searcher]
+    systems: Mapping[str, PageSystem]
+    best: Sequence[str]
     kept: KeptJudgements
+    _opened: dict[str, Searcher] = field(factory=dict, init=False, repr=False)
     _lock: Any = field(factory=Lock, init=False, repr=False)
 
     @classmethod
     def load(cls, runs: Sequence[RunRecord], qrels: Path) -> SearchedRuns:
-        """Load the encoders and indexes of finished runs; the first run also ranks by BM25 and both, if it can.
+        """Load the best system of each finished run; others are loaded when they are first chosen.
 
         Raises DrkitError if a run is not finished, or the runs have different passages.
         """
@@ -127,19 +141,32 @@ class SearchedRuns:
         contents = {run.manifests["collection"].content("passages") for run in runs if "collection" in run.manifests}
         if len(contents) != 1:
             raise DrkitError("the runs have different passages; serve runs of the same collection")
-        systems: dict[str, Searcher] = {}
-        if "hybrid" in first.manifests:
-            hybrid = HybridRetriever.load(first.folder)
-            systems = {first.name: hybrid.second, "BM25": hybrid.first, "hybrid": hybrid}
-        else:
-            systems[first.name] = Retriever.load(first.folder)
-            if "bm25" in first.manifests:
-                systems["BM25"] = Bm25Retriever.load(first.folder / "bm25")
-        for other in runs[1:]:
-            systems[other.name] = Retriever.load(other.folder)
+        systems, best = {}, []
+        for number, run in enumerate(runs, 1):
+            prefix, named = f"{number}:" if number > 1 else "", f"{run.name}, " if len(runs) > 1 else ""
+            for one in search_systems(run.folder).values():
+                systems[f"{prefix}{one.name}"] = PageSystem(run.folder, one.name, named + one.description)
+            best.append(f"{prefix}{best_system(run.folder)}")
         kept = KeptJudgements(qrels)
         _ = kept.grades  # a file that cannot be read is an error now, not after the first click
-        return cls(first.collection, systems, kept)
+        made = cls(first.collection, systems, best, kept)
+        for key in best:
+            made.searcher(key)
+        return made
+
+    def searcher(self, key: str) -> Searcher:
+        """Return what searches for a system. Raises DrkitError for an unknown key, or if it cannot be opened."""
+        if key not in self.systems:
+            raise UnknownNameError("system", key, self.systems)
+        if key not in self._opened:
+            self._opened[key] = open_system(self.systems[key].run, self.systems[key].name)
+        return self._opened[key]
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Queries to try, of the last split: test, if there is one."""
+        splits = self.collection.splits()
+        return example_queries(self.collection, splits[-1], _EXAMPLES) if splits else []
 
     @cached_property
     def query_ids(self) -> dict[str, str]:
@@ -172,16 +199,22 @@ class SearchedRuns:
         plain, query_id = " ".join(text.split()), self.query_id(text)
         self.kept.add(Judgement(query_id, doc_id, grade), "" if plain in self.query_ids else plain)
 
-    def search(self, text: str, depth: int = SHOWN) -> list[Ranking]:
-        """Return the ranking of every system for a query. Raises DrkitError for an empty query."""
-        query_id, words = self.query_id(text), _folded(text) - stop_words()
-        grades = self.judged.get(query_id, {}) | {
-            doc_id: grade for (query, doc_id), grade in self.kept.grades.items() if query == query_id
-        }
+    def grades(self, text: str) -> dict[str, int]:
+        """Return the known grades of a query's passages, by id: the collection's, and those made on the page."""
+        query_id = self.query_id(text)
+        kept = {doc_id: grade for (query, doc_id), grade in self.kept.grades.items() if query == query_id}
+        return self.judged.get(query_id, {}) | kept
+
+    def search(self, text: str, systems: Sequence[str] = (), depth: int = SHOWN) -> list[Ranking]:
+        """Return the rankings of some systems for a query; of the best ones if none is named.
+
+        Raises DrkitError for an empty query, or an unknown system.
+        """
+        grades, words = self.grades(text), _folded(text) - stop_words()
         rankings = []
-        for name, system in self.systems.items():
+        for key in dict.fromkeys(systems or self.best):
             with self._lock:  # models and indexes serve one search at a time
-                (hits,) = system.search([text], depth)
+                (hits,) = self.searcher(key).search([text], depth)
             rows = self.collection.corpus.positions(list(hits.doc_ids)).tolist()
             passages = self.collection.corpus.at(rows)
             found = [
@@ -190,7 +223,7 @@ class SearchedRuns:
                     zip(rows, hits.pairs(), passages, strict=True), 1
                 )
             ]
-            rankings.append(Ranking(name, tuple(found)))
+            rankings.append(Ranking(self.systems[key].label, tuple(found)))
         return rankings
 
 

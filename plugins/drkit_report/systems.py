@@ -227,12 +227,13 @@ class QueryHits:
 class QueryDetails:
     """The shown queries of a page.
 
-    total: number of all evaluated queries. texts: of queries, by id. hits: by query and system. judged: the grades of
-    judged passages, by query. everything: the values of all queries by the first measure, by system. passages: texts by
-    id, cut to a maximum length.
+    opened: the index of the system that is shown first. total: number of all evaluated queries. texts: of queries, by
+    id. hits: by query and system. judged: the grades of judged passages, by query. everything: the values of all
+    queries by the first measure, by system. passages: texts by id, cut to a maximum length.
     """
 
     systems: tuple[str, ...]
+    opened: int
     measures: tuple[str, ...]
     total: int
     ids: tuple[str, ...]
@@ -248,6 +249,7 @@ class QueryDetails:
         index = {doc_id: position for position, doc_id in enumerate(self.passages)}
         return {
             "systems": list(self.systems),
+            "opened": self.opened,
             "measures": list(self.measures),
             "everything": [[round(value, 3) for value in values] for values in self.everything],
             "passages": [{"id": doc_id, "text": text} for doc_id, text in self.passages.items()],
@@ -316,6 +318,7 @@ def query_details(
     order = sorted(first[0])
     return QueryDetails(
         systems=tuple(system.name for system in systems),
+        opened=next((n for n, one in enumerate(systems) if one.system == one.run.compared), len(systems) - 1),
         measures=measures,
         total=systems[0].scores.queries,
         ids=tuple(ids),

@@ -141,6 +141,14 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
     assert says(err, "1 ", "judged relevant", "--exclude-self")
 
 
+def test_numbers_of_queries_and_passages_are_no_copies(tmp_path):
+    """Query 17 and passage 17 are counted apart: nobody is told to ignore the passage."""
+    write_run(tmp_path / "own.trec", [("17", [("17", 3.0), ("4", 2.0)])], "own")
+    (tmp_path / "qrels.txt").write_text("17 0 4 1\n")
+    code, _, err = drkit("evaluate", tmp_path / "own.trec", "--qrels", tmp_path / "qrels.txt", "-m", "RR@10")
+    assert (code, "--exclude-self" in err) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

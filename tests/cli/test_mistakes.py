@@ -59,6 +59,7 @@ LINES = {
     "encode --encoder E --collection beir:F --limit 9 -o v": "write --set collection.limit=9",
     "fuse a.trec b.trec --alpha 1": "write --weight 1",
     "export E --format openvino": "write --backend openvino",
+    "mine --collection F --miner bm25 --encoder E -o n.jsonl": "--encoder has no effect on bm25",
     "mine --num-negatives 3": "write --negatives 3",
     "serve R --host 0.0.0.0": "ssh -L",
     # Settings.
@@ -187,3 +188,10 @@ def test_epochs_decide_where_a_recipe_has_steps(place, run_drkit):
     assert recipe["pretrain"]["max_steps"] > 0
     both = json.loads(run_drkit(*given, "--set", "finetune.max_steps=7")[1])["recipe"]
     assert both["finetune"]["max_steps"] == 7
+
+
+def test_an_encoder_that_is_no_folder_is_said_to_be_of_the_hub(place, run_drkit):
+    note = "no folder {} here: it is looked up on the Hugging Face hub"
+    for name in ("runs/lost", "bert-base-uncased"):
+        assert note.format(name) in " ".join(run_drkit("compose", "--encoder", name, "--dry-run")[1].split())
+    assert "Hugging Face hub" not in run_drkit("compose", "--dry-run")[1]

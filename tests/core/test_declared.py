@@ -13,6 +13,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared_settings_of
+from drkit.runs.plan import plan
 from tests.refusals import says
 
 PARTS = installed()
@@ -161,3 +162,42 @@ def test_a_broken_file_is_named(tmp_path):
     (folder(tmp_path / "a") / "modules.json").write_text("[")
     with pytest.raises(DrkitError, match=r"modules\.json .*JSON"):
         declared_settings_of(tmp_path / "a")
+
+
+def test_an_encoder_of_sentences_is_tuned_without_pre_training_unless_asked(tmp_path):
+    encoder = str(folder(tmp_path / "encoder"))
+    recipe = compose(ComposeRequest(encoder=encoder), PARTS)
+    assert (recipe.pretrain, recipe.finetune.learning_rate) == (None, 5e-5)
+    assert recipe.encoder.passage_length == 256
+    assert [current.name for current in recipe.finetune.rounds] == ["tuned"]
+    for asked in ({"masker": "pmi"}, {"decoder": "enhanced"}, {"settings": ("pretrain.max_steps=10",)}):
+        found = compose(ComposeRequest(encoder=encoder, **asked), PARTS)
+        assert found.pretrain is not None
+        assert found.finetune.learning_rate == 2e-5
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text("{}")
+    assert compose(ComposeRequest(encoder=str(bare)), PARTS).pretrain is not None
+
+
+def test_no_scale_has_the_rates_of_random_weights_for_an_existing_encoder(tmp_path):
+    encoder = str(folder(tmp_path / "encoder"))
+    for pipeline in (one.name for one in PARTS.pipelines.items()):
+        for scale in ("paper", "small", "quick"):
+            recipe = compose(ComposeRequest(encoder=encoder, pipeline=pipeline, masker=None, scale=scale), PARTS)
+            trainings = [recipe.pretrain, recipe.reranker, *map(recipe.finetune.for_round, recipe.finetune.rounds)]
+            assert all(one.learning_rate <= 1e-4 for one in trainings if one), (pipeline, scale)
+
+
+def test_a_prompt_that_the_folder_does_not_declare_is_noted(tmp_path):
+    plain, prompted = folder(tmp_path / "a"), folder(tmp_path / "b", prompts={"query": "q: ", "document": "d: "})
+    collection = f"jsonl:{tmp_path / 'texts.jsonl'}"
+    (tmp_path / "texts.jsonl").write_text('{"id": "1", "text": "a text"}\n')
+    for encoder, settings, noted in (
+        (plain, (), False),
+        (plain, ("encoder.query_prompt='query: '",), True),
+        (prompted, (), False),
+    ):
+        recipe = compose(ComposeRequest(encoder=str(encoder), collection=collection, settings=settings), PARTS)
+        notes = [note for note in plan(recipe, PARTS.registry).notes if "declares no such prompt" in note]
+        assert [("query_prompt = 'query: '" in note) for note in notes] == [True] * noted

@@ -28,7 +28,7 @@ LAYERS = (
     ("charts",),
     ("runs",),
     ("commands",),
-    ("experiments",),
+    ("experiments", "finished_run"),
     ("studies",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from drkit.builtin import drkit_recipes
 from drkit.core.registry import NamedFile, NameTable, installed
@@ -416,7 +417,12 @@ def test_a_scale_is_chosen_and_the_old_behaviour_is_the_default():
     assert compose(with_encoder, PARTS) == at_paper_scale("retromae")
     small = compose(ComposeRequest(paper="retromae", encoder="some/encoder", scale="small"), PARTS)
     assert (small.encoder.pretrained, small.pretrain.max_steps) == ("some/encoder", 3000)
-    assert (small.finetune, small.reranker) == (compose(plain_scale, PARTS).finetune, None)
+    # The rates of the small scale are those of random weights.
+    from_scratch = compose(plain_scale, PARTS)
+    assert (small.pretrain.learning_rate, small.finetune.learning_rate) == (5e-5, 2e-5)
+    assert evolve(small.pretrain, learning_rate=from_scratch.pretrain.learning_rate) == from_scratch.pretrain
+    assert evolve(small.finetune, learning_rate=from_scratch.finetune.learning_rate) == from_scratch.finetune
+    assert small.reranker is None
     scratch = at_paper_scale("retromae", encoder=None)
     assert (scratch.pretrain, scratch.finetune) == (
         at_paper_scale("retromae").pretrain,

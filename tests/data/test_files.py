@@ -103,7 +103,7 @@ def test_an_empty_query_is_named(tmp_path):
     ("rows", "line", "named"),
     [
         ("q0 d0 1\n", 2, ("'query-id<TAB>corpus-id<TAB>score'", "'q0 d0 1'")),
-        ("q0\td0\tmuch\n", 2, ("score", "'much'")),
+        ("q0\td0\tmuch\n", 2, ("relevance", "'much'")),
         ("q0\td0\t1\n\n", 3, ("'query-id<TAB>corpus-id<TAB>score'", "''")),
     ],
 )

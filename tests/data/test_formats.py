@@ -348,7 +348,7 @@ REFUSED = {
     "contradiction": ({"query": "x", "pos": "y", "label": 0}, "has relevance 1 and 0, in train @ "),
 }
 REFUSED_TABLES = {
-    "half a header": ("query,text\na,b\n", "Name the column of the positive"),
+    "half a header": ("query,remark\na,b\n", "Name the column of the positive"),
     "names that are not known": ("text1,text2\na,b\n", "columns: text1, text2"),
     "labels without header": ("a,b,1\nc,d,0\n", "t.csv:1: the negative '1' is a number"),
     "unknown columns and labels": ("text1,text2,label\na,b,1\n", "Name the column of the anchor"),
@@ -434,8 +434,8 @@ class TestTrec:
         ("file", "text", "named"),
         [
             ("qrels.test.txt", "301 0 d3\n301 d0\n", (".txt:2: ", "'301 d0'")),
-            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 0.5\n", (".txt:2: ", "score", "'0.5'")),
-            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 1e30\n", (".txt:2: ", "score", "'1e30'")),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 0.5\n", (".txt:2: ", "relevance", "'0.5'")),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 1e30\n", (".txt:2: ", "relevance", "'1e30'")),
             ("qrels.test.txt", "301 0 d3 1\n301 0 d9 1\n", ("unknown passage", "'d9'", ".txt:2")),
             ("qrels.test.txt", "301 0 d3 1\n400 0 d1 1\n", ("unknown query", "'400'", ".txt:2")),
             ("qrels.test.txt", "301 0 d3 1\n301 0 d3 2\n", ("'d3'", "'301'", "relevance 1 and 2")),

@@ -129,6 +129,25 @@ def test_short_and_long_texts(packages):
 
 
 @pytest.mark.parametrize(
+    "personal", ["<jane.doe@example.org>", "Copyright (c) 2020 Jane Doe", "mail a@b-c.co.uk", "Copyright 2020 Jane"]
+)
+@pytest.mark.parametrize("in_summary", [True, False])
+def test_docstrings_that_name_somebody_are_left_out(packages, personal, in_summary):
+    summary, rest = "A fine summary here.", REST.format("it")
+    texts_of = (f"{personal} {summary}", rest) if in_summary else (summary, f"{rest} {personal}")
+    found = write(packages, function("a", *texts_of) + function("b", "About a @ b.c and name@1.2.", REST.format("b")))
+    assert list(texts(found)) == list(summaries(found)) == ["single.b"]
+
+
+def test_a_passage_keeps_its_lines(packages):
+    rest = ["", "", "        of one:  ", "            two", "   ", "", "    three four five", "    six seven."]
+    lines = ["def a():", '    """Say', "    something here.", *rest, '    """', ""]
+    found = write(packages, "\n".join(lines))
+    assert texts(found)["single.a"] == "    of one:\n        two\n\nthree four five\nsix seven."
+    assert summaries(found)["single.a"] == "Say something here."
+
+
+@pytest.mark.parametrize(
     "summary", ["alpha.headings ~~~~~~~~", "===== Sums (:mod:`alpha`) =====", ">>> compute(3) == 4"]
 )
 def test_headings_and_examples_are_no_queries(packages, summary):

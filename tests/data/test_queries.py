@@ -186,7 +186,7 @@ def test_texts_get_their_given_queries_and_the_others_their_own(store, weighed, 
 
 
 def test_queries_of_another_collection_are_refused(corpus, tokenizer, tmp_path):
-    with pytest.raises(DrkitError, match=r"1 given queries .*'x7'.*'t0'"):
+    with pytest.raises(DrkitError, match=r"1 given query .*'x7'.*'t0'"):
         tokenise_given([("x7", "why")], NamedTexts(corpus), tokenizer, tmp_path, max_length=16)
     with pytest.raises(DrkitError, match=r"0 given queries .*'t0'"):
         tokenise_given([], NamedTexts(corpus), tokenizer, tmp_path, max_length=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 import drkit
 from drkit.core.types import BuildContext, Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data import open_collection, write_collection
+from drkit.data.formats import JsonlCollection
+from drkit.data.preview import preview
 from drkit.data.spans import NamedTexts
+from drkit.data.specs import JsonlConfig
 from drkit.miners.filters import CrossEncoderFilter
 from drkit.miners.specs import CrossEncoderFilterConfig
 from drkit.search import Bm25Retriever
@@ -85,9 +89,10 @@ def test_pre_training_reads_titles(corpus):
 def test_no_other_module_reads_a_passages_title_or_text_alone():
     """Who does may join them otherwise: only the type itself, those who store them, and titles as queries do.
 
-    starter_recipe looks for queries that are a passage's own text.
+    starter_recipe looks for queries that are a passage's own text; labels name articles by either.
     """
     allowed = {"data/writing.py", "data/tevatron.py", "data/queries.py", "commands/starter_recipe.py"}
+    allowed |= {"data/labelled.py"}
     folder = Path(drkit.__file__).parent
     found = {
         str(path.relative_to(folder))
@@ -99,3 +104,16 @@ def test_no_other_module_reads_a_passages_title_or_text_alone():
     }
     assert "data/writing.py" in found
     assert found <= allowed
+
+
+@pytest.mark.parametrize(("twice", "noted"), [(0, False), (1, False), (3, True)])
+def test_texts_that_begin_with_their_title_are_noted_with_their_number(tmp_path, twice, noted):
+    rows = [
+        {"_id": str(n), "title": "A  Wing", "text": ("a wing " if n < twice else "the ") + "lifts"} for n in range(4)
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    collection = JsonlCollection(JsonlConfig(path=str(tmp_path / "corpus.jsonl")))
+    notes = [note for note in preview(collection) if "begin with their own title" in note]
+    assert notes == ([notes[0]] if noted else [])
+    if noted:
+        assert notes[0].startswith("3 of the first 4 texts")

@@ -133,9 +133,9 @@ def test_it_is_trained_and_exported_and_reads_like_sentence_transformers(run, pa
 
 
 def test_the_command_line_finds_passages_with_it(run, run_drkit):
-    code, out, err = run_drkit("search", run, "grace wrote")
+    code, out, err = run_drkit("search", run, "grace wrote", "--system", "retriever-1")
     assert code == 0, err
-    assert out.split()[:5] == ["1", "1.0000", "c4", "grace", "wrote"]
+    assert out.split()[:6] == ["retriever-1", "1", "1.0000", "c4", "grace", "wrote"]
 
 
 def test_a_recipe_with_it_reads_back_equal_and_a_run_goes_on_from_it(run, parts, beir):

@@ -246,3 +246,25 @@ def test_what_scrolls_is_reached_by_the_keyboard_and_headings_skip_no_level(show
     assert all(after - before <= 1 for before, after in pairwise(levels))
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.parametrize("name", ["one", "several", "hostile"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_page_and_what_scrolls_says_so(show, pages, name, width):
+    page = show(pages[name])
+    page.set_viewport_size({"width": width, "height": 900})
+    for part in page.locator("details:not(.query)").all():
+        part.evaluate("part => { part.open = true; }")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide, said = (
+        "[...document.querySelectorAll('.scroll, .plot')].filter(one => one.scrollWidth > one.clientWidth + 1).length",
+        "document.querySelectorAll('.goes-on').length",
+    )
+    assert page.evaluate(wide) == page.evaluate(said)
+    assert width == 1280 or page.locator("#table .goes-on").count() == 1
+
+
+def test_the_queries_open_on_the_composed_retriever_against_the_baseline(show, pages):
+    page = show(pages["one"])
+    assert "BM25 \u2192 retriever-1" in page.locator("#query-count").inner_text()

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 from drkit.charts import Bars, Intervals, Line, Panel, draw_svg
-from drkit.commands import open_run
+from drkit.commands import best_system, open_run
 from drkit.core.files import FileEntry
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, bootstrap_intervals, compare
+from drkit.evaluate import Scores, bootstrap_intervals, compare, paired_t_test
+from drkit.evaluate.names import system_name
 from drkit.runs.manifest import load_manifest, read_manifest, write_manifest
 from drkit.search import read_run
+from drkit_report.charts import loss_panels
 from drkit_report.comparison import compare_runs
+from drkit_report.conclusion import conclude_run, describe_groups
 from drkit_report.masking import describe_masking
 from drkit_report.page import ReportOptions, collect_page, report_page
 from drkit_report.systems import baseline_index, query_details, spread_over_gains, system_table, systems_of
@@ -388,9 +391,14 @@ def test_the_command_refuses_bad_input_in_one_line(tmp_path, arguments, said):
 def test_the_page_starts_with_the_verdict_of_the_run_and_says_what_its_rows_are(runs, pages):
     record = open_run(runs["seed-1"], PARTS)
     text = Page(pages["one"]).text
-    for line in record.verdict:
+    for line in record.verdict[1:]:
         assert " ".join(line.split()) in text
     assert record.verdict[0].startswith("Warning: this is a smoke run.")
+    conclusion = collect_page([runs["seed-1"]], PARTS, ReportOptions()).conclusion
+    assert f"Warning: {conclusion.warning[0].lower()}{conclusion.warning[1:]}" == record.verdict[0]
+    start = text.index("This is a smoke run.")
+    positions = [text.index(one) for one in (conclusion.sentence, *conclusion.findings, "Results on 4 queries")]
+    assert [start, *positions] == sorted([start, *positions])
     (run,) = collect_page([runs["seed-1"]], PARTS, ReportOptions()).runs
     rows = dict(run.rows)
     assert "fine-tune" in rows["retriever-1"]
@@ -398,3 +406,88 @@ def test_the_page_starts_with_the_verdict_of_the_run_and_says_what_its_rows_are(
     (losses,) = [chart.drawing for chart in run.curves if chart.title == "Loss of every training"]
     assert [line.points[-1][0] for line in losses.lines] == [100] * len(losses.lines)
     assert len(losses.lines) > 1
+
+
+def scored(base, name, values, system=""):
+    scores = Scores({"RR@10": {f"q{n}": value for n, value in enumerate(values)}})
+    return attrs.evolve(base, name=name, system=system or name, scores=scores)
+
+
+UNEVEN = [0.1 * (n % 7) for n in range(60)]
+
+
+def test_the_conclusion_is_the_best_system_against_the_baseline(runs):
+    record = open_run(runs["seed-1"], PARTS)
+    base = systems_of([record])[0]
+    best = best_system(runs["seed-1"])
+    ahead = [value + 0.1 + 0.01 * (n % 3) for n, value in enumerate(UNEVEN)]
+    systems = [scored(base, "BM25", UNEVEN, "bm25"), scored(base, best, ahead)]
+    found = conclude_run(record, systems, 0)
+    test = paired_t_test(systems[1].scores.per_query["RR@10"], systems[0].scores.per_query["RR@10"])
+    assert f"RR@10 {systems[1].scores.mean('RR@10'):.3f}, +0.110 ({test.low:+.3f} to {test.high:+.3f}) over BM25." in (
+        found.sentence
+    )
+    level = [value + 0.1 * (-1) ** n for n, value in enumerate(UNEVEN)]
+    systems[1] = scored(base, best, level)
+    assert conclude_run(record, systems, 0).sentence.endswith("over BM25; no difference is shown.")
+    assert conclude_run(record, systems, 1).sentence.endswith("the others are compared with it.")
+
+
+def test_what_a_run_says_of_itself_comes_first(runs):
+    record = open_run(runs["seed-1"], PARTS)
+    systems = systems_of([record])
+    test = {"difference": 0.0124, "low": 0.004, "high": 0.0204}
+    part = {"slot": "masker", "part": "pmi", "instead": "uniform", "measure": "RR@10", "test": test}
+    plain = conclude_run(record, systems, 0)
+
+    def with_results(**more):
+        manifest = record.manifests["evaluation"]
+        found = attrs.evolve(manifest, metrics={**manifest.metrics, **more})
+        return conclude_run(attrs.evolve(record, manifests={**record.manifests, "evaluation": found}), systems, 0)
+
+    found = with_results(parts=[part])
+    assert found.sentence == "Masker pmi instead of uniform adds +0.012 RR@10 (+0.004 to +0.020)."
+    assert found.findings[0] == plain.sentence
+    advised = with_results(parts=[part], gains={"sentence": "keep your checkpoint: no gain shown", "recommended": "as"})
+    assert advised.sentence == "Keep your checkpoint: no gain shown."
+    assert advised.findings[:2] == (found.sentence, plain.sentence)
+
+
+def test_equal_verdicts_are_one():
+    values = {
+        "pmi": [value + 0.2 + 0.01 * (n % 3) for n, value in enumerate(UNEVEN)],
+        "labels only": UNEVEN,
+        "masked LM": [value + 0.01 * (n % 2) for n, value in enumerate(UNEVEN)],
+        "BM25": [value + 0.4 + 0.01 * (n % 5) for n, value in enumerate(UNEVEN)],
+        "like it": [value + 0.2 + 0.01 * ((n + 1) % 3) for n, value in enumerate(UNEVEN)],
+    }
+    scores = [(name, Scores({"RR@10": {str(n): v for n, v in enumerate(own)}})) for name, own in values.items()]
+    assert describe_groups("pmi", compare(scores)) == (
+        "pmi beats labels only (+0.210) and masked LM (+0.205).",
+        "BM25 (+0.210) beats pmi.",
+        "No difference is shown between pmi and like it (+0.000).",
+    )
+
+
+def test_no_two_charts_have_one_name(runs):
+    logs = {f"retriever-{n}": [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}] for n in range(7)}
+    logs |= {name: [{"step": 1, "loss": 2.0, "encoder_mlm_loss": 1.0}] for name in ("pretrained", "other")}
+    panels = loss_panels(logs, {"pretrained": [{"step": 1, "encoder_mlm_loss": 1.5}]})
+    titles = [panel.title for panel in panels]
+    assert len(titles) == len(set(titles)) == 3
+    assert [line.name for line in panels[0].lines] == [
+        "pretrained, training",
+        "pretrained, held out",
+        "other, training",
+    ]
+    page = collect_page([runs["seed-1"]], PARTS, ReportOptions())
+    for run in page.runs:
+        titles = [chart.title for chart in (*run.curves, *run.masking.charts, page.intervals)]
+        assert len(titles) == len(set(titles)), titles
+
+
+def test_the_queries_open_on_what_was_composed(runs):
+    page = collect_page([runs["seed-1"]], PARTS, ReportOptions())
+    compared = open_run(runs["seed-1"], PARTS).compared
+    assert page.queries.systems[page.queries.as_data()["opened"]] == system_name(compared)
+    assert compared not in ("initial", "bm25")

@@ -1,6 +1,7 @@
 """`drkit serve`: what its page shows, what it keeps, and what it refuses."""
 
 import http.client
+import re
 import signal
 import socket
 import subprocess
@@ -9,11 +10,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
-from drkit.commands import open_run
-from drkit.core.types import Judgement
+from drkit.commands import find_system, open_run, open_system, search_systems
+from drkit.core.types import Judgement, Query
+from drkit.data.examples import example_queries
 from drkit.errors import DrkitError
 from drkit.search import read_qrels
 from drkit_report.search import KeptJudgements, SearchedRuns, _folded, _spans
@@ -57,9 +60,10 @@ class Server:
                 time.sleep(0.1)
         raise AssertionError("the server did not start")
 
-    def get(self, query, **headers):
-        """(status, text) of a search."""
-        asked = urllib.request.Request(f"{self.url}?{urllib.parse.urlencode({'q': query})}", headers=headers)
+    def get(self, query, *, fields=(), **headers):
+        """(status, text) of a search; fields: others of the form."""
+        asked = urllib.parse.urlencode({"q": query, **dict(fields)})
+        asked = urllib.request.Request(f"{self.url}?{asked}", headers=headers)
         return answer(asked)
 
     def judge(self, **form):
@@ -92,22 +96,63 @@ def server(runs, tmp_path_factory):
 
 
 def test_every_system_ranks_the_passages(server, runs):
-    status, text = server.get("what is topic16")
-    assert status == 200
-    for heading in ("<h2>seed-1</h2>", "<h2>BM25</h2>", "<h2>hybrid</h2>", "<h2>uniform</h2>"):
-        assert heading in text
     record = open_run(runs["seed-1"], PARTS)
     searched = SearchedRuns.load([record], server.qrels)
-    for ranking in searched.search("what is topic16"):
-        (hits,) = searched.systems[ranking.system].search(["what is topic16"], 10)
+    assert list(searched.systems) == list(search_systems(runs["seed-1"]))
+    rankings = searched.search("what is topic16", list(searched.systems))
+    assert [ranking.system for ranking in rankings] == [one.label for one in searched.systems.values()]
+    for key, ranking in zip(searched.systems, rankings, strict=True):
+        (hits,) = open_system(runs["seed-1"], key).search(["what is topic16"], 10)
         assert [(p.doc_id, p.score) for p in ranking.passages] == list(hits.pairs())
         grades = {"d16": 1, "d36": 2, "d56": 0}
         assert all(passage.grade == grades.get(passage.doc_id) for passage in ranking.passages)
 
 
+def headings(text):
+    return re.findall("<h2>(.*?)</h2>", text)
+
+
+def test_the_best_system_of_each_run_answers_and_others_can_be_chosen(server, runs):
+    best = [find_system(runs[name]).description for name in ("seed-1", "uniform")]
+    status, text = server.get("what is topic16")
+    assert (status, headings(text)) == (200, [f"seed-1, {best[0]}", f"uniform, {best[1]}"])
+    status, text = server.get("what is topic16", fields={"system": "2:retriever-1", "beside": ""})
+    assert (status, headings(text)) == (200, ["uniform, retriever-1"])
+    chosen = [a["value"] for tag, a in Page(text).tags if tag == "option" and "selected" in a]
+    assert chosen == ["2:retriever-1"]
+    hidden = {a["name"]: a["value"] for tag, a in Page(text).tags if a.get("type") == "hidden"}
+    assert (hidden["system"], hidden["beside"], hidden["q"]) == ("2:retriever-1", "", "what is topic16")
+    status, text = server.get("what is topic16", fields={"system": "bm25", "beside": "bm25"})
+    assert (status, headings(text)) == (200, ["seed-1, BM25"])
+    status, text = server.get("what is topic16", fields={"system": "nope"})
+    assert (status, headings(text)) == (400, [])
+    assert "no system named" in text
+
+
+def test_a_judged_passage_is_marked_and_the_others_are_not(server):
+    _, text = server.get("what is topic16", fields={"system": "bm25"})
+    assert "Judged for this query: 3 passages, 2 relevant" in text
+    assert text.count("relevant, grade 2") == text.count("relevant, grade 1") == 1
+    assert "not judged" not in text
+    _, text = server.get("topic16 in words of mine", fields={"system": "bm25"})
+    assert "No passage is judged for this query yet." in text
+    assert 'class="hit"' in text
+    assert 'class="hit relevant"' not in text
+
+
+def test_examples_are_queries_of_the_test_split_and_name_nobody(runs, server, tmp_path):
+    assert "<bdi>what is topic16</bdi>" in server.get("")[1]
+    record = open_run(runs["seed-1"], PARTS)
+    queries = list(record.collection.queries("test"))
+    texts = ["ask jane@example.org about it", *(query.text for query in queries)]
+    asked = SimpleNamespace(queries=lambda split: [Query(str(n), text) for n, text in enumerate(texts) if split])
+    assert example_queries(asked, "test", 3) == ["what is topic16", "what is topic17", "what is topic18"]
+    assert example_queries(SimpleNamespace(queries=lambda _: []), "test", 3) == []
+
+
 def test_matching_words_are_marked_and_stop_words_are_not(runs, tmp_path):
     searched = SearchedRuns.load([open_run(runs["seed-1"], PARTS)], tmp_path / "q")
-    bm25 = next(ranking for ranking in searched.search("What is TOPIC3 about") if ranking.system == "BM25")
+    (bm25,) = searched.search("What is TOPIC3 about", ["bm25"])
     best = bm25.passages[0]
     assert {span.text for span in best.spans if span.is_match} == {"topic3"}
     (passage,) = searched.collection.corpus.get_many([best.doc_id])
@@ -178,7 +223,7 @@ def test_hostile_passages_are_text(hostile_run, tmp_path):
         assert status == 200
         assert {tag for tag, _ in page.tags} <= {
             *("html", "head", "meta", "title", "style", "body", "header", "h1", "p", "code", "main", "form", "label"),
-            *("input", "button", "div", "section", "h2", "ol", "li", "span", "bdi", "b", "mark"),
+            *("input", "button", "div", "section", "h2", "ol", "li", "span", "bdi", "b", "mark", "select", "option"),
         }
         row = next(a["value"] for _, a in page.tags if a.get("name") == "row")
         token = next(a["value"] for _, a in page.tags if a.get("name") == "token")

@@ -1,10 +1,12 @@
 """The notebooks in docs/examples/notebooks, run cell by cell without Jupyter.
 
-`python -m tests.python.notebooks [NAME]` runs them and writes what their cells print into the files.
+`python -m tests.python.notebooks [NAME ..]` runs them and writes what their cells print into the files;
+`--replace sentence-transformers/all-MiniLM-L6-v2 FOLDER` takes a model from a folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import contextlib
 import io
@@ -83,13 +85,19 @@ def execute(name, folder, replaced=()):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--replace", nargs=2, action="append", default=[], metavar=("TEXT", "LOCAL"))
+    given = parser.parse_args()
     os.environ["MPLBACKEND"] = "agg"
-    for name in sys.argv[1:] or NAMES:
+    for name in given.names:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            notebook = execute(name, Path(folder))
-        text = json.dumps(notebook, indent=1, ensure_ascii=False).replace(folder, "..") + "\n"
-        (FOLDER / f"{name}.ipynb").write_text(text, encoding="utf-8")
+            notebook = execute(name, Path(folder), given.replace)
+        text = json.dumps(notebook, indent=1, ensure_ascii=False)
+        for own, local in [("..", folder), *given.replace]:
+            text = text.replace(local, own)
+        (FOLDER / f"{name}.ipynb").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def test_all_judgements_count_as_for_the_file_that_was_written(encoder, tmp_path
     progress, named = RecordedProgress(), NamedCollection(f"beir:{data}")
     found = evaluate_encoder(str(encoder), named, tmp_path / "out", measures=measures, progress=progress)
     assert progress.begun == [], "the passages and the queries are the same"
-    assert says(progress.notes[0], "whole: 1 judged queries", "text", "'lost'", "count 0")
+    assert says(progress.notes[0], "whole: 1 judged query", "text", "'lost'", "counted as 0")
     assert says(progress.notes[1], "whole: 2 judgements", "passages", "collection.unknown_judgements=drop")
     (run,) = (tmp_path / "out").glob("*.trec")
     ((_, file),) = evaluate_files([System("run", (run,))], find_judgements([], collection=f"beir:{data}"), measures)

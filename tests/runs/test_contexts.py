@@ -150,7 +150,7 @@ def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
         run(texts, tmp_path / "run", f"queries=file:{tmp_path / 'absent.tsv'}")
     path = tmp_path / "queries.tsv"
     path.write_text("p7\twhat\n")
-    with pytest.raises(DrkitError, match=r"1 given queries .*'p7'.*'d0'"):
+    with pytest.raises(DrkitError, match=r"1 given query .*'p7'.*'d0'"):
         run(texts, tmp_path / "run", f"queries=file:{path}")
     path.write_text("d1\twhat\nd2\n")
     with pytest.raises(DrkitError, match=r"queries.tsv:2: expected 2 cells"):

@@ -91,7 +91,7 @@ def test_every_ranking_of_the_run_is_one_of_documents_by_their_best_passages(run
 def test_the_run_is_searched_by_documents(run, tmp_path):
     folder, _, _ = run
     exported = read_manifest(folder / "encoder").metrics["from"]
-    drkit("search", folder, "--split", "test", "-k", "100", "-o", tmp_path / "found.trec")
+    drkit("search", folder, "--system", exported, "--split", "test", "-k", "100", "-o", tmp_path / "found.trec")
     expected = {query: dict(hits) for query, hits in read_run(folder / "runs" / f"{exported}.arrow")}
     for query, hits in read_run(tmp_path / "found.trec"):
         assert {doc_id for doc_id, _ in hits} == {*expected[query]}

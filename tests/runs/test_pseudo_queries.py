@@ -248,8 +248,8 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert not (run / "labels-only").exists(), "nothing would compare it"
     assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
 
-    assert f"drkit search {run} 'a query' --hybrid" in done.stdout
-    found = json.loads(drkit("search", run, "an older lion", "--hybrid", "-k", "5", "--json").stdout)["hits"]
+    assert f"drkit search {run} 'a query'\n" in done.stdout
+    found = json.loads(drkit("search", run, "an older lion", "-k", "5", "--json").stdout)["hits"]
     both = Bm25Retriever.load(run / "bm25"), Retriever.load(run)
     bm25, dense = ([("q", one.search(["an older lion"], 20)[0].pairs())] for one in both)
     ((_, expected),) = convex(align(bm25, dense), 0.3, 5)

@@ -14,7 +14,7 @@ READING = {
     "status": ["status", "RUN"],
     "status --verify": ["status", "RUN", "--verify"],
     "search": ["search", "RUN", "Initialize a filter."],
-    "hybrid search": ["search", "RUN", "Initialize a filter.", "--hybrid"],
+    "hybrid search": ["search", "RUN", "Initialize a filter.", "--system", "hybrid"],
     "evaluate": ["evaluate", "RUN"],
     "compare": ["compare", "RUN:bm25", "RUN:retriever-1"],
     "export": ["export", "RUN", "-o", "exported"],

@@ -14,11 +14,12 @@ import torch
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
-from drkit.evaluate.names import system_in_words
+from drkit.evaluate.names import system_in_words, system_name
 from drkit.evaluate.systems import describe_bm25, verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
+from drkit.search.fusion import read_fusion
 from tests.refusals import says
 from tests.runs.conftest import TINY, drkit, tiny
 from tests.warm import warm_process
@@ -142,7 +143,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
 
 def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
     run, _ = tiny_run
-    drkit("search", run, "--hybrid", "--split", "test", "-k", 100, "-o", tmp_path / "h.trec")
+    drkit("search", run, "--system", "hybrid", "--split", "test", "-k", 100, "-o", tmp_path / "h.trec")
     ranked, again = (dict(read_run(path)) for path in (run / "hybrid" / "hybrid.arrow", tmp_path / "h.trec"))
     assert ranked.keys() == again.keys()
     for query_id, hits in ranked.items():
@@ -150,12 +151,15 @@ def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
     hybrid = HybridRetriever.load(run)
     (best,) = hybrid.search(["remove a handler from the logger"], 3)
     shown = drkit("search", run, "remove a handler from the logger", "--hybrid", "-k", 3).stdout
+    assert shown.startswith(f"hybrid: BM25 + {system_name(read_fusion(run).retriever)}\n")
     assert all(f"{score:.4f}  {doc_id}" in shown for doc_id, score in best.pairs())
     assert len(hybrid) == len(open_collection(run / "collection").corpus)
     for arguments, named in (
-        (("search", run / "index", "a", "--hybrid"), ("/index ", "/weight.json")),
-        (("search", run, "a", "--hybrid", "--encoder", run), ("--encoder", "--hybrid")),
-        (("search", run, " ", "--hybrid"), ("query", "empty")),
+        (("search", run / "index", "a", "--system", "hybrid"), ("/index ", "--system")),
+        (("search", run, "a", "--system", "bm25", "--encoder", run), ("--encoder", "BM25")),
+        (("search", run, "a", "--system", "hibrid"), ("'hibrid'", "'hybrid'?", "bm25", "retriever-1")),
+        (("search", run, "--engine", "ray:x", "--split", "test", "-o", tmp_path / "o"), ("--engine", "--system ")),
+        (("search", run, " ", "--system", "hybrid"), ("query", "empty")),
     ):
         done = drkit(*arguments, check=False)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False)
@@ -440,8 +444,8 @@ def test_word_vectors_learn_from_crops_and_then_from_judgements(beir, tmp_path):
     assert counted["kept"] == counted["made"] > 0
     config = json.loads((tmp_path / "run" / "initial" / "config.json").read_text())
     assert config["num_hidden_layers"] == 0
-    found = drkit("search", tmp_path / "run", "what is topic3 about", "--hybrid").stdout
-    assert found.strip().startswith("1")
+    found = drkit("search", tmp_path / "run", "what is topic3 about").stdout
+    assert found.splitlines()[1].strip().startswith("1")
     encoder = TextEncoder.load(tmp_path / "run" / "encoder")
     assert len(Retriever.load(tmp_path / "run").search(["what is topic3 about"], 3)[0].doc_ids) == 3
     assert encoder.encode_queries(["what is topic3 about"]).shape[1] == encoder.dimension

@@ -52,7 +52,7 @@ def test_the_commands_rank_as_the_run_did(last, tmp_path):
     drkit("index", tmp_path / "v", "-o", tmp_path / "i")
     common = ("--collection", run, "--split", "test", "-k", "100")
     drkit("search", tmp_path / "i", "--encoder", run / name, *common, "-o", tmp_path / "files.trec")
-    drkit("search", run, "--split", "test", "-k", "100", "-o", tmp_path / "run.trec")
+    drkit("search", run, "--system", name, "--split", "test", "-k", "100", "-o", tmp_path / "run.trec")
     by_files, by_run = (dict(read_run(tmp_path / f"{which}.trec")) for which in ("files", "run"))
     assert by_files.keys() == by_run.keys()
     of_the_run = next(iter((run / "runs").glob(f"*{name}*.arrow")), None) or run / "runs" / "retriever.arrow"

@@ -34,7 +34,7 @@ COMMANDS = (
     ("status", "R"),
     ("export", "R", "-o", "exported"),
     ("search", "R", "what is topic1 about"),
-    ("search", "R", "what is topic1 about", "--hybrid"),
+    ("search", "R", "what is topic1 about", "--system", "hybrid"),
     ("report", "R", "-o", "page.html"),
     ("run", "R", "--dry-run"),
     ("evaluate", "R"),

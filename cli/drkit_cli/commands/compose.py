@@ -142,6 +142,8 @@ def compose(
     given, format_ = request.collection or "", recipe.collection.use
     if ":" not in given and given not in ("", format_):
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
+    if request.encoder and not local_path(request.encoder).exists():
+        notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")

@@ -11,6 +11,7 @@ import click
 
 from drkit.core.files import local_path
 from drkit.core.quantities import counted
+from drkit.data.rows import COMPRESSED
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit_cli.names import LocalPath, PathOrId
@@ -122,10 +123,11 @@ def _is_encoder(folder: Path) -> bool:
 def _has_judgements(source: str) -> bool:
     """Return whether a file has the columns of judgements, which trec_eval takes first: query, 0, passage, grade."""
     path = local_path(source)
-    if not path.is_file() or path.suffix == ".arrow":
+    if not path.is_file() or path.suffix in (*COMPRESSED, ".arrow"):
         return False
     with path.open(encoding="utf-8", errors="replace") as lines:
-        return len(next(lines, "").split()) in (3, 4)
+        cells = next(lines, "").split()
+    return len(cells) in (3, 4) and cells[-1].lstrip("-").isdecimal()
 
 
 def _score_files(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit.core.engine import Loaded, loaded_value, open_engine
+from drkit.core.engine import LOCAL, Loaded, loaded_value, open_engine
 from drkit.core.escaping import escape_line
 from drkit.core.quantities import counted
 from drkit.core.types import Query
@@ -19,7 +19,8 @@ from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.search import HybridRetriever, Retriever
+    from drkit.commands import SearchSystem
+    from drkit.search import Retriever
     from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
@@ -39,7 +40,12 @@ _LONGEST = 300  # characters of a passage
 )
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @backend_option
-@click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
+@click.option(
+    "--system",
+    metavar="NAME",
+    help="hybrid, bm25, retriever-1 .. of a run (default: the best on its dev queries).",
+)
+@click.option("--hybrid", "system", flag_value="hybrid", hidden=True)
 @engine_option
 @click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
 @output_options
@@ -53,16 +59,18 @@ def search(
     collection: str | None,
     split: str,
     backend: str,
-    hybrid: bool,
+    system: str | None,
     engine: str,
     output: Path | None,
     encoder_settings: Mapping[str, Any],
 ) -> None:
     r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
+    A run is searched with its best system, as chosen on its dev queries.
+
     \b
     drkit search runs/R "remove a suffix"
-    drkit search runs/R "remove a suffix" --hybrid
+    drkit search runs/R "remove a suffix" --system bm25
     drkit search runs/R --split test -o test.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
     drkit search index/ --encoder runs/R --queries many.tsv \
@@ -78,35 +86,49 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
-    if hybrid:
-        refuse_options(("encoder", "backend", *OF_ENCODER), "with --hybrid, which searches with the run's own encoder")
-    if query is not None or hybrid:
-        refuse_options(("engine",), "with a QUERY or --hybrid")
-    retriever = _open_retriever(where, encoder, {**encoder_settings, "backend": backend}, hybrid=hybrid)
     if query is not None:
-        _print_hits(where, loaded_value(retriever), query, depth or _SHOWN)
+        refuse_options(("engine",), "with a QUERY")
+    name, retriever = _open(where, system, encoder, {**encoder_settings, "backend": backend}, engine)
+    if query is not None:
+        _print_hits(where, name, loaded_value(retriever), query, depth or _SHOWN)
     elif output is not None:
         asked = find_queries(queries) if queries else NamedCollection(collection or str(where)).queries(split)
-        _write_rankings(retriever, asked, output, depth or _RANKED, engine)
+        _write_rankings(name, retriever, asked, output, depth or _RANKED, engine)
 
 
-def _open_retriever(
-    where: Path, encoder: str | None, how: Mapping[str, Any], *, hybrid: bool
-) -> HybridRetriever | Loaded[Retriever]:
-    """Return the retriever of a run, or of an index with its encoder; how: settings of `open_encoder`."""
-    from drkit.commands import find_index, open_retriever
-    from drkit.search import HybridRetriever
+def _open(
+    where: Path, system: str | None, encoder: str | None, how: Mapping[str, Any], engine: str
+) -> tuple[SearchSystem | None, Searcher | Loaded[Retriever]]:
+    """Return what searches, and for a run its system; where: a run, or an index; how: settings of `open_encoder`."""
+    from drkit.commands import find_index, find_system, open_retriever, open_system
 
     index = find_index(where)
-    if hybrid:
-        return HybridRetriever.load(where)
-    if encoder is None and (where / "index.json").is_file():
-        raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
-    return Loaded(open_retriever, index, encoder or str(where), **how)
+    if index == where:
+        if system is not None:
+            raise DrkitError(f"{where} is an index, not a run: it has no systems to choose from; leave out --system")
+        if encoder is None and (where / "index.json").is_file():
+            raise DrkitError(
+                f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)"
+            )
+        return None, Loaded(open_retriever, index, encoder or str(where), **how)
+    found = find_system(where, system)
+    if not found.encoder:
+        refuse_options(("encoder", "backend", *OF_ENCODER), f"with {found.description}, which has no encoder")
+    if not found.retriever and found.encoder and not found.part:
+        return found, Loaded(open_retriever, where / found.index, encoder or str(where / found.encoder), **how)
+    if engine != LOCAL:
+        name = found.retriever or found.encoder or "RETRIEVER"
+        raise click.UsageError(f"--engine searches with one retriever, not with {found.description}: --system {name}")
+    return found, open_system(where, found.name, encoder=encoder, **how)
 
 
 def _write_rankings(
-    retriever: HybridRetriever | Loaded[Retriever], queries: Iterable[Query], output: Path, depth: int, engine: str
+    system: SearchSystem | None,
+    retriever: Searcher | Loaded[Retriever],
+    queries: Iterable[Query],
+    output: Path,
+    depth: int,
+    engine: str,
 ) -> None:
     from drkit.commands import rank_to_run
 
@@ -114,13 +136,20 @@ def _write_rankings(
         done = rank_to_run(retriever, queries, output, depth=depth, engine=opened)
     passages = len(loaded_value(retriever))
     found = min(depth, passages)
+    lines = [f"system   {system.description}"] if system else []
+    lines.append(f"run      {output}: {counted(done, 'query')}, {found:,} of {counted(passages, 'passage')} each")
     print_result(
-        {"file": output, "queries": done, "depth": found, "passages": passages},
-        lambda: echo(f"run      {output}: {counted(done, 'query')}, {found:,} of {counted(passages, 'passage')} each"),
+        {**_named(system), "file": output, "queries": done, "depth": found, "passages": passages},
+        lambda: echo("\n".join(lines)),
     )
 
 
-def _print_hits(where: Path, retriever: Searcher, query: str, depth: int) -> None:
+def _named(system: SearchSystem | None) -> dict[str, str]:
+    """Return a run's system as a field of a result."""
+    return {"system": system.name} if system else {}
+
+
+def _print_hits(where: Path, system: SearchSystem | None, retriever: Searcher, query: str, depth: int) -> None:
     from drkit.data.corpus import open_collection
 
     (hits,) = retriever.search([query], depth)
@@ -133,16 +162,19 @@ def _print_hits(where: Path, retriever: Searcher, query: str, depth: int) -> Non
         {"rank": rank, "doc_id": doc_id, "score": float(score), "text": text}
         for rank, (doc_id, score, text) in enumerate(rows, start=1)
     ]
-    print_result({"query": query, "hits": found}, lambda: _draw_hits(found))
+    described = system.description if system else ""
+    print_result({"query": query, **_named(system), "hits": found}, lambda: _draw_hits(described, found))
 
 
-def _draw_hits(hits: Iterable[Mapping[str, Any]]) -> None:
+def _draw_hits(system: str, hits: Iterable[Mapping[str, Any]]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
     from drkit_cli.render import console
 
     screen = console()
+    if system:
+        screen.print(Text(system, style="bold"))
     for hit in hits:
         line = Text(f"{hit['rank']:3d}", style="bold").append(f"  {hit['score']:.4f}  ", style="not bold")
         screen.print(line.append(escape_line(hit["doc_id"]), style="not bold cyan"))

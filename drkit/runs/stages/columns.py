@@ -131,7 +131,7 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
     """
     column = settings.columns_for(current)[name]
     source, scored = source_name(column.use), column.use == RERANKER or is_model(column.use)
-    inputs = {"passages": PASSAGES, "train": training_split(current.pairs)}
+    inputs = {"passages": PASSAGES, "train": training_split(builder, current.pairs)}
     if negatives:
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:

@@ -15,7 +15,15 @@ from drkit.encoders.folder import LEXICAL
 from drkit.encoders.pooling import PARTS
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
-from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, INITIAL
+from drkit.evaluate.names import (
+    AS_IT_IS,
+    BM25_NAME,
+    HYBRID_NAME,
+    HYBRIDS,
+    INITIAL,
+    fused_with_bm25,
+    system_in_words,
+)
 from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
@@ -23,7 +31,9 @@ from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSp
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
+    CHOICE,
     CHOOSE,
+    CHOSEN,
     PlannedSystem,
     add_index,
     bm25_seconds,
@@ -40,7 +50,8 @@ from drkit.runs.work import Sizes, Work
 class SearchSettings:
     """The systems: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
 
-    parts: systems that search by one part of a retriever's vectors, with the retriever and the part. The inputs are
+    parts: systems that search by one part of a retriever's vectors, with the retriever and the part. folds: systems of
+    which each query is ranked by the retriever that has not learned from it, with these retrievers. The inputs are
     `encoder/NAME`, `index/NAME` and `reranker/NAME`. BM25 comes first if its index is an input. split: whose queries
     they are.
     """
@@ -53,6 +64,14 @@ class SearchSettings:
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
     parts: Mapping[str, tuple[str, str]] = field(factory=dict)
+    folds: Mapping[str, tuple[str, ...]] = field(
+        factory=dict, metadata={"observes": lambda settings: not settings.folds}
+    )
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """The systems that search by vectors."""
+        return (*self.retrievers, *self.folds)
 
 
 # Seconds for each hit that is ranked, written and measured, or fused; bytes of a hit in a file of rankings.
@@ -63,7 +82,7 @@ _FUSED_BYTES = 30
 
 def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
     settings, queries = stage.settings, sizes.count(str(stage.inputs["queries"]))
-    dense, words, reranked = len(settings.retrievers), int("bm25" in stage.inputs), len(settings.reranked)
+    dense, words, reranked = len(settings.systems), int("bm25" in stage.inputs), len(settings.reranked)
     hits = (dense + words + reranked) * queries * min(settings.depth, sizes.passages)
     pairs = reranked * queries * settings.rerank_depth
     ranked = Work(seconds=bm25_seconds(words * queries, sizes) + _RANKED * hits, disk=_HIT_BYTES * hits)
@@ -158,6 +177,58 @@ UNTUNED_HYBRID = StageSpec(
 
 
 @frozen
+class EvenFusionSettings:
+    """The retrievers that are fused with BM25, and their weight."""
+
+    retrievers: tuple[str, ...]
+    weight: float
+    depth: int = from_recipe("evaluation.depth")
+
+
+def _even_fusion_work(stage: Stage[EvenFusionSettings], sizes: Sizes) -> Work:
+    fused = 2 * min(stage.settings.depth, sizes.passages) * sizes.evaluated
+    each = Work(seconds=_FUSED * fused, disk=_HIT_BYTES * fused / 2)
+    return sum((each for _ in stage.settings.retrievers), Work(memory=_FUSED_BYTES * fused))
+
+
+EVEN_FUSION = StageSpec(
+    name="hybrids",
+    version=1,
+    settings=EvenFusionSettings,
+    run="drkit.runs.steps.evaluation:fuse_evenly",
+    inputs={"runs": "the rankings of BM25 and of the retrievers"},
+    folders=(HYBRIDS,),
+    work=_even_fusion_work,
+)
+
+
+@frozen
+class GainSettings:
+    """The systems that are compared with the encoder as it is; tuned: the trained retriever, empty without one."""
+
+    systems: tuple[str, ...]
+    tuned: str
+    measure: str
+    folds: int | None = from_recipe("evaluation.folds")
+    split: str = from_recipe("evaluation.split")
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+
+
+GAINS = StageSpec(
+    name="gains",
+    version=1,
+    settings=GainSettings,
+    run="drkit.runs.steps.evaluation:choose_by_gains",
+    inputs={
+        "judged": "the evaluated split of the collection",
+        "runs": "the systems' rankings",
+        "hybrids": "the rankings of retrievers that are fused with BM25",
+    },
+    folders=("choice",),
+)
+
+
+@frozen
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
@@ -186,6 +257,8 @@ EVALUATION = StageSpec(
         "judged": "the evaluated split of the collection",
         "runs": "the systems' rankings",
         "hybrid": "the fused ranking, and its weight",
+        "hybrids": "the rankings of every retriever fused with BM25",
+        "gains": "what the systems gain over the encoder as it is",
         "choice": "which retriever is exported, if there are several",
     },
     folders=("evaluation",),
@@ -197,7 +270,11 @@ def choices_made(done: Mapping[str, Manifest]) -> list[str]:
 
     done: the finished stages. The labels have a line if all retrievers learn from as many of them, and not from all.
     """
-    lines = [describe_choice(done["choice"].metrics)] if "choice" in done else []
+    choice = done.get("choice")
+    if choice and choice.stage == GAINS.name:
+        lines = [f"exported: {system_in_words(choice.metrics['exported'])}"]
+    else:
+        lines = [describe_choice(choice.metrics)] if choice else []
     lines += [describe_bm25(done["bm25"].metrics)] if "bm25" in done and "means" in done["bm25"].metrics else []
     limits = {stage.settings["queries"] for stage in done.values() if stage.stage == FINETUNE.name}
     given = done["collection"].metrics["queries"].get("train", 0) if "collection" in done else 0
@@ -226,26 +303,29 @@ def plan_search(
     bm25: bool = False,
     reranked: Mapping[str, str] | None = None,
     parts: Mapping[str, tuple[str, str]] | None = None,
+    folds: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
     """Add a search for the queries of a split.
 
     retrievers: the stages of their encoder and index; reranked: re-rankers, with the retriever whose ranking they
-    re-rank; parts: see `SearchSettings`.
+    re-rank; parts, folds: see `SearchSettings`. The stages of folds are among `retrievers`.
     """
     reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
+    folded = {one for stages in (folds or {}).values() for one in stages}
     for retriever, (encoder, index) in retrievers.items():
         inputs |= {f"encoder/{retriever}": StageOutput(encoder), f"index/{retriever}": StageOutput(index)}
     inputs |= {f"reranker/{stage}": StageOutput(stage) for stage in reranked}
     if bm25:
         inputs["bm25"] = StageOutput(plan_bm25(builder))
     extra = {
-        "retrievers": tuple(retrievers),
+        "retrievers": tuple(name for name in retrievers if name not in folded),
         "reranked": reranked,
         "rerank_depth": builder.recipe.reranker.depth if builder.recipe.reranker and reranked else 0,
         "reading": reading_of(builder),
         "depth": depth,
         "split": split,
         "parts": parts or {},
+        "folds": folds or {},
     }
     return builder.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
 
@@ -269,9 +349,12 @@ def plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
 
 
 def plan_evaluation(
-    builder: PlanBuilder, systems: list[PlannedSystem], retrievers: list[str], exported: Exported
+    builder: PlanBuilder, systems: list[PlannedSystem], retrievers: list[str], exported: Exported | None
 ) -> None:
-    """Add the rankings of the evaluated queries by every system, and the table of their measures."""
+    """Add the rankings of the evaluated queries by every system, and the table of their measures.
+
+    exported: None if the gains over the encoder as it is decide what is exported; the stage that does is added, too.
+    """
     evaluation, splits = builder.recipe.evaluation, builder.splits
     if evaluation.split not in splits:
         raise DrkitError(
@@ -279,6 +362,7 @@ def plan_evaluation(
             f"choose another split: --set evaluation.split={splits[-1]}"
         )
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
+    folds = {system.name: system.folds for system in systems if system.folds}
     made_by = {name: (name, add_index(builder, name, "searched")) for name in retrievers}
     depth, bm25 = evaluation.depth, evaluation.bm25
     if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
@@ -287,7 +371,20 @@ def plan_evaluation(
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
-    plan_search(builder, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked, parts=parts)
+    plan_search(
+        builder,
+        "runs",
+        evaluation.split,
+        made_by,
+        depth=depth,
+        bm25=bm25,
+        reranked=reranked,
+        parts=parts,
+        folds=folds,
+    )
+    if exported is None:
+        _plan_gains(builder, systems)
+        return
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:
         fused[HYBRID_NAME] = StageOutput(plan_hybrid(builder, exported))
@@ -310,6 +407,40 @@ def plan_evaluation(
             "baseline": _baseline(evaluation.baseline, names),
             "reranked": next((_row_of(one.reranks, shown) for one in shown if one.reranks), ""),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
+        },
+    )
+
+
+def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
+    """Add every retriever's fusion with BM25, the choice by gains over the encoder as it is, and the table."""
+    evaluation, dense = builder.recipe.evaluation, [system.name for system in systems if not system.reranks]
+    ranked, names = {"runs": StageOutput("runs")}, list(dense)
+    if evaluation.bm25:
+        names.insert(0, BM25_NAME)
+    if evaluation.bm25 and evaluation.hybrid:
+        names = [BM25_NAME, *(name for one in dense for name in (one, fused_with_bm25(one)))]
+        weight = untuned_weight(builder.recipe)
+        summary = f"fuse BM25 with {' and '.join(dense)}, each at a weight of {weight}"
+        settings = {"retrievers": tuple(dense), "weight": weight}
+        ranked[HYBRIDS] = StageOutput(builder.add(HYBRIDS, EVEN_FUSION, summary, dict(ranked), extra=settings))
+    trained = [system.name for system in systems if builder.stages[system.stages[0]].spec is FINETUNE]
+    tuned = trained[-1] if trained else ""
+    judged, measure = {"judged": split_of(evaluation.split), **ranked}, evaluation.measures[0]
+    summary = f"the system that gains most over the encoder as it is by {measure}, if any does"
+    extra = {"systems": tuple(names), "tuned": tuned, "measure": measure}
+    builder.add("choice", GAINS, summary, judged, extra=extra)
+    builder.add(
+        "evaluation",
+        EVALUATION,
+        ", ".join(evaluation.measures),
+        {**judged, "choice": StageOutput("choice", CHOSEN), "gains": StageOutput("choice", CHOICE)},
+        extra={
+            "last": tuned or AS_IT_IS,
+            "is_smoke": builder.recipe.is_smoke,
+            "systems": tuple(names),
+            "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),
+            "reranked": "",
+            "draws": {system.name: system.stages for system in systems if len(system.stages) > 1},
         },
     )
 
@@ -367,6 +498,6 @@ def plan_untuned_hybrid(builder: PlanBuilder, exported: Exported) -> None:
     """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
     (retriever,) = exported.candidates
     untuned = untuned_weight(builder.recipe)
-    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {untuned}"
+    summary = f"BM25 and {retriever} for a hybrid search, the retriever's weight {untuned}"
     inputs = {"bm25": StageOutput(plan_bm25(builder)), "index": StageOutput("index")}
     builder.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever, "untuned": untuned})

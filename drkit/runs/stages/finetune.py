@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
 from drkit.errors import DrkitError
@@ -41,6 +41,8 @@ from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, read
 class FinetuneSettings:
     """One retriever's training; the settings of its round override those of all rounds.
 
+    fold: the fold of the labelled queries that it leaves out, of `folds`; None if it learns from all.
+
     miners: the chain that mines again during training, or empty. validation: None if it is off. queries: number of
     training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`.
     """
@@ -58,12 +60,22 @@ class FinetuneSettings:
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", observes=lambda self: not self.keep_steps)
     seed: int = from_recipe("seed")
+    passage_length: int | None = from_recipe(
+        "finetune.passage_length", observes=lambda settings: settings.passage_length is None
+    )
+    fold: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
+    folds: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a passage has at most in training."""
+        return min(self.passage_length or self.reading.passage_length, self.reading.passage_length)
 
 
 def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
     """Count the queries, positives and negatives; mining during training and validation are left out."""
     settings, collection, passages = stage.settings, sizes.collection, 1 + stage.settings.negatives
-    length, training = settings.reading.passage_length, settings.training
+    length, training = settings.longest, settings.training
     tokens = collection.query_tokens(settings.reading.query_length) + passages * collection.passage_tokens(length)
     examples = count_examples(training, settings.queries or sizes.count(str(stage.inputs["train"])))
     scores = training.per_device_train_batch_size * passages
@@ -192,7 +204,22 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
         )
         for draw in range(current.draws)
     ]
-    return PlannedSystem(name, tuple(stages))
+    folds = builder.recipe.evaluation.folds
+    if folds is None or current.pairs != JUDGED:
+        return PlannedSystem(name, tuple(stages))
+    (whole,) = (builder.stages[one] for one in stages)
+    return PlannedSystem(name, tuple(stages), folds=tuple(_plan_fold(builder, whole, fold) for fold in range(folds)))
+
+
+def _plan_fold(builder: PlanBuilder, whole: Stage[FinetuneSettings], fold: int) -> str:
+    """Add the training of a retriever that leaves out a fold of the labelled queries."""
+    folds = builder.recipe.evaluation.folds
+    name = f"{whole.name}-fold-{fold + 1}"
+    summary = f"{whole.summary}, without fold {fold + 1} of {folds} of the labelled queries"
+    builder.stages[name] = evolve(
+        whole, name=name, summary=summary, settings=evolve(whole.settings, fold=fold, folds=folds)
+    )
+    return name
 
 
 def _training_inputs(
@@ -202,7 +229,7 @@ def _training_inputs(
     inputs = {
         "start": StageOutput(start),
         "passages": PASSAGES,
-        "train": training_split(current.pairs),
+        "train": training_split(builder, current.pairs),
         "tokens": TOKENS,
         "query-tokens": _query_tokens(builder, current.pairs),
     }
@@ -219,7 +246,7 @@ def _training_inputs(
 
 def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
     """Return the tokens of the queries that a round learns from."""
-    train = training_split(pairs)
+    train = training_split(builder, pairs)
     inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
     name, what = ("pseudo-query-tokens", "pseudo-query") if pairs == PSEUDO else ("query-tokens", "training query")
     return StageOutput(builder.add(name, QUERY_TOKENS, f"tokenise every {what} once", inputs))

@@ -73,7 +73,7 @@ def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], 
             _check_run_file(miner.config.path, owner)
         if isinstance(miner.config, HasAnswerConfig) and miner.config.path:
             require_file(miner.config.path, f"has-answer of {owner}")
-    inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
+    inputs, searches = {"passages": PASSAGES, "train": training_split(builder, pairs)}, False
     required = required_by(builder, chain)
     if "retriever" in required:
         index = add_index(builder, previous, "mined")

@@ -130,9 +130,9 @@ PSEUDO_QUERIES = StageSpec(
 )
 
 
-def training_split(pairs: str) -> StageOutput:
-    """Return the split that a round learns from: pseudo-queries, or the collection's training queries."""
-    return StageOutput(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
+def training_split(builder: PlanBuilder, pairs: str) -> StageOutput:
+    """Return the split that a round learns from: pseudo-queries, or the collection's labelled queries."""
+    return StageOutput(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of(builder.labelled)
 
 
 def plan_contexts(

@@ -91,7 +91,12 @@ def plan_reranker(builder: PlanBuilder, start: str, previous: str, pairs: str) -
         RERANKER,
         TRAIN_RERANKER,
         f"train the cross-encoder from {reranker.pretrained or origin}, {describe_schedule(reranker)}",
-        {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": StageOutput(negatives)},
+        {
+            **start_input,
+            "passages": PASSAGES,
+            "train": training_split(builder, pairs),
+            "negatives": StageOutput(negatives),
+        },
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
         extra={"training": reranker.training_only()},
     )

@@ -52,12 +52,13 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
     'exported: r-1, best of 2 on 9 dev queries (RR@10 0.500)'
     """
     chosen, best, values, measure = (choice[key] for key in ("chosen", "best", "values", "measure"))
+    asked = counted(choice["queries"], "dev query")
     if chosen == best:
-        shown = f"best of {len(values)} on {counted(choice['queries'], 'dev query')} ({measure} {values[chosen]:.3f})"
+        shown = f"best of {len(values)} on {asked} ({measure} {values[chosen]:.3f})"
         return f"exported: {system_in_words(chosen)}, {shown}"
     return (
-        f"exported: {system_in_words(chosen)}, on {counted(choice['queries'], 'dev query')} ({system_in_words(best)} "
-        f"gains {choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
+        f"exported: {system_in_words(chosen)}, on {asked} ({system_in_words(best)} gains "
+        f"{choice['gain']:.3f} {measure}, within one standard error, {choice['error']:.3f})"
     )
 
 
@@ -199,11 +200,15 @@ def reading_of(builder: PlanBuilder) -> TextReading:
 
 @frozen
 class PlannedSystem:
-    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker."""
+    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker.
+
+    folds: with cross-validation, the trainings that each rank the queries that they have not seen.
+    """
 
     name: str
     stages: tuple[str, ...]
     reranks: str = ""
+    folds: tuple[str, ...] = ()
 
 
 def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:

@@ -24,9 +24,14 @@ from drkit.runs.work import Sizes, Work, text_work
 
 @frozen
 class CollectionSettings:
-    """The collection. The others only check it: large enough for the index; scored: it has a teacher's scores."""
+    """The collection; passages: those that are read, and the seed they are drawn with (None: all).
+
+    The others only check it: large enough for the index; scored: it has a teacher's scores.
+    """
 
     collection: Choice = from_recipe("collection")
+    passages: int | None = from_recipe("evaluation.passages", observes=lambda settings: settings.passages is None)
+    seed: int = from_recipe("seed", observes=lambda settings: settings.passages is None)
     index: str = from_recipe("evaluation.index", observes=True)
     hidden: int = from_recipe("encoder.hidden", observes=True)
     scored: bool = field(default=False, metadata={"observes": True})
@@ -42,7 +47,7 @@ def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
 
 COLLECTION = StageSpec(
     name="collection",
-    version=4,
+    version=5,
     settings=CollectionSettings,
     run="drkit.runs.steps.texts:store_collection",
     folders=("collection",),

@@ -16,20 +16,25 @@ from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
+from drkit.data.folds import assign_folds
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
-from drkit.evaluate.names import HYBRID_NAME, STARTS
+from drkit.evaluate.gains import decide, gains_markdown
+from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
 from drkit.evaluate.systems import results_warning, table_caption
 from drkit.recipe.schema import BASELINES, RERANKER
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EXPORTED,
     EvaluationSettings,
+    EvenFusionSettings,
+    GainSettings,
     HybridSettings,
     SearchSettings,
     UntunedSettings,
 )
+from drkit.runs.stages.retriever import CHOICE, CHOSEN
 from drkit.runs.steps.reranker import loaded_teacher
 from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
@@ -52,10 +57,25 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
         if name in settings.retrievers:
             texts = [query.text for query in queries]
             truncations.append(_truncation(retriever.value.encoder, texts, settings.split))
+    for name, stages in settings.folds.items():
+        _write(stage, name, _by_folds(stage, queries, stages), len(queries), "queries")
     record_truncations(truncations, stage.folder, stage.progress)
     for name, source in settings.reranked.items():
         _write(stage, name, _reranked(stage, name, source, queries), len(queries), "queries re-ranked")
     return {"queries": len(queries), "depth": settings.depth}
+
+
+def _by_folds(
+    stage: StageRun[SearchSettings], queries: Sequence[Query], stages: Sequence[str]
+) -> Iterator[RankedBlock]:
+    """Yield the rankings of each query by the retriever that has not learned from it."""
+    folds, settings = assign_folds(queries, len(stages)), stage.settings
+    for fold, name in enumerate(stages):
+        asked = [query for query in queries if folds[query.query_id] == fold]
+        if asked:
+            yield from retriever_blocks(
+                _retriever(stage, name), asked, settings.depth, exclude_self=settings.exclude_self
+            )
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
@@ -141,6 +161,38 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     }
 
 
+def fuse_evenly(stage: StageRun[EvenFusionSettings]) -> Mapping[str, Any]:
+    """Write `NAME+bm25.arrow` for every retriever; returns the weight of each."""
+    settings, runs = stage.settings, stage.inputs["runs"]
+    for name in settings.retrievers:
+        hits = align(read_run(runs / f"{BM25_NAME}{ARROW}"), read_run(runs / f"{name}{ARROW}"))
+        fused = convex(hits, settings.weight, settings.depth)
+        write_rankings(stage.folder / f"{fused_with_bm25(name)}{ARROW}", fused)
+    return {"weight": settings.weight, "depth": settings.depth}
+
+
+def choose_by_gains(stage: StageRun[GainSettings]) -> Mapping[str, Any]:
+    """Write `choice.json`, the verdict of `decide`, and `chosen.txt`, the exported retriever; returns the verdict."""
+    settings = stage.settings
+    judgements = list(collection_of({settings.split: stage.inputs["judged"]}).judgements(settings.split))
+    given = {"exclude_self": settings.exclude_self}
+    systems = {
+        name: evaluate(read_run(_ranking(stage.inputs, name)), judgements, [settings.measure], **given)
+        for name in settings.systems
+    }
+    queries = systems[AS_IT_IS].queries
+    how = f"{settings.folds}-fold cross-validation" if settings.folds else f"the split {settings.split}"
+    verdict = decide(systems, settings.measure, tuned=settings.tuned, how=f"{queries:,} labelled queries, {how}")
+    write_json(stage.folder / CHOICE, verdict.facts())
+    write_text(stage.folder / CHOSEN, verdict.exported)
+    return verdict.facts()
+
+
+def _ranking(inputs: Mapping[str, Path], name: str) -> Path:
+    """Return the file of a system's rankings: alone, or fused with BM25."""
+    return inputs["runs" if without_bm25(name) == name else "hybrids"] / f"{name}{ARROW}"
+
+
 def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
     """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
     settings = stage.settings
@@ -189,7 +241,10 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if RERANKER in single and settings.reranked in single:
         tests = _p_values(single[RERANKER], single[settings.reranked])
         results[RERANKER] = {"against": {settings.reranked: tests}}
-    texts = (to_markdown(rows), escape_paragraph(caption), warning)
+    gains = json.loads(stage.inputs["gains"].read_text(encoding="utf-8")) if "gains" in stage.inputs else None
+    results |= {"gains": gains} if gains else {}
+    shown = gains_markdown(gains) if gains else ""
+    texts = (to_markdown(rows), escape_paragraph(caption), warning, shown)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -215,6 +270,8 @@ def _p_values(one: Scores, other: Scores) -> dict[str, float]:
 
 def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
     """Return the scores of a system, one per draw."""
-    settings, folder = stage.settings, stage.inputs[HYBRID_NAME if name == HYBRID_NAME else "runs"]
-    runs = (read_run(folder / f"{one}{ARROW}") for one in settings.draws.get(name, (name,)))
+    settings, inputs = stage.settings, stage.inputs
+    if name == HYBRID_NAME:
+        inputs = {"runs": inputs[HYBRID_NAME]}
+    runs = (read_run(_ranking(inputs, one)) for one in settings.draws.get(name, (name,)))
     return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]

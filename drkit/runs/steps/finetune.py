@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import evolve
 
 from drkit.core import processes
@@ -16,6 +17,7 @@ from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
@@ -103,6 +105,7 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         negatives=settings.negatives,
         seed=settings.seed,
         columns={name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name},
+        passage_length=settings.longest,
         self_passages=own,
     )
 
@@ -130,6 +133,11 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
     settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
+    if settings.folds is not None:
+        queries = list(collection.queries("train"))
+        fold = assign_folds(queries, settings.folds)
+        seen = [row for row, query in enumerate(pairs.queries) if fold[queries[query].query_id] != settings.fold]
+        pairs = pairs.subset(np.array(seen, dtype=np.int64))
     if settings.queries > len(pairs):
         same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(

@@ -131,30 +131,30 @@ def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, An
 
     def pairs() -> Iterator[tuple[str, int]]:
         for number, source in enumerate(settings.sources, start=1):
-            found = counts[source] = Counter(made=0, kept=0)
-            made = _count_known(_queries(stage, corpus, source, number), found)
+            tally = counts[source] = Counter(made=0, kept=0)
+            made = _count_known(_queries(stage, corpus, source, number), tally)
             found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
             for index, query in found:
-                found["kept"] += 1
-                if not found["kept"] % _BATCH:
+                tally["kept"] += 1
+                if not tally["kept"] % _BATCH:
                     stage.progress.advance(sum(one["kept"] for one in counts.values()), None, "queries")
                 yield query, index
 
     write_pairs(pairs(), corpus, stage.folder / SPLIT)
-    for source, found in counts.items():
-        found["dropped"] = found["made"] - found["kept"]
-        stage.progress.note(_describe(source, found, settings))
-    if not any(found["kept"] for found in counts.values()):
-        raise DrkitError(_no_queries(sum(found["made"] for found in counts.values()), settings))
+    for source, tally in counts.items():
+        tally["dropped"] = tally["made"] - tally["kept"]
+        stage.progress.note(_describe(source, tally, settings))
+    if not any(tally["kept"] for tally in counts.values()):
+        raise DrkitError(_no_queries(sum(tally["made"] for tally in counts.values()), settings))
     for path in stage.folder.glob("*.jsonl"):
         forget_origin(path)  # the manifest says it
-    return {source: dict(found) for source, found in counts.items()}
+    return {source: dict(tally) for source, tally in counts.items()}
 
 
-def _count_known(made: Iterable[tuple[int, str]], found: Counter[str]) -> Iterator[tuple[int, str]]:
+def _count_known(made: Iterable[tuple[int, str]], tally: Counter[str]) -> Iterator[tuple[int, str]]:
     """Yield and count the queries of known passages; count the others."""
     for index, query in made:
-        found["made" if index >= 0 else "unknown"] += 1
+        tally["made" if index >= 0 else "unknown"] += 1
         if index >= 0:
             yield index, query
 
@@ -180,10 +180,10 @@ def _found_again(
                 yield index, query
 
 
-def _describe(source: str, found: Mapping[str, int], settings: PseudoQuerySettings) -> str:
-    unknown = f"; {found['unknown']:,} of unknown passages left out" if found.get("unknown") else ""
-    kept = f"{_finders(settings)} finds the passage of {found['kept']:,} within {settings.round_trip}"
-    return f"{source}: {counted(found['made'], 'query')}, {kept if settings.round_trip else 'all kept'}{unknown}"
+def _describe(source: str, tally: Mapping[str, int], settings: PseudoQuerySettings) -> str:
+    unknown = f"; {tally['unknown']:,} of unknown passages left out" if tally.get("unknown") else ""
+    kept = f"{_finders(settings)} finds the passage of {tally['kept']:,} within {settings.round_trip}"
+    return f"{source}: {counted(tally['made'], 'query')}, {kept if settings.round_trip else 'all kept'}{unknown}"
 
 
 def _finders(settings: PseudoQuerySettings) -> str:

@@ -14,6 +14,7 @@ from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
 from drkit.data.corpus import StoredCorpus, read_queries
 from drkit.data.mixture import Mixture
+from drkit.data.sample import PassageSample
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.vocabulary import train_wordpiece, with_last_token
@@ -49,6 +50,8 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    if (passages := stage.settings.passages) is not None:
+        collection = PassageSample(collection, passages, seed=stage.settings.seed)
     counts = write_collection(collection, stage.folder)
     for note in counts.pop("repeated_queries", ()):
         stage.progress.note(note)

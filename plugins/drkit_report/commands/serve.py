@@ -30,9 +30,9 @@ _HOST = "127.0.0.1"
 def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
     r"""Serve a page to search runs and judge passages.
 
-    It shows the retriever of RUN, BM25 and both side by side, and the retriever of a second run. The page is served on
-    this machine only, at 127.0.0.1. Judged passages are marked, and a judgement made on the page is kept in a qrels
-    file. Stop with Ctrl-C.
+    The best system of RUN answers, beside that of a second run; the page switches to any other. It is served on this
+    machine only, at 127.0.0.1. Judged passages are marked, and a judgement made on the page is kept in a qrels file.
+    Stop with Ctrl-C.
 
     \b
     drkit serve runs/R

@@ -10,6 +10,14 @@ window.addEventListener("afterprint", () => {
   for (const run of closed) run.open = false;
 });
 
+// What is wider than the page says so.
+function markWide() {
+  for (const part of document.querySelectorAll(".scroll, .plot")) part.classList.toggle("goes-on", part.scrollWidth > part.clientWidth + 1);
+}
+window.addEventListener("resize", markWide);
+window.addEventListener("load", markWide);
+document.addEventListener("toggle", markWide, true);
+
 // Tables of systems: one body per baseline, of which one is shown.
 function showBaseline(table, baseline) {
   for (const body of table.querySelectorAll("tbody")) body.hidden = Number(body.dataset.baseline) !== baseline;
@@ -88,7 +96,7 @@ function hitItem(passage, rank, score, grade) {
   const about = element("span", "about");
   if (rank) about.append(`${rank}. `);
   about.append(element("bdi", "", passage.id), score === null ? " \u00b7 " : ` \u00b7 ${score.toFixed(4)} \u00b7 `, element(grade > 0 ? "b" : "span", "", judged));
-  const text = element("bdi", "", passage.text || "(no text)");
+  const text = element("bdi", "text", passage.text || "(no text)");
   return element("li", `hit ${grade > 0 ? "relevant" : grade === undefined ? "" : "rejected"}`, about, text);
 }
 
@@ -180,7 +188,8 @@ function showQueries() {
 }
 
 if (data) {
-  const other = data.systems.length - 1 === baseline() ? 0 : data.systems.length - 1;
+  const last = data.systems.length - 1;
+  const other = data.opened !== baseline() ? data.opened : last === baseline() ? 0 : last;
   byId("query-system").append(...data.systems.map((name, index) => option(name, index, index === other)));
   byId("query-measure").append(...data.measures.map((name, index) => option(name, index, index === 0)));
   byId("query-controls").addEventListener("submit", (event) => event.preventDefault());

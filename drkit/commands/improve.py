@@ -1,0 +1,245 @@
+"""From an existing encoder, texts and labels to a recipe that fits a number of minutes, for `drkit improve`.
+
+The labelled queries are cross-validated, unless the collection has its own queries to evaluate on. Few labels train
+nothing: they only evaluate.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from drkit.core.registry import Installed
+from drkit.core.spec import Kind
+from drkit.encoders.architectures import check_start_model
+from drkit.errors import DrkitError
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import Recipe
+from drkit.recipe.start import RECIPE, find_collection
+from drkit.recipe.toml import read_recipe, toml_value
+from drkit.runs.budget import fit_budget
+from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
+from drkit.runs.stage import TextReading, declared_reading
+from drkit.runs.work import encoder_size
+from drkit.train.speed import Speed, measure_speeds
+
+NAME = "improve"
+# Labelled queries below which an encoder is only evaluated, and below which a split has too few to evaluate on.
+FEWEST = 20
+# The collection that reads texts and labels as people have them.
+_LABELLED = "labelled"
+# bfloat16 is used where it reads this many times as fast.
+_FASTER = 1.2
+# Texts that the speed is measured with, every so many.
+_MEASURED, _SPREAD = 8, 20
+
+
+@frozen
+class Labels:
+    """The labelled queries of a collection: queries with a relevant passage by split, and the judged passages."""
+
+    queries: Mapping[str, int]
+    judged: int
+
+    @property
+    def evaluated(self) -> str:
+        """The split to evaluate on: test or dev queries beside training queries, else the one with most queries."""
+        others = [split for split in ("test", "dev") if self.queries.get(split, 0) >= FEWEST]
+        if self.learned >= FEWEST and others:
+            return others[0]
+        return max(self.queries, key=lambda split: self.queries[split])
+
+    @property
+    def learned(self) -> int:
+        """The number of training queries."""
+        return self.queries.get("train", 0)
+
+    @property
+    def is_cross_validated(self) -> bool:
+        """Whether the evaluated queries are those that are learned from."""
+        return self.evaluated == "train" or self.learned < FEWEST
+
+
+@frozen
+class Improvement:
+    """A recipe that improves an encoder in some minutes, notes for the user, and the rates it was fitted with."""
+
+    recipe: Recipe
+    notes: tuple[str, ...] = ()
+    rates: Rates | None = None
+
+
+def name_collection(texts: Sequence[str], labels: Sequence[str], parts: Installed) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the collection of some texts and labels, and its settings.
+
+    texts: paths, or one name that `--collection` takes. labels: files of labelled queries.
+
+    Raises DrkitError for paths that do not exist or that no format can read.
+    """
+    if len(texts) == 1 and not labels:
+        return find_collection(texts[0], parts), ()
+    named = next((one for one in texts if one.partition(":")[0] in parts.registry.names(Kind.COLLECTION)), None)
+    if named is not None:
+        also = "labels of its own" if labels else "further texts"
+        raise DrkitError(f"--texts {named} is a collection, which cannot get {also}: give the paths of your files")
+    settings = {"more_texts": list(texts[1:]), "labels": list(labels)}
+    paths = (f"collection.{name}={toml_value(paths)}" for name, paths in settings.items() if paths)
+    return f"{_LABELLED}:{texts[0]}", tuple(paths)
+
+
+def count_labels(source: Any) -> Labels:
+    """Return the labelled queries of a collection, which is read."""
+    queries, judged = {}, set[str]()
+    for split in source.splits():
+        known, answered = {query.query_id for query in source.queries(split)}, set[str]()
+        for judgement in source.judgements(split):
+            judged.add(judgement.doc_id)
+            if judgement.relevance > 0 and judgement.query_id in known:
+                answered.add(judgement.query_id)
+        queries[split] = len(answered)
+    return Labels(queries, len(judged))
+
+
+def name_run(encoder: str, collection: str, settings: Sequence[str], parts: Installed) -> str:
+    """Return the name of the run of an encoder on a collection: that of the texts, and `improve`."""
+    return _compose(encoder, collection, settings, (), parts).name
+
+
+def fit(
+    encoder: str,
+    collection: str,
+    parts: Installed,
+    *,
+    settings: Sequence[str] = (),
+    minutes: float = 10.0,
+) -> Improvement:
+    """Return a recipe that tunes and evaluates an encoder in about this many minutes on this machine.
+
+    collection, settings: see `NamedCollection`. Reads the labels, and measures for some seconds how fast the encoder
+    reads and learns. Raises DrkitError if the encoder or the collection cannot be read, or has no labelled query.
+    """
+    check_start_model(encoder)
+    base = _compose(encoder, collection, settings, (), parts)
+    source = parts.registry.build(Kind.COLLECTION, base.collection.use, base.collection.config)
+    labels = count_labels(source)
+    if not any(labels.queries.values()):
+        raise DrkitError(
+            f"{collection} has no labelled queries, so nothing can show that a tuned encoder is better: give at least "
+            f"{FEWEST} queries with their passages (--labels FILE). `drkit compose --collection {collection} --encoder "
+            f"{encoder} --pipeline texts` trains on queries that are made from the texts"
+        )
+    texts = [passage.content for passage in islice(source.passages(), 0, _SPREAD * _MEASURED, _SPREAD)]
+    speeds = measure_speeds(encoder, texts, length=base.encoder.passage_length, pooling=base.encoder.pooling)
+    own, speed = [f"evaluation.split={labels.evaluated}"], _fastest(speeds)
+    own += [f"encoder.precision={speed.precision}"] if speed is not speeds[0] else []
+    own += [f"finetune.bf16={str(speed is not speeds[0]).lower()}"]
+    own += [f"finetune.loss.similarity={_similarity(encoder, base)}"]
+    if sum(labels.queries.values()) < FEWEST or _learned(labels) < FEWEST:
+        return _evaluate_only(_compose(encoder, collection, settings, (*own, "finetune=none"), parts), labels)
+    own += ["evaluation.folds=5"] if labels.is_cross_validated else []
+    recipe = _compose(encoder, collection, settings, own, parts)
+    fitted = _fitted(recipe, parts, labels, speed, minutes)
+    # What the user sets is not fitted.
+    numbers = _fitted_numbers(fitted.recipe)
+    return evolve(fitted, recipe=_compose(encoder, collection, settings, (*own, *numbers), parts))
+
+
+def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequence[str], parts: Installed) -> Recipe:
+    """Return the recipe of a collection; the user's settings come last."""
+    own = [one for one in own if not (one.startswith("finetune.") and "finetune=none" in own)]
+    request = ComposeRequest(
+        paper=NAME, encoder=encoder, collection=collection, settings=(*own, *settings), scale="paper"
+    )
+    return compose(request, parts)
+
+
+def _fitted_numbers(recipe: Recipe) -> list[str]:
+    """Return the settings of a recipe that are fitted to the minutes."""
+    assert recipe.finetune is not None
+    numbers = {
+        "finetune.max_steps": recipe.finetune.max_steps,
+        "finetune.gradient_cache_chunk": recipe.finetune.gradient_cache_chunk,
+        "finetune.passage_length": recipe.finetune.passage_length,
+        "evaluation.folds": recipe.evaluation.folds,
+        "evaluation.passages": recipe.evaluation.passages,
+    }
+    return [f"{path}={value}" for path, value in numbers.items() if value is not None]
+
+
+def _learned(labels: Labels) -> int:
+    return labels.queries[labels.evaluated] if labels.is_cross_validated else labels.learned
+
+
+def _similarity(encoder: str, recipe: Recipe) -> str:
+    """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
+    reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32")
+    return declared_reading(encoder, reading).similarity
+
+
+def _fastest(speeds: Sequence[Speed]) -> Speed:
+    """Return the first speed, unless the second one reads and learns clearly faster."""
+    first, second = speeds
+    return second if first.read > _FASTER * second.read and first.learned > _FASTER * second.learned else first
+
+
+def _evaluate_only(recipe: Recipe, labels: Labels) -> Improvement:
+    count = sum(labels.queries.values())
+    note = (
+        f"{count:,} labelled queries are too few to learn from (at least {FEWEST}): the encoder is only evaluated, "
+        f"alone and with BM25"
+    )
+    return Improvement(recipe, (note,))
+
+
+def _fitted(recipe: Recipe, parts: Installed, labels: Labels, speed: Speed, minutes: float) -> Improvement:
+    model, size = encoder_size(recipe.encoder), collection_size(recipe, parts.registry, Path("runs") / recipe.name)
+    if model is None or size is None:
+        return Improvement(recipe, ("the time is not known: the sizes of the encoder and the texts are not in files",))
+    length = size.passage_tokens(recipe.encoder.passage_length)
+    rates = measure_rates().calibrated(model, length, read=speed.read, learned=speed.learned)
+    found = fit_budget(
+        recipe,
+        parts.registry,
+        size,
+        rates,
+        minutes=minutes,
+        labels=_learned(labels),
+        judged=labels.judged,
+        memory=None if has_gpu() else machine_memory() // 2,
+    )
+    return Improvement(found.recipe, found.notes, rates)
+
+
+def resumed(run: Path, encoder: str, collection: str, settings: Sequence[str], parts: Installed) -> Recipe | None:
+    """Return the recipe of a run folder that improves the same encoder on the same collection; None without a run.
+
+    Raises DrkitError for the folder of another run.
+    """
+    if not (run / RECIPE).is_file():
+        return None
+    found = read_recipe(run / RECIPE, parts.registry)
+    asked = _compose(encoder, collection, settings, (), parts)
+    for what, one, other in (
+        ("encoder", found.encoder.pretrained, asked.encoder.pretrained),
+        ("collection", found.collection, asked.collection),
+    ):
+        if one != other:
+            raise DrkitError(f"{run} is a run of another {what} ({one}); choose another folder with --run-dir")
+    return found
+
+
+def copy_encoder(run: Path, output: Path) -> None:
+    """Copy the encoder folder of a run, without its manifest. Raises DrkitError if the output exists."""
+    refuse_existing(output)
+    shutil.copytree(run / "encoder", output, ignore=shutil.ignore_patterns("manifest.json"))
+
+
+def refuse_existing(output: Path) -> None:
+    """Raise DrkitError if a path exists that an encoder folder is to be written to."""
+    if output.exists():
+        raise DrkitError(f"{output} exists and is not overwritten; remove it, or choose another folder with -o")

@@ -1,0 +1,186 @@
+"""Fit a recipe that tunes an encoder to a number of minutes: folds, steps, tokens of passages, and passages searched.
+
+The time of a plan is estimated as `--dry-run` prints it, by rates that were measured with the encoder. Of all that may
+fit, the first that does is taken: first folds are given up, then tokens of training passages, then steps, and at last
+passages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from drkit.core.registry import Registry
+from drkit.core.types import CollectionSize
+from drkit.recipe.schema import Recipe
+from drkit.runs.costs import Rates, estimate_cost, fitting_chunk, sizes_of
+from drkit.runs.plan import plan
+from drkit.runs.stage import Stage
+
+# Steps that a training should have: as many passes over the labels, and at least this number, where there are few.
+_EPOCHS, _STEPS = 4, 50
+# Steps that are worth their time, however many labels there are.
+_ENOUGH = 100
+# (folds, share of these steps, tokens of a training passage or None for all), from the best to the least.
+_SHORT = 128
+_Choice = tuple[int | None, float, int | None]
+_CHOICES: tuple[_Choice, ...] = (
+    *((5, 1.0, None), (5, 1.0, _SHORT), (3, 1.0, None), (3, 1.0, _SHORT), (3, 0.7, _SHORT)),
+    *((2, 1.0, _SHORT), (2, 0.7, _SHORT), (2, 0.5, _SHORT)),
+)
+# Fewest passages that are searched besides the judged ones; share of the minutes that is planned with.
+_FEWEST, _PLANNED = 1000, 0.9
+
+
+@frozen
+class Budget:
+    """A recipe that fits, and what was given up for it, as notes."""
+
+    recipe: Recipe
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def wanted_steps(labels: int, batch: int) -> int:
+    """Return the steps that a training on this number of labelled queries should have.
+
+    >>> wanted_steps(200, 32), wanted_steps(4000, 32)
+    (50, 500)
+    """
+    return max(_STEPS, math.ceil(_EPOCHS * labels / batch))
+
+
+def fit_budget(
+    recipe: Recipe,
+    registry: Registry,
+    size: CollectionSize,
+    rates: Rates,
+    *,
+    minutes: float,
+    labels: int,
+    judged: int,
+    memory: int | None,
+) -> Budget:
+    """Return the recipe with the numbers that take about `minutes`; its trainings have `max_steps`.
+
+    size: of the whole collection. labels: labelled queries that are learned from. judged: passages with a judgement,
+    all of which are searched. memory: bytes that a step may need, None for no limit.
+    """
+    assert recipe.finetune is not None
+    limit, wanted = _PLANNED * 60 * minutes, wanted_steps(labels, recipe.finetune.per_device_train_batch_size)
+    candidates = [_Candidate.of(recipe, choice, registry, memory) for choice in _choices(recipe)]
+    whole = min(one.cost(size, rates).seconds(one.steps(wanted)) for one in candidates)
+    for passages in _samples(size.passages, judged):
+        searched = evolve(size, passages=passages or size.passages)
+        for candidate in candidates:
+            cost = candidate.cost(searched, rates)
+            steps = min(wanted, cost.steps_within(limit))
+            if steps >= candidate.steps(wanted):
+                break
+        else:
+            continue
+        break
+    else:  # what takes the least time
+        steps = candidate.steps(wanted)
+    made = candidate.recipe(steps, passages)
+    notes = _notes(made, size, wanted, needed=whole / _PLANNED / 60)
+    return Budget(made, cost.seconds(steps), tuple(notes))
+
+
+@frozen
+class _Cost:
+    """Seconds of a run without any step of training, and those that a step of every training adds."""
+
+    fixed: float
+    step: float
+
+    def seconds(self, steps: int) -> float:
+        return self.fixed + self.step * steps
+
+    def steps_within(self, seconds: float) -> int:
+        return max(math.floor((seconds - self.fixed) / self.step), 0)
+
+
+@frozen
+class _Candidate:
+    """A recipe with some folds and some tokens of training passages; share: of the usual steps, which it needs."""
+
+    base: Recipe
+    share: float
+    stages: tuple[Stage[Any], ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe, choice: _Choice, registry: Registry, memory: int | None) -> _Candidate:
+        folds, share, length = choice
+        assert recipe.finetune is not None
+        is_shorter = length is not None and length < recipe.encoder.passage_length
+        finetune = evolve(recipe.finetune, passage_length=length if is_shorter else None, max_steps=1)
+        made = evolve(recipe, finetune=finetune, evaluation=evolve(recipe.evaluation, folds=folds))
+        stages = plan(made, registry).stages
+        if memory is not None and (chunk := fitting_chunk(made, stages, memory)):
+            made = evolve(made, finetune=evolve(finetune, gradient_cache_chunk=chunk))
+            stages = plan(made, registry).stages
+        return cls(made, share, stages)
+
+    def steps(self, wanted: int) -> int:
+        """Return the fewest steps that this candidate is worth its time with."""
+        return max(1, math.floor(self.share * min(wanted, _ENOUGH)))
+
+    def cost(self, size: CollectionSize, rates: Rates) -> _Cost:
+        sizes = sizes_of(self.base, size)
+        one, more = (estimate_cost(_with_steps(self.stages, steps), sizes, rates).seconds for steps in (1, 101))
+        step = (more - one) / 100
+        return _Cost(one - step, step)
+
+    def recipe(self, steps: int, passages: int | None) -> Recipe:
+        """Return the recipe with this number of steps and of passages to search."""
+        assert self.base.finetune is not None
+        return evolve(
+            self.base,
+            finetune=evolve(self.base.finetune, max_steps=steps),
+            evaluation=evolve(self.base.evaluation, passages=passages),
+        )
+
+
+def _with_steps(stages: Sequence[Stage[Any]], steps: int) -> list[Stage[Any]]:
+    """Return the stages of a plan with this number of steps in every training."""
+    return [
+        evolve(one, settings=evolve(one.settings, training=evolve(one.settings.training, max_steps=steps)))
+        if one.is_training
+        else one
+        for one in stages
+    ]
+
+
+def _choices(recipe: Recipe) -> Sequence[_Choice]:
+    """Return the choices of folds, steps and tokens; without cross-validation, those of steps and tokens."""
+    if recipe.evaluation.folds is not None:
+        return _CHOICES
+    return [*dict.fromkeys((None, share, length) for _, share, length in _CHOICES)]
+
+
+def _samples(passages: int, judged: int) -> Iterator[int | None]:
+    """Yield numbers of passages to search: all (None), a half, a quarter and so on, with all judged ones."""
+    yield None
+    count, least = passages / 2, judged + _FEWEST
+    while count > least:
+        yield round(count)
+        count /= 2
+    if least < passages:
+        yield least
+
+
+def _notes(recipe: Recipe, size: CollectionSize, wanted: int, *, needed: float) -> Iterator[str]:
+    """Yield what the minutes do not reach; needed: the minutes that would take all passages."""
+    assert recipe.finetune is not None
+    minutes = f"--minutes {math.ceil(needed)}"
+    if recipe.evaluation.passages is not None:
+        yield (
+            f"searches {recipe.evaluation.passages:,} of {size.passages:,} passages, all judged ones and a random "
+            f"rest, with every system; {minutes} searches all"
+        )
+    if recipe.finetune.max_steps < wanted:
+        yield f"trains for {recipe.finetune.max_steps:,} steps, and {wanted:,} are usual for as many labels"

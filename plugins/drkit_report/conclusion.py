@@ -1,0 +1,161 @@
+"""What a page concludes, before its numbers: one sentence, then verdicts, with equal ones together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from drkit.commands import best_system, find_system
+from drkit.commands.records import RunRecord
+from drkit.errors import DrkitError
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name
+from drkit.evaluate.significance import paired_t_test
+from drkit.evaluate.systems import LEVEL, Versus, compare
+from drkit_report.systems import ReportedSystem
+
+
+@frozen
+class Conclusion:
+    """The sentence that a page starts with, findings below it, how these were tested, and a warning ("": none)."""
+
+    sentence: str
+    findings: tuple[str, ...] = ()
+    caption: str = ""
+    warning: str = ""
+
+
+def conclude_run(run: RunRecord, systems: Sequence[ReportedSystem], baseline: int) -> Conclusion | None:
+    """Return what one run shows, from its test queries; baseline: the index of the system it is compared with.
+
+    The sentence is the run's own advice, if it has one, or what each named part adds; else what its best system, which
+    dev queries chose, reaches against the baseline. None without an evaluation.
+    """
+    if run.results is None or not systems:
+        return None
+    metrics = run.manifests["evaluation"].metrics
+    best = _best_sentence(run, systems, baseline)
+    gains: Mapping[str, Any] = metrics.get("gains", {})
+    parts = _parts_sentence(metrics.get("parts", ()))
+    sentences = [one for one in (_as_sentence(gains.get("sentence", "")), parts, best) if one]
+    warning = str(metrics.get("warning") or "").removeprefix("Warning: ")
+    compared = next((one for one in systems if one.system == run.compared), systems[baseline])
+    others = [one for one in systems if one is not compared and not _is_fused(one.system)]
+    grouped, caption = _grouped(compared, others)
+    return Conclusion(sentences[0], (*sentences[1:], *grouped), caption, warning[:1].upper() + warning[1:])
+
+
+def conclude_runs(systems: Sequence[ReportedSystem], baseline: int) -> Conclusion | None:
+    """Return which of several runs differ from the baseline; None for a single system."""
+    others = [one for index, one in enumerate(systems) if index != baseline]
+    sentences, caption = _grouped(systems[baseline], others) if others else ((), "")
+    return Conclusion(sentences[0], sentences[1:], caption) if sentences else None
+
+
+def describe_groups(name: str, found: Sequence[Versus]) -> tuple[str, ...]:
+    """Say in up to three sentences which systems a system beats, which beat it, and which do not differ.
+
+    found: the comparisons of every other system with this one.
+
+    >>> from drkit.evaluate import Scores
+    >>> values = {"pmi": (0.5, 0.75, 1, 0.5), "uniform": (0.25, 0.5, 0.5, 0.25), "mlm": (0.5, 0.7, 1, 0.6)}
+    >>> scores = [(n, Scores({"RR@10": dict(zip("abcd", v))})) for n, v in values.items()]
+    >>> for line in describe_groups("pmi", compare(scores)): print(line)
+    pmi beats uniform (+0.312).
+    No difference is shown between pmi and mlm (-0.013).
+    """
+    shown = [one for one in found if one.corrected < LEVEL]
+    ahead = [(one.system, -one.test.difference) for one in shown if one.test.difference < 0]
+    behind = [(one.system, one.test.difference) for one in shown if one.test.difference > 0]
+    level = [(one.system, -one.test.difference) for one in found if not one.corrected < LEVEL]
+    sentences = []
+    if ahead:
+        sentences.append(f"{name} beats {_listed(ahead)}.")
+    if behind:
+        sentences.append(f"{_listed(behind)} {'beats' if len(behind) == 1 else 'beat'} {name}.")
+    if level:
+        sentences.append(f"No difference is shown between {name} and {_listed(level)}.")
+    return tuple(one[0].upper() + one[1:] if one.startswith("the ") else one for one in sentences)
+
+
+def _grouped(compared: ReportedSystem, others: Sequence[ReportedSystem]) -> tuple[tuple[str, ...], str]:
+    """Return the grouped verdicts on a system, by the first measure, and how they were tested."""
+    if not others:
+        return (), ""
+    measure = compared.scores.measures[0]
+    name = _in_words(compared)
+    found = compare([(name, compared.scores), *((_in_words(one), one.scores) for one in others)], [measure])
+    tests = f"{len(found)} paired t-tests" if len(found) > 1 else "a paired t-test"
+    corrected = " after Holm's correction over them" if len(found) > 1 else ""
+    caption = f"Differences in {measure}; {tests}, at p < {LEVEL}{corrected}."
+    return describe_groups(name, found), caption
+
+
+def _best_sentence(run: RunRecord, systems: Sequence[ReportedSystem], baseline: int) -> str:
+    """Say what the system that the run is searched with reaches, and by how much it is ahead of the baseline."""
+    name, description = _best(run)
+    best = next((one for one in systems if one.system == name), None)
+    if best is None:
+        return ""
+    measure, base = best.scores.measures[0], systems[baseline]
+    shown, _, made_of = description.partition(": ")
+    reached = (
+        f"The best system is {shown}{f' ({made_of})' if made_of else ''}: {measure} {best.scores.mean(measure):.3f}"
+    )
+    if best is base:
+        return f"{reached}; the others are compared with it."
+    test = paired_t_test(best.scores.per_query[measure], base.scores.per_query[measure])
+    ahead = f"{test.difference:+.3f} {_interval(test.low, test.high)}"
+    is_shown = test.low > 0 or test.high < 0
+    return f"{reached}, {ahead} over {_in_words(base)}{'' if is_shown else '; no difference is shown'}."
+
+
+def _best(run: RunRecord) -> tuple[str, str]:
+    """Return the system that the run is searched with, and what it is made of; the compared one if none can search."""
+    try:
+        name = best_system(run.folder)
+        return name, find_system(run.folder, name).description
+    except DrkitError:
+        return run.compared, system_in_words(run.compared)
+
+
+def _parts_sentence(parts: Iterable[Mapping[str, Any]]) -> str:
+    """Say what each named part adds; parts: those of the run's results, each with a test against its replacement."""
+    said = []
+    for one in parts:
+        test = one["test"]
+        said.append(
+            f"{one['slot']} {one['part']} instead of {one['instead']} adds {test['difference']:+.3f} {one['measure']} "
+            f"{_interval(test['low'], test['high'])}"
+        )
+    return _as_sentence("; ".join(said))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None or low != low:
+        return "(not tested)"
+    return f"({low:+.3f} to {high:+.3f})"
+
+
+def _listed(systems: Sequence[tuple[str, float]]) -> str:
+    """List names with differences.
+
+    >>> _listed([("BM25", 0.25), ("masked LM", 0.125), ("labels only", 0.0625)])
+    'BM25 (+0.250), masked LM (+0.125) and labels only (+0.062)'
+    """
+    named = [f"{name} ({difference:+.3f})" for name, difference in systems]
+    return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _in_words(one: ReportedSystem) -> str:
+    """Return the name of a system in a sentence: that of its run, if the page has several."""
+    return system_in_words(one.system) if one.name == system_name(one.system) else one.name
+
+
+def _is_fused(system: str) -> bool:
+    return system == HYBRID_NAME or system.endswith(f"+{BM25_NAME}")

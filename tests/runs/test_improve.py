@@ -1,0 +1,311 @@
+"""`drkit improve`: cross-validated retrievers, the choice by gains, what is exported, and a repeated command."""
+
+import json
+import math
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from drkit.core.registry import installed
+from drkit.core.types import CollectionSize, Judgement, Passage, Query
+from drkit.data.corpus import open_collection
+from drkit.data.folds import assign_folds
+from drkit.data.sample import PassageSample
+from drkit.evaluate import Scores
+from drkit.evaluate.gains import compare_with_encoder, decide, gain_lines
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import read_recipe, write_recipe
+from drkit.runs.budget import fit_budget, wanted_steps
+from drkit.runs.costs import Rates
+from drkit.runs.manifest import read_manifest
+from drkit.runs.plan import plan
+from drkit.search import read_run
+from drkit.train.checkpoints import load_encoder
+from tests.refusals import refused
+from tests.runs.conftest import drkit, write_lines
+
+PARTS = installed()
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Ninety passages on thirty topics, and a labelled query on each; two have the same words."""
+    folder = tmp_path_factory.mktemp("labelled")
+    (folder / "qrels").mkdir()
+    words = [f"topic{i % 30} of the kind{i % 7} and word{i} in a row" for i in range(90)]
+    write_lines(folder / "corpus.jsonl", [{"_id": f"d{i}", "text": text} for i, text in enumerate(words)])
+    texts = [f"what is topic{i} of kind{i % 7}" for i in range(29)]
+    write_lines(folder / "queries.jsonl", [{"_id": f"q{i}", "text": text} for i, text in enumerate([*texts, texts[0]])])
+    rows = [f"q{i}\td{i % 29 + 30 * n}\t1" for i in range(30) for n in range(2)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return folder
+
+
+SMALL = (
+    *("--set=finetune.max_steps=3", "--set=finetune.per_device_train_batch_size=8", "--set=evaluation.depth=50"),
+    *("--set=evaluation.folds=3", "--set=finetune.passage_length=16", "--minutes=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def improved(tiny_run, labelled, tmp_path_factory):
+    """The encoder, the run that improves it, and what was printed."""
+    encoder, run = tiny_run[0] / "encoder", tmp_path_factory.mktemp("improved") / "run"
+    done = drkit("improve", encoder, "--texts", f"beir:{labelled}", *SMALL, "--run-dir", run, "-o", run.parent / "out")
+    return encoder, run, done
+
+
+def test_the_table_has_both_encoders_with_and_without_bm25_and_a_verdict(improved):
+    _, run, done = improved
+    results = json.loads((run / "evaluation" / "results.json").read_text())
+    assert [row["system"] for row in results["rows"]] == ["bm25", "as-it-is", "as-it-is+bm25", "tuned", "tuned+bm25"]
+    assert {row["queries"] for row in results["rows"]} == {30}
+    sentence = results["gains"]["sentence"]
+    assert sentence.startswith(("use ", "keep your checkpoint: no gain shown"))
+    assert "30 labelled queries, 3-fold cross-validation" in sentence
+    assert sentence in done.stdout.replace("\n", " ")
+    assert sentence in (run / "evaluation" / "table.md").read_text()
+    assert (run.parent / "out" / "modules.json").is_file()
+
+
+def test_each_query_is_ranked_by_the_fold_that_has_not_learned_from_it(improved):
+    """As in a loop over the folds that ranks with each of their encoders."""
+    from drkit.runs.stage import TextReading
+    from drkit.runs.steps.retriever import load_retriever
+
+    _, run, _ = improved
+    recipe = read_recipe(run / "recipe.toml", PARTS.registry)
+    stages = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
+    reading: TextReading = stages["tuned"].settings.reading
+    queries = list(open_collection(run / "collection").queries("test"))
+    folds = assign_folds(queries, 3)
+    assert folds["q0"] == folds["q29"]
+    found = dict(read_run(run / "runs" / "tuned.arrow"))
+    for fold in range(3):
+        name = f"tuned-fold-{fold + 1}"
+        retriever = load_retriever(run / name, run / f"index-{name}", reading)
+        asked = [query for query in queries if folds[query.query_id] == fold]
+        assert asked
+        for query, hits in zip(asked, retriever.search([query.text for query in asked], 50), strict=True):
+            assert [doc for doc, _ in found[query.query_id]] == list(hits.doc_ids)
+
+
+def test_a_fold_learns_as_a_run_without_its_queries_does(improved, labelled, tmp_path):
+    """The naive loop: a collection that lacks the queries of the fold, and no cross-validation."""
+    _, run, _ = improved
+    folds = assign_folds(list(open_collection(run / "collection").queries("test")), 3)
+    lines = (labelled / "qrels" / "test.tsv").read_text().splitlines()
+    left = tmp_path / "left"
+    (left / "qrels").mkdir(parents=True)
+    (left / "corpus.jsonl").write_text((labelled / "corpus.jsonl").read_text())
+    (left / "queries.jsonl").write_text((labelled / "queries.jsonl").read_text())
+    kept = [line for line in lines[1:] if folds[line.split("\t")[0]] != 1]
+    (left / "qrels" / "train.tsv").write_text("\n".join([lines[0], *kept]) + "\n")
+    naive = evolve(
+        recipe := read_recipe(run / "recipe.toml", PARTS.registry),
+        name="naive",
+        collection=evolve(recipe.collection, config=evolve(recipe.collection.config, path=str(left))),
+        evaluation=evolve(recipe.evaluation, folds=None, split="train", export="last"),
+    )
+    write_recipe(naive, tmp_path / "naive.toml")
+    drkit("run", tmp_path / "naive.toml", "--run-dir", tmp_path / "naive", "--no-trial")
+    one, other = (
+        load_encoder(folder, pooling="mean") for folder in (run / "tuned-fold-2", tmp_path / "naive" / "tuned")
+    )
+    theirs = dict(other.named_parameters())
+    for name, weights in one.named_parameters():
+        np.testing.assert_allclose(weights.detach(), theirs[name].detach(), atol=1e-6, err_msg=name)
+    whole = dict(load_encoder(run / "tuned", pooling="mean").named_parameters())
+    assert any((weights != whole[name]).any() for name, weights in one.named_parameters())
+
+
+def test_what_is_exported_is_what_the_choice_says(improved):
+    _, run, _ = improved
+    choice = json.loads((run / "choice" / "choice.json").read_text())
+    assert read_manifest(run / "encoder").metrics["from"] == choice["exported"]
+    assert (choice["exported"] == "tuned") == choice["recommended"].startswith("tuned")
+
+
+def test_a_repeated_command_resumes_the_run(improved, labelled):
+    encoder, run, _ = improved
+    before = sha256((run / "recipe.toml").read_bytes()).digest()
+    line = ("improve", encoder, "--texts", f"beir:{labelled}", "--minutes=3", "--run-dir", run)
+    planned = drkit(*line, "--dry-run")
+    assert "nothing to do" in planned.stdout
+    assert "goes on with the numbers in its recipe" in " ".join((planned.stdout + planned.stderr).split())
+    drkit(*line)
+    assert sha256((run / "recipe.toml").read_bytes()).digest() == before
+
+
+def test_a_run_of_other_texts_is_not_resumed(improved, beir):
+    encoder, run, _ = improved
+    done = drkit("improve", encoder, "--texts", f"beir:{beir}", "--run-dir", run, check=False)
+    assert done.returncode == 2
+    assert "another collection" in done.stderr
+    assert "--run-dir" in done.stderr
+
+
+def test_an_output_that_exists_is_not_overwritten(improved, labelled):
+    encoder, run, _ = improved
+    done = drkit("improve", encoder, "--texts", f"beir:{labelled}", "-o", run, check=False)
+    assert done.returncode == 2
+    assert "is not overwritten" in done.stderr
+
+
+def test_few_labels_only_evaluate(tiny_run, beir, tmp_path):
+    """Twelve training queries and four test queries."""
+    encoder = tiny_run[0] / "encoder"
+    done = drkit("improve", encoder, "--texts", f"beir:{beir}", "--run-dir", tmp_path / "run", "--minutes=1")
+    assert "too few to learn from (at least 20)" in " ".join(done.stderr.split())
+    results = json.loads((tmp_path / "run" / "evaluation" / "results.json").read_text())
+    assert [row["system"] for row in results["rows"]] == ["bm25", "as-it-is", "as-it-is+bm25"]
+    assert read_manifest(tmp_path / "run" / "encoder").metrics["from"] == "as-it-is"
+
+
+def test_texts_without_labels_and_a_folder_that_is_no_encoder_are_refused(tiny_run, labelled, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    for encoder, texts, said in (
+        (tiny_run[0] / "encoder", tmp_path / "texts.jsonl", "no labelled queries"),
+        (labelled, f"beir:{labelled}", "config.json"),
+        (tmp_path / "missing", f"beir:{labelled}", "missing"),
+    ):
+        done = drkit("improve", encoder, "--texts", texts, "--run-dir", tmp_path / "run", check=False)
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def scores(*values):
+    return Scores({"nDCG@10": {f"q{i}": value for i, value in enumerate(values)}})
+
+
+def spread(mean, seed):
+    """Fifty values around a mean."""
+    return scores(*(mean + 0.05 * np.random.default_rng(seed).standard_normal(50)))
+
+
+def verdict(**means):
+    systems = {
+        name.replace("_", "+").replace("9", "-"): spread(mean, i) for i, (name, mean) in enumerate(means.items())
+    }
+    return decide(systems, "nDCG@10", tuned="tuned", how="50 labelled queries")
+
+
+def test_the_sentence_has_two_forms():
+    gained = verdict(**{"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.5, "tuned_bm25": 0.6})
+    (gain,) = (one for one in gained.gains if one.system == "tuned+bm25")
+    assert gained.sentence == (
+        f"use tuned + BM25: {gain.difference:+.3f} nDCG@10 ({gain.low:.3f} to {gain.high:.3f}) over your checkpoint, "
+        f"50 labelled queries"
+    )
+    assert 0 < gain.low < gain.difference < gain.high
+    kept = verdict(**{"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.4, "tuned_bm25": 0.4})
+    assert kept.sentence == "keep your checkpoint: no gain shown (nDCG@10, 50 labelled queries)"
+    assert (kept.recommended, kept.exported) == ("as-it-is", "as-it-is")
+    assert gain_lines(kept.facts())[-1] == kept.sentence
+
+
+HYBRID = {"as9it9is": 0.4, "bm25": 0.3, "as9it9is_bm25": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("means", "recommended", "exported"),
+    [
+        # The best system needs a tuned encoder that is worse alone.
+        ({**HYBRID, "tuned": 0.35, "tuned_bm25": 0.6}, "as-it-is+bm25", "as-it-is"),
+        ({"as9it9is": 0.4, "bm25": 0.6, "tuned": 0.45}, "bm25", "as-it-is"),
+        ({"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.5}, "tuned", "tuned"),
+        ({"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.2}, "as-it-is", "as-it-is"),
+        # No more than one standard error over a system that needs no training.
+        ({**HYBRID, "tuned": 0.45, "tuned_bm25": 0.5}, "as-it-is+bm25", "as-it-is"),
+    ],
+)
+def test_nothing_is_exported_that_the_numbers_call_worse(means, recommended, exported):
+    found = verdict(**means)
+    assert (found.recommended, found.exported) == (recommended, exported)
+
+
+def test_intervals_hold_together():
+    """Bonferroni: of four systems, each at 98.75 %; the interval of scipy at that level."""
+    from scipy.stats import ttest_rel
+
+    systems = {name: spread(0.4, i) for i, name in enumerate(["as-it-is", "a", "b", "c", "d"])}
+    gains = compare_with_encoder(systems, "nDCG@10")
+    assert [gain.system for gain in gains] == ["a", "b", "c", "d"]
+    one, own = (list(systems[name].per_query["nDCG@10"].values()) for name in ("a", "as-it-is"))
+    expected = ttest_rel(one, own).confidence_interval(1 - 0.05 / 4)
+    assert math.isclose(gains[0].low, expected.low)
+    assert math.isclose(gains[0].high, expected.high)
+
+
+def test_a_sample_has_all_judged_passages_and_a_random_rest():
+    class Some:
+        name = "some"
+
+        def passages(self):
+            return iter([Passage(f"d{i}", f"text {i}") for i in range(50)])
+
+        def splits(self):
+            return ("test",)
+
+        def queries(self, _split):
+            return iter([Query("q", "text")])
+
+        def judgements(self, _split):
+            return iter([Judgement("q", "d49", 1), Judgement("q", "d3", 0)])
+
+        def describe(self):
+            return {}
+
+    ids = [one.doc_id for one in PassageSample(Some(), 10, seed=1).passages()]
+    assert len(ids) == 10
+    assert {"d3", "d49"} <= {*ids}
+    assert ids == sorted(ids, key=lambda one: int(one[1:]))
+    assert ids == [one.doc_id for one in PassageSample(Some(), 10, seed=1).passages()]
+    assert ids != [one.doc_id for one in PassageSample(Some(), 10, seed=2).passages()]
+    assert [one.doc_id for one in PassageSample(Some(), 1, seed=1).passages()] == ["d3", "d49"]
+
+
+def composed(labelled, encoder, *settings):
+    return compose(
+        ComposeRequest(paper="improve", encoder=str(encoder), collection=f"beir:{labelled}", settings=settings), PARTS
+    )
+
+
+def test_less_time_gives_up_folds_then_steps_then_passages(tiny_run, labelled):
+    recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.folds=5")
+    size = CollectionSize(20_000, {"test": 200}, (60,) * 10, (8,) * 10)
+
+    def fitted(minutes, speed=2e8):
+        given = {"minutes": minutes, "labels": 200, "judged": 400, "memory": None}
+        found = fit_budget(recipe, PARTS.registry, size, Rates(speed, 1.0, 1), **given)
+        made = found.recipe
+        assert made.finetune.max_steps <= wanted_steps(200, 32) == 50
+        return made.evaluation.folds, made.finetune.max_steps, made.evaluation.passages, found
+
+    plenty, some, little = fitted(1000), fitted(20), fitted(4)
+    assert plenty[:3] == (5, 50, None)
+    assert plenty[3].notes == ()
+    assert some[0] <= plenty[0]
+    assert little[2] is not None
+    assert any("random rest" in note and "--minutes" in note for note in little[3].notes)
+    for minutes, (*_, found) in ((1000, plenty), (20, some)):
+        assert found.seconds <= 60 * minutes
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("finetune.rounds.0.draws=2",), "draws"),
+        (("finetune.keep_steps=[2]",), "keep_steps"),
+        (("finetune.baselines=['labels-only']",), "baselines"),
+        (("evaluation.start=false",), "evaluation.start"),
+    ],
+)
+def test_what_cross_validation_cannot_compare_is_refused(settings, said, tiny_run, labelled):
+    recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.folds=3", *settings)
+    with refused(said):
+        check(recipe, PARTS.registry)
