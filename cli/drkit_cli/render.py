@@ -277,12 +277,14 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
 
     space: the bytes of the run, and how many of them `drkit prune` frees.
     """
-    from drkit.evaluate.systems import table_caption
+    from drkit.evaluate.systems import describe_contributions, table_caption
 
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
         title = counted(metrics["queries"], f"{metrics['split']} query")
+        if added := describe_contributions(metrics["parts"]):
+            screen.print(Text(added, style="bold"), soft_wrap=True)
         screen.print(score_table(title, metrics["measures"], metrics["rows"]))
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
@@ -329,7 +331,7 @@ def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
     chosen, cut = choices_made(done), describe_truncations(run, done)
     if "gains" in metrics:
         return [*chosen, *cut, *gain_lines(metrics["gains"])]
-    verdicts = verdict(metrics) if metrics else []
+    verdicts = verdict({**metrics, "parts": ()}) if metrics else []  # what they add stands above the table
     verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     return [*verdicts, *chosen, *cut]
 

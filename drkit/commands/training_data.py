@@ -125,8 +125,8 @@ def mine_to_file(
         )
     needed = requirements_of(choices, registry)
     if miners.encoder and "retriever" not in needed:
-        chain = ", ".join(choice.use for choice in choices)
-        raise DrkitError(f"--encoder has no effect on {chain}: leave it out, or search with it (--miner dense)")
+        used = ", ".join(choice.use for choice in choices)
+        raise DrkitError(f"--encoder has no effect on {used}: leave it out, or search with it (--miner dense)")
     named = NamedCollection(collection, tuple(settings))
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
     encoder = _open_encoder(miners, collection) if "retriever" in needed else None

@@ -5,7 +5,7 @@ Each optional ability of a part is a protocol of its own, checked with isinstanc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -382,6 +382,14 @@ class LocatesRows(Protocol):
 
     def locate(self, table: str, split: str, row: int) -> str:
         """Return `file:line` of a row (from 0) of `passages`, `queries`, `judgements` or `negatives`."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A collection that reads its sources before its first row, which takes a while."""
+
+    def read_ahead(self, on_progress: Callable[[int, int], None]) -> None:
+        """Read the sources, once; on_progress: called with the number of files read, and of all."""
 
 
 @runtime_checkable

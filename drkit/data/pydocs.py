@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -38,6 +38,9 @@ _NO_SENTENCE = re.compile(r"([~=\-^#*+])\1{3}|>>>")
 _SOURCE_BYTES, _PARSING, _QUERIES, _ID_LENGTH = 5000, 1.25e-3, 0.83, 46
 _PASSAGE_TOKENS = (17, 24, 31, 37, 45, 54, 64, 74, 86, 100, 115, 134, 157, 186, 223, 265, 330, 420, 600, 1100)
 _QUERY_TOKENS = (8, 12, 13, 16, 19, 20, 21, 28, 36, 60)
+
+# Files between two reports of progress.
+_SHOWN_EVERY = 100
 
 
 @frozen
@@ -65,6 +68,7 @@ class PydocsCollection:
         self.config = config
         self.name = "pydocs"
         self._roots = tuple(default_roots() if roots is None else roots)
+        self._found: dict[str, list[Found] | None] | None = None
 
     def passages(self) -> Iterator[Passage]:
         """Stream the rest of every docstring, in the order of module names; sources are read for the first."""
@@ -153,10 +157,22 @@ class PydocsCollection:
         uses = Counter(_key(item.summary) for item in found)
         return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in found]
 
-    @cached_property
+    def read_ahead(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Read all sources, unless they have been read; on_progress: called with the files read, and all of them."""
+        if self._found is not None:
+            return
+        modules, found = self._modules, dict[str, list[Found] | None]()
+        for module, one in zip(modules, read_files(list(modules.values()), workers=available_cores()), strict=True):
+            found[module] = one
+            if on_progress and (len(found) % _SHOWN_EVERY == 0 or len(found) == len(modules)):
+                on_progress(len(found), len(modules))
+        self._found = found
+
+    @property
     def _read(self) -> dict[str, list[Found] | None]:
-        modules = self._modules
-        return dict(zip(modules, read_files(list(modules.values()), workers=available_cores()), strict=True))
+        self.read_ahead()
+        assert self._found is not None
+        return self._found
 
     @property
     def _docstrings(self) -> Iterator[tuple[str, str, str]]:

@@ -1,6 +1,6 @@
 """Systems that every run may have: their ids in folders, run files and options, and their names in tables and texts."""
 
-from drkit.recipe.schema import LABELS_ONLY, MASKED_LM
+from drkit.recipe.schema import LABELS_ONLY
 
 BM25_NAME, AS_IT_IS, INITIAL, HYBRID_NAME = "bm25", "as-it-is", "initial", "hybrid"
 # The folder of the rankings that are fused with BM25, one for each retriever.
@@ -14,7 +14,6 @@ _NAMES = {
     AS_IT_IS: "as it is",
     INITIAL: "as it starts",
     LABELS_ONLY: "labels only",
-    MASKED_LM: "masked LM",
 }
 # Whose names need a noun in a sentence.
 _ENCODERS = (AS_IT_IS, INITIAL)

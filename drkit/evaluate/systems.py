@@ -25,7 +25,7 @@ from drkit.evaluate.names import (
     system_name,
 )
 from drkit.evaluate.significance import TTest, holm, paired_t_test, rounding
-from drkit.recipe.schema import BASELINES, RERANKER
+from drkit.recipe.schema import LABELS_ONLY, RERANKER
 
 LEVEL = 0.05
 CAPTION = (
@@ -145,6 +145,46 @@ def describe_difference(system: str, other: str, measure: str, values: tuple[flo
     return f"no difference shown between {first} and {second}: {shown} ({tested})"
 
 
+@frozen
+class Contribution:
+    """What a part adds: the composition's measure minus that of the baseline with another part in its slot.
+
+    test: paired over queries, with the 95 % confidence interval of the difference.
+    """
+
+    slot: str
+    part: str
+    instead: str
+    system: str
+    baseline: str
+    measure: str
+    test: TTest
+
+
+def contribution(system: tuple[str, Scores], baseline: tuple[str, Scores], part: str, measure: str) -> Contribution:
+    """Return what a part of a system adds; baseline: named `SLOT=PART`, the same with another part in the slot."""
+    slot, _, instead = baseline[0].partition("=")
+    test = paired_t_test(system[1].per_query[measure], baseline[1].per_query[measure])
+    return Contribution(slot, part, instead, system[0], baseline[0], measure, test)
+
+
+def describe_contributions(found: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the parts of a composition add; found: `Contribution`s as plain data. Empty without any.
+
+    >>> test = {"difference": 0.0124, "low": 0.004, "high": 0.0204}
+    >>> one = {"slot": "masker", "part": "pmi", "instead": "uniform", "measure": "RR@10", "test": test}
+    >>> describe_contributions([one])
+    'RR@10: masker pmi instead of uniform +0.012 (+0.004 to +0.020)'
+    """
+    said = []
+    for one in found:
+        low, high = (_number(one["test"][end]) for end in ("low", "high"))
+        interval = "not tested" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
+        what = f"{one['slot']} {one['part']} instead of {one['instead']}"
+        said.append(f"{what} {one['test']['difference']:+.3f} ({interval})")
+    return f"{found[0]['measure']}: {'; '.join(said)}" if found else ""
+
+
 # Above lines of `verdict_text`.
 VERDICT_CAPTION = "Pairwise verdicts on the first measure (paired t-tests, uncorrected):"
 
@@ -169,13 +209,14 @@ def results_warning(queries: int, *, is_smoke: bool) -> str:
 def verdict(results: Mapping[str, Any]) -> list[str]:
     """Return in words, by the first measure of an evaluation's results, what its retriever gained.
 
-    The `compared` retriever is tested against the encoder it started from, the baselines of pre-training, and BM25; a
-    re-ranker against the retriever whose hits it ranks; the hybrid against BM25, with its weight.
+    What the parts of pre-training add comes first. The `compared` retriever is tested against the encoder it started
+    from, labels only, and BM25; a re-ranker against the retriever whose hits it ranks; the hybrid against BM25, with
+    its weight.
     """
     measure, compared = results["measures"][0], results["compared"]
     values = {row["system"]: row["values"][measure] for row in results["rows"]}
-    lines = []
-    for other in (AS_IT_IS, INITIAL, *BASELINES, BM25_NAME):
+    lines = list(filter(None, [describe_contributions(results.get("parts", ()))]))
+    for other in (AS_IT_IS, INITIAL, LABELS_ONLY, BM25_NAME):
         if other in values and other != compared:
             p = results["against"].get(other, {}).get(measure)
             pair = (values[compared], values[other])

@@ -44,7 +44,7 @@ from drkit.recipe.parts import (
     parts_of,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
-from drkit.recipe.schema import ITSELF, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, NONE, REPLACED, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
@@ -53,10 +53,21 @@ def check(recipe: Recipe, registry: Registry) -> None:
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe, registry)]
     problems += _pooling_problems(recipe, registry)
     if recipe.pretrain:
-        problems += _pretrain_problems(recipe.pretrain, registry)
-    problems += rounds_problems(recipe, registry)
+        problems += pretrain_problems(recipe.pretrain, registry)
+    problems += [*rounds_problems(recipe, registry), *_baseline_problems(recipe, registry)]
     if problems:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
+
+
+def _baseline_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
+    """Yield the baselines whose part does not exist; one that does not fit into its slot has no row, and a note."""
+    for baseline in recipe.finetune.baselines if recipe.finetune else ():
+        slot, _, part = baseline.partition("=")
+        if part and (slot, part) != ("decoder", NONE):
+            try:
+                registry.split(REPLACED[slot][0], part)
+            except DrkitError as error:
+                yield f"{baseline}: {error} @ finetune.baselines"
 
 
 def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
@@ -228,7 +239,8 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
+def pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
+    """Return every combination of parts in a pre-training that cannot work, each with its path in the recipe."""
     parts = list(parts_in_use(pretrain, registry))
     problems = [problem for part in parts for problem in _declaration_problems(part)]
     problems += [*_signal_problems(parts, registry), *_capability_problems(parts)]

@@ -17,12 +17,24 @@ from typing import Any
 from attrs import asdict, evolve, field, fields, frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import ENCODER, FROM_SCRATCH, ITSELF, MAIN, PSEUDO, RERANKER, SCHEDULE, Recipe
+from drkit.recipe.schema import (
+    ENCODER,
+    FROM_SCRATCH,
+    ITSELF,
+    MAIN,
+    NONE,
+    PSEUDO,
+    REPLACED,
+    RERANKER,
+    SCHEDULE,
+    Recipe,
+)
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
 
@@ -34,8 +46,6 @@ _BASE, IMPROVE = "default", "improve"
 _RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
-# The choice of no part.
-NONE = "none"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
@@ -101,6 +111,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if pretrain := _inner(table, "pretrain"):
         table["pretrain"] = _pretraining(pretrain, request, parts.registry)
+        table = merge(table, _rivals(table, request, parts.registry))
     elif unread := [name for name in _OF_PRETRAINING if getattr(request, name)]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in unread)
         raise DrkitError(
@@ -161,7 +172,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:
-        table = merge(table, {"encoder": dict(start.encoder)})
+        table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})
         table = table if start.small or not is_small else _with_careful_rates(table)
     if request.scale == QUICK:
         return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
@@ -185,7 +196,7 @@ def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, 
 def _with_careful_rates(table: Table) -> Table:
     """Return a recipe of the small scale with learning rates that do not harm an existing encoder."""
 
-    def lowered(settings: Table, most: float) -> Table:
+    def lowered(settings: Mapping[str, Any], most: float) -> Table:
         rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
         return {**settings, **rates}
 
@@ -246,6 +257,60 @@ def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry:
         side, losses = _added_loss(text, sides, registry)
         sides[side] = merge(sides[side], {"losses": losses})
     return {**pretrain, "encoder": sides.pop(ENCODER), "decoders": sides}
+
+
+def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recipe:
+    """Return the recipe with another part in a slot of its pre-training (`REPLACED`), as if the part had been named.
+
+    Losses that a new decoder cannot read are replaced by its own. A decoder that rebuilds a share of the positions is
+    replaced by one that predicts as many. The recipe is returned as it is if it has no such slot. Raises DrkitError as
+    `compose` does.
+    """
+    table = recipe_table(recipe)
+    pretrain = _inner(table, "pretrain")
+    decoders = _inner(pretrain, "decoders")
+    if not pretrain or (slot != "encoder-masker" and MAIN not in decoders):
+        return recipe
+    if slot == "decoder" and part != NONE:
+        decoder = registry.get(Kind.DECODER, registry.split(Kind.DECODER, part)[0].name)
+        losses = _inner(decoders[MAIN], "losses")
+        share = 1.0 if isinstance(decoder.config(), TargetShare) else _share_of_masked(recipe)
+        read = {
+            name: {**term, "targets": term["targets"] * share} if "targets" in term else term
+            for name, term in losses.items()
+            if _reads(registry.get(Kind.LOSS, _use(term)), decoder)
+        }
+        main = {name: value for name, value in decoders[MAIN].items() if name != "losses"}
+        pretrain = {**pretrain, "decoders": {**decoders, MAIN: main | ({"losses": read} if read else {})}}
+    named: dict[str, Any] = {slot.replace("-", "_"): part}
+    request = ComposeRequest(**named)
+    return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
+
+
+def _share_of_masked(recipe: Recipe) -> float:
+    """Return how many positions the decoder `main` rebuilds, as a share of those that its masker hides, at most 1."""
+    assert recipe.pretrain is not None
+    task = recipe.pretrain.decoders[MAIN]
+    hidden = getattr(task.masker.config, "ratio", 1.0) if task.masker else 1.0
+    rebuilt = task.decoder.config.target_share if isinstance(task.decoder.config, TargetShare) else hidden
+    return min(1.0, rebuilt / hidden)
+
+
+def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
+    """Return the baselines that answer for the parts that the user named, in place of those for other parts.
+
+    Only at the scales of minutes: each of them is a pre-training.
+    """
+    named = {slot for slot in REPLACED if getattr(request, slot.replace("-", "_"))}
+    if request.masker and registry.split(Kind.MASKER, request.masker)[0].context:
+        named.add("context")
+    finetune = _inner(table, "finetune")
+    is_large = request.scale == PAPER or _inner(table, "encoder").get("pretrained")
+    if is_large or not named or "baselines" not in finetune:
+        return {}
+    kept = [one for one in finetune["baselines"] if "=" not in one]
+    rivals = [f"{slot}={plain}" for slot, (_, plain) in REPLACED.items() if slot in named]
+    return {"finetune": {"baselines": [*kept, *rivals]}}
 
 
 def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, Table]:

@@ -39,8 +39,8 @@ PoolingName = Annotated[str, Kind.POOLING]
 ENCODER = "encoder"
 # The decoder that the options of the command line choose.
 MAIN = "main"
-# The loss of masked language modelling.
-MLM = "mlm"
+# The choice of no part.
+NONE = "none"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
 
@@ -317,12 +317,6 @@ class Pretrain(Training):
     encoder: EncoderTask = field(kw_only=True)
     decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER))
     probe: Probe = field(kw_only=True, factory=Probe)
-    masked_lm_learning_rate: float | None = setting(
-        None,
-        optional(more_than(0, 100)),
-        "learning rate of the masked LM that decoders are compared with (finetune.baselines), if it has its own",
-        observes=True,
-    )
     keep_steps: tuple[int, ...] | None = setting(
         None,
         optional(_rising),
@@ -354,32 +348,6 @@ class Pretrain(Training):
         """The steps whose checkpoints are kept, by the names that rounds start from: `pretrained@10000`."""
         return {f"{PRETRAINED}@{step}": step for step in self.keep_steps or ()}
 
-    @property
-    def is_masked_lm(self) -> bool:
-        """Whether masked LM of the encoder is the only task."""
-        return not self.decoders and all(loss.use == MLM for loss in self.encoder.losses.values())
-
-    def without_decoders(self) -> Pretrain:
-        """Return masked LM of the encoder alone, for as many steps: the baseline of decoders.
-
-        It scores every hidden token, even where pre-training with decoders saves time by a share of them.
-        """
-        mlm = {
-            name: evolve(loss, weight=1.0, config=evolve(loss.config, targets=1.0))
-            for name, loss in self.encoder.losses.items()
-            if loss.use == MLM
-        }
-        encoder = evolve(self.encoder, losses=mlm)
-        return evolve(
-            self,
-            encoder=encoder,
-            decoders={},
-            learning_rate=self.masked_lm_learning_rate or self.learning_rate,
-            masked_lm_learning_rate=None,
-            keep_steps=None,
-            probe=evolve(self.probe, every=0),
-        )
-
     def losses(self) -> dict[str, tuple[str, WeightedLoss]]:
         """Return the side and the loss of each term, by its name in logs: `encoder_mlm`, `main_mlm`."""
         sides = {ENCODER: self.encoder.losses, **{name: task.losses for name, task in self.decoders.items()}}
@@ -391,7 +359,38 @@ _SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the trai
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
-LABELS_ONLY, MASKED_LM = BASELINES = ("labels-only", "masked-lm")
+LABELS_ONLY = "labels-only"
+# The slots of pre-training whose part a baseline replaces (`masker=uniform`), with the kind and its plainest part.
+REPLACED = {
+    "masker": (Kind.MASKER, "uniform"),
+    "encoder-masker": (Kind.MASKER, "uniform"),
+    "context": (Kind.CONTEXT, ITSELF.use),
+    "decoder": (Kind.DECODER, "mlm"),
+}
+
+
+def is_baseline(system: str) -> bool:
+    """Return whether a system is a baseline of fine-tuning: labels only, or the composition with another part.
+
+    >>> is_baseline("masker=uniform"), is_baseline("retriever-1")
+    (True, False)
+    """
+    return system == LABELS_ONLY or "=" in system
+
+
+def _baselines(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
+    """Validate baselines: labels-only, or SLOT=PART, each once."""
+    for one in value:
+        slot, _, part = one.partition("=")
+        if one != LABELS_ONLY and not (slot in REPLACED and part):
+            raise ValueError(
+                f"'{attribute.name}' must be {LABELS_ONLY} or SLOT=PART, as in masker=uniform, with a slot of "
+                f"{', '.join(REPLACED)}; got {one!r:.80}"
+            )
+    if len({*value}) < len(value):
+        raise ValueError(f"'{attribute.name}' must name each baseline once, got {value}")
+
+
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
 _FINDERS = ("bm25", "encoder")
 # Those of Snowball, without second stemmers of a language.
@@ -564,10 +563,10 @@ class Finetune(Training):
     )
     pipeline: str = setting("", None, "pipeline that was chosen, which needs training queries", observes=True)
     baselines: tuple[str, ...] = setting(
-        (LABELS_ONLY, MASKED_LM),
-        deep_iterable(in_(BASELINES)),
-        "also fine-tune, for comparison: labels-only, the same encoder without pre-training; masked-lm, one that was "
-        "pre-trained for as many steps without the decoders",
+        (LABELS_ONLY,),
+        _baselines,
+        "also fine-tune, for comparison: labels-only, the same encoder without pre-training; masker=uniform, "
+        "decoder=mlm .., one whose pre-training has another part",
     )
 
     def for_round(self, current: Round) -> Finetune:

@@ -18,11 +18,11 @@ from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, STARTS, system_name
 from drkit.evaluate.significance import RESAMPLES, mean_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, format_p
-from drkit.recipe.schema import BASELINES
+from drkit.recipe.schema import is_baseline
 from drkit.search import read_run
 
 # Systems that say nothing about a recipe: what it starts from, and what it is compared with.
-_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS, *BASELINES)
+_SHARED = (BM25_NAME, HYBRID_NAME, *STARTS)
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage
@@ -117,7 +117,8 @@ def choose_compared(runs: Sequence[RunRecord], name: str | None) -> list[RunReco
     shared = [one for one in runs[0].scores if all(one in run.scores for run in runs)]
     if name is not None and name not in shared:
         raise UnknownNameError("system", name, shared, advice="name one that every run has")
-    differing = [one for one in shared if one not in _SHARED and len({_content_hashes(run, one) for run in runs}) > 1]
+    own = [one for one in shared if one not in _SHARED and not is_baseline(one)]
+    differing = [one for one in own if len({_content_hashes(run, one) for run in runs}) > 1]
     chosen = name or next(reversed(differing), "")
     return [evolve(run, system=chosen) for run in runs]
 

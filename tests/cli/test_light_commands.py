@@ -117,7 +117,7 @@ def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_pa
     labels = re.findall(r"^\S.*?(?=  )", out, re.MULTILINE)
     expected = ("texts", "encoder", "decoder main", "pretrained", "retriever-1", "evaluates", "stages", "in all")
     assert [label for label in labels if label in expected] == [*expected]
-    assert len(labels) <= 14
+    assert len(labels) <= 15
     assert "masker pmi, decoder enhanced, loss mlm" in out
     assert "BM25" in out
     assert "parameters" in out
@@ -128,7 +128,7 @@ def test_dry_run_prints_trainings_systems_and_cost_and_with_v_every_stage(tmp_pa
         "vocabulary",
         "signal-importance",
         "pretrained",
-        "pretrained-masked-lm",
+        "pretrained-decoder=mlm",
         "evaluation",
         "parameters",
     ):

@@ -199,7 +199,8 @@ def test_the_plan_of_three_stages():
         "bm25": StageOutput("runs", "bm25.arrow"),
         **{f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in retrievers},
         **chosen,
-        "dev-runs": StageOutput("dev-runs"),
+        **{f"dev-retriever/{name}": StageOutput("choice-runs", f"{name}.arrow") for name in retrievers},
+        "dev-bm25": StageOutput("dev-runs", "bm25.arrow"),
         "dev": split_of("dev"),
     }
     assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
@@ -474,25 +475,73 @@ def test_a_pipeline_alone():
     assert "labels-only" not in made
 
 
-def test_parts_are_compared_with_masked_lm_of_as_many_steps():
+def test_each_named_part_is_compared_with_the_plainest_of_its_kind():
     recipe = compose(ComposeRequest(masker="pmi", decoder="enhanced"), PARTS)
     made = stages(recipe)
-    alone, own = made["pretrained-masked-lm"], made["pretrained"]
-    assert made["masked-lm"].inputs == {**made["retriever-1"].inputs, "start": StageOutput("pretrained-masked-lm")}
-    assert made["masked-lm"].settings == made["retriever-1"].settings
-    rate = recipe.pretrain.masked_lm_learning_rate
-    assert rate != own.settings.pretrain.learning_rate
-    assert alone.settings.pretrain.training_only() == evolve(own.settings.pretrain.training_only(), learning_rate=rate)
-    assert alone.settings.pretrain.encoder.losses["mlm"].config.targets == 1.0, "every hidden word, as masked LM has it"
-    same = evolve(recipe.pretrain, masked_lm_learning_rate=None).without_decoders()
-    assert same.learning_rate == recipe.pretrain.learning_rate
-    assert [*alone.settings.pretrain.losses()] == ["encoder_mlm"]
-    assert alone.settings.pretrain.encoder.masker == own.settings.pretrain.encoder.masker
-    assert not [name for name in alone.inputs if name.startswith("signals")], "PMI is the decoder's"
-    assert not {"masked-lm", "pretrained-masked-lm"} & {*stages(compose(ComposeRequest(decoder="none"), PARTS))}
-    lacking = plan(compose(ComposeRequest(settings=("pretrain.encoder.losses.mlm=none",)), PARTS), REGISTRY)
-    assert "masked-lm" not in {stage.name for stage in lacking.stages}
-    assert any("--pretrain-loss mlm@encoder" in note for note in lacking.notes)
+    assert recipe.finetune.baselines == ("labels-only", "masker=uniform", "decoder=mlm")
+    own = made["pretrained"]
+    for name in ("masker=uniform", "decoder=mlm"):
+        assert made[name].inputs == {**made["retriever-1"].inputs, "start": StageOutput(f"pretrained-{name}")}
+        assert made[name].settings == made["retriever-1"].settings
+        assert made[f"pretrained-{name}"].settings.pretrain.training_only() == own.settings.pretrain.training_only()
+    masked, decoded = (
+        made[f"pretrained-{name}"].settings.pretrain.decoders["main"] for name in ("masker=uniform", "decoder=mlm")
+    )
+    task = own.settings.pretrain.decoders["main"]
+    assert (masked.masker.use, masked.masker.config.ratio) == ("uniform", task.masker.config.ratio)
+    assert evolve(masked, masker=task.masker) == task
+    assert evolve(decoded, decoder=task.decoder, losses=task.losses) == task
+    predicted = decoded.masker.config.ratio * decoded.losses["mlm"].config.targets
+    assert predicted == task.decoder.config.target_share, "as many predictions as the part that it replaces"
+    read = {name: {*made[name].inputs} for name in ("pretrained-masker=uniform", "pretrained-decoder=mlm")}
+    assert [any("signals" in one for one in inputs) for inputs in read.values()] == [False, True], "PMI is the masker's"
+    settings = made["evaluation"].settings
+    assert settings.composed == "retriever-1"
+    assert settings.replaced == {"masker=uniform": "pmi", "decoder=mlm": "enhanced"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rows"),
+    [
+        (ComposeRequest(), ["labels-only", "masker=uniform", "decoder=mlm"]),
+        (ComposeRequest(masker="pmi"), ["labels-only", "masker=uniform"]),
+        (ComposeRequest(masker="uniform"), ["labels-only"]),
+        (ComposeRequest(masker="uniform", decoder="enhanced"), ["labels-only", "decoder=mlm"]),
+        (ComposeRequest(decoder="bow"), ["labels-only", "decoder=mlm"]),
+        (ComposeRequest(decoder="none"), ["labels-only"]),
+        (ComposeRequest(context="span"), ["labels-only", "context=self"]),
+        (ComposeRequest(encoder_masker="pmi"), ["labels-only", "encoder-masker=uniform"]),
+        (ComposeRequest(paper="retromae", masker="pmi", scale="small"), ["labels-only", "masker=uniform"]),
+        (ComposeRequest(paper="retromae", masker="pmi", scale="paper"), ["labels-only"]),
+        (ComposeRequest(settings=("finetune.baselines=['decoder=none']",)), ["decoder=none"]),
+        (ComposeRequest(masker="query-as-context:pmi"), ["labels-only", "masker=uniform", "context=self"]),
+    ],
+)
+def test_the_rows_answer_for_the_parts_that_were_named(chosen, rows):
+    found = systems(chosen)
+    assert [name for name in found if name == "labels-only" or "=" in name] == rows
+
+
+def test_a_baseline_that_this_run_cannot_make_has_no_row_and_a_note():
+    wanted = ComposeRequest(settings=("finetune.baselines=['context=span']",))
+    found = plan(compose(wanted, PARTS), REGISTRY)
+    assert any(says(note, "no row context=span", "spans") for note in found.notes)
+    assert "context=span" not in {stage.name for stage in found.stages}
+
+
+@pytest.mark.parametrize(
+    ("baselines", "said"),
+    [
+        (["masked-lm"], ("labels-only or SLOT=PART", "masker, encoder-masker, context, decoder", "'masked-lm'")),
+        (["pooling=mean"], ("SLOT=PART", "'pooling=mean'")),
+        (["masker=unifrom"], ("masker=unifrom", "did you mean 'uniform'?", "finetune.baselines")),
+        (["labels-only", "labels-only"], ("each baseline once",)),
+    ],
+)
+def test_baselines_that_do_not_exist_are_refused(baselines, said):
+    with pytest.raises(DrkitError) as refused:
+        check(compose(ComposeRequest(settings=(f"finetune.baselines={baselines}",)), PARTS), REGISTRY)
+    assert says(str(refused.value), *said)
 
 
 def test_the_words_have_no_pre_training_that_parts_could_be_of():
@@ -506,9 +555,11 @@ def systems(request):
 
 def test_the_table_begins_with_the_encoder_that_the_run_starts_from():
     rounds = ("labels-only", "retriever-1", "retriever-2")
-    assert systems(ComposeRequest()) == ("bm25", "initial", "labels-only", "masked-lm", "retriever-1", "hybrid")
+    named = ("labels-only", "masker=uniform", "decoder=mlm", "retriever-1", "hybrid")
+    assert systems(ComposeRequest()) == ("bm25", *named)
+    assert systems(ComposeRequest(settings=("evaluation.start=true",))) == ("bm25", "initial", *named)
     assert systems(ComposeRequest(pipeline="words")) == ("bm25", "initial", "unsupervised", *rounds[:-1], "hybrid")
-    assert systems(ComposeRequest(pipeline="two-stage")) == ("bm25", "initial", *rounds, "hybrid")
+    assert systems(ComposeRequest(pipeline="two-stage")) == ("bm25", *rounds, "hybrid")
     given = ComposeRequest(encoder="some/encoder")
     assert systems(given) == ("bm25", "as-it-is", "labels-only", "retriever-1", "retriever-2", "hybrid")
     assert "initial" in systems(ComposeRequest(scale="paper"))
@@ -522,7 +573,7 @@ def test_a_run_without_rounds_evaluates_what_it_has(setting, pipeline):
     recipe = compose(request, PARTS)
     check(recipe, REGISTRY)
     assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
-    assert systems(request) == ("bm25", "initial", "pretrained", "hybrid")
+    assert systems(request) == ("bm25", "pretrained", "hybrid")
     untrained = ComposeRequest(encoder="some/encoder", settings=(setting, "pretrain=none"))
     check(compose(untrained, PARTS), REGISTRY)
     assert systems(untrained) == ("bm25", "as-it-is", "hybrid")

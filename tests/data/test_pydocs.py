@@ -188,8 +188,22 @@ def test_nothing_to_read_says_so(tmp_path):
 
 
 def test_processes_give_what_one_gives(packages):
-    paths = sorted(packages.rglob("*.py")) * 8
-    assert list(read_files(paths, workers=3)) == [read_file(path) for path in paths]
+    files = sorted(packages.rglob("*.py"))
+    paths = files * (600 // len(files) + 1)
+    assert list(read_files(paths, workers=3)) == [read_file(path) for path in files] * (len(paths) // len(files))
+
+
+def test_a_worker_that_dies_is_an_error_and_not_a_short_collection(packages, monkeypatch):
+    monkeypatch.setattr(docstrings_module.sys, "executable", "/bin/false")
+    with pytest.raises((subprocess.CalledProcessError, BrokenPipeError)):
+        list(read_files([packages / "single.py"] * 600, workers=3))
+
+
+def test_the_reading_of_sources_is_shown(packages):
+    collection, shown = pydocs(packages), []
+    collection.read_ahead(lambda done, total: shown.append((done, total)))
+    assert shown[-1][0] == shown[-1][1] == collection.describe()["counts"]["modules"]
+    collection.read_ahead(shown.append)  # is read already
 
 
 def test_the_worker_runs_alone(packages):

@@ -24,6 +24,8 @@ TINY = [
     "--set=finetune.save_steps=2",
     "--set=finetune.logging_steps=2",
     "--set=finetune.per_device_train_batch_size=8",
+    "--set=finetune.baselines=['labels-only']",
+    "--set=evaluation.start=true",
     "--set=evaluation.depth=100",
 ]
 

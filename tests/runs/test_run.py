@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.core.escaping import escape_paragraph
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.names import system_in_words, system_name
-from drkit.evaluate.systems import describe_bm25, verdict
+from drkit.evaluate.systems import describe_bm25, describe_contributions, verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
@@ -121,7 +122,8 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
     chosen = facts["retriever"]
-    bm25, dense = (read_run(run / "dev-runs" / f"{name}.arrow") for name in ("bm25", "exported"))
+    bm25, dense = read_run(run / "dev-runs" / "bm25.arrow"), read_run(run / "choice-runs" / f"{chosen}.arrow")
+    assert not (run / "dev-runs" / "exported.arrow").exists(), "the choice has searched for the dev queries"
     tuned = tune_weight(bm25, dense, dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})
@@ -452,14 +454,26 @@ def test_word_vectors_learn_from_crops_and_then_from_judgements(beir, tmp_path):
 
 
 def test_the_default_run_says_what_its_parts_are_worth(beir, tmp_path):
-    run, small = tmp_path / "run", tiny(beir, "pipeline")
+    run, small = tmp_path / "run", tiny(beir, "pipeline", "baselines")
     done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *small, "--run-dir", run)
     printed = " ".join(done.stdout.split())
     metrics = read_manifest(run / "evaluation").metrics
     rows = [row["system"] for row in metrics["rows"]]
-    assert rows == ["bm25", "initial", "labels-only", "masked-lm", "retriever-1", "hybrid"]
+    assert rows == ["bm25", "initial", "labels-only", "masker=uniform", "decoder=mlm", "retriever-1", "hybrid"]
     assert metrics["compared"] == "retriever-1", "whichever is exported"
-    for rival in ("the encoder as it starts", "labels only", "masked LM", "BM25"):
+    for rival in ("the encoder as it starts", "labels only", "BM25"):
         assert re.search(rf"retriever-1 beats {rival}:|{rival} beats retriever-1:|retriever-1 and {rival}:", printed)
-    steps = [read_manifest(run / name).metrics["steps"] for name in ("pretrained", "pretrained-masked-lm")]
-    assert steps == [12, 12]
+    first, second = metrics["parts"]
+    assert [(one["part"], one["baseline"]) for one in (first, second)] == [
+        ("pmi", "masker=uniform"),
+        ("enhanced", "decoder=mlm"),
+    ]
+    mean = {row["system"]: row["values"]["RR@10"] for row in metrics["rows"]}
+    assert second["test"]["difference"] == pytest.approx(mean["retriever-1"] - mean["decoder=mlm"])
+    sentence = describe_contributions(metrics["parts"])
+    assert printed.count(sentence) == 1
+    assert printed.index(sentence) < printed.index("test queries")
+    assert (run / "evaluation" / "table.md").read_text().startswith(escape_paragraph(sentence))
+    named = ("pretrained", "pretrained-masker=uniform", "pretrained-decoder=mlm")
+    steps = [read_manifest(run / name).metrics["steps"] for name in named]
+    assert steps == [12, 12, 12]

@@ -10,8 +10,9 @@ import click
 from drkit.core.files import local_path
 from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
-from drkit.recipe.compose import NONE, ComposeRequest
+from drkit.recipe.compose import ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
+from drkit.recipe.schema import NONE
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand

@@ -25,10 +25,11 @@ from drkit.evaluate.names import (
     system_in_words,
 )
 from drkit.evaluate.systems import describe_bm25
+from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
-from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.finetune import FINETUNE, labelled_round
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
     CHOICE,
@@ -142,14 +143,15 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=7,
+    version=8,
     settings=HybridSettings,
     run="drkit.runs.steps.evaluation:fuse",
     inputs={
         "bm25": "BM25's rankings of the evaluated queries",
         "retriever/*": "a retriever's",
         "choice": "which retriever is exported, if there are several",
-        "dev-runs": "the rankings of the dev queries by BM25 and the exported retriever",
+        "dev-bm25": "BM25's rankings of the dev queries",
+        "dev-retriever/*": "a retriever's",
         "dev": "the dev queries' judgements",
     },
     folders=(HYBRID_NAME,),
@@ -233,8 +235,9 @@ class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
     baseline: the system that the others are tested against. reranked: the system whose hits the re-ranker ranks, if
-    there is one. last: the last retriever; the input `choice` names the exported retriever, if there are several.
-    is_smoke: whether every training is only tried.
+    there is one. composed: the retriever that the baselines with another part are compared with; replaced: the part
+    that each of them lacks, by system. last: the last retriever; the input `choice` names the exported retriever, if
+    there are several. is_smoke: whether every training is only tried.
     """
 
     systems: tuple[str, ...]
@@ -243,6 +246,8 @@ class EvaluationSettings:
     last: str
     is_smoke: bool
     reranked: str
+    composed: str
+    replaced: Mapping[str, str]
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
@@ -335,9 +340,7 @@ def plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
     evaluation = builder.recipe.evaluation
     measure = evaluation.measures[0]
     made_by = {name: (name, add_index(builder, name, "searched")) for name in candidates}
-    # Rounded up, so that another measure of the first hits repeats no search.
-    needed = cutoff(measure) or evaluation.depth
-    depth = next((depth for depth in (10, 100) if needed <= depth), needed)
+    depth = max(evaluation.depth, cutoff(measure) or 0)  # a hybrid reads the same rankings
     runs = plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
     return builder.add(
         "choice",
@@ -394,6 +397,8 @@ def plan_evaluation(
         if not system.reranks or evaluation.rerank
         for shown in (*_systems_of_parts(system, parts), system)
     ]
+    pretrain, rivals = builder.recipe.pretrain, [system.name for system in shown if "=" in system.name]
+    replaced = {name: replaced_part(pretrain, name.partition("=")[0]) for name in rivals} if pretrain else {}
     names = (*([BM25_NAME] if evaluation.bm25 else []), *(system.name for system in shown), *fused)
     builder.add(
         "evaluation",
@@ -405,6 +410,8 @@ def plan_evaluation(
             "is_smoke": builder.recipe.is_smoke,
             "systems": names,
             "baseline": _baseline(evaluation.baseline, names),
+            "composed": labelled_round(builder).name if replaced else "",
+            "replaced": replaced,
             "reranked": next((_row_of(one.reranks, shown) for one in shown if one.reranks), ""),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
@@ -440,6 +447,8 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
             "systems": tuple(names),
             "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),
             "reranked": "",
+            "composed": "",
+            "replaced": {},
             "draws": {system.name: system.stages for system in systems if len(system.stages) > 1},
         },
     )
@@ -486,9 +495,12 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
     untuned = untuned_weight(builder.recipe)
     if measure:
-        made_by = {EXPORTED: ("encoder", "index")}
+        made_by = {} if exported.choice else {EXPORTED: ("encoder", "index")}
         runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
-        inputs |= {"dev-runs": StageOutput(runs), "dev": split_of("dev")}
+        inputs |= {"dev-bm25": StageOutput(runs, "bm25.arrow"), "dev": split_of("dev")}
+        for name in exported.candidates:
+            read = ("choice-runs", f"{name}.arrow") if exported.choice else (runs, f"{EXPORTED}.arrow")
+            inputs[f"dev-retriever/{name}"] = StageOutput(*read)
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {untuned}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
     return builder.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure, "untuned": untuned})

@@ -10,18 +10,17 @@ from drkit.core.files import LOG, TRAINING, VALIDATION
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.rivals import rival_of
 from drkit.recipe.schema import (
-    BASELINES,
     JUDGED,
     LABELS_ONLY,
-    MASKED_LM,
-    MLM,
     PRETRAINED,
     PREVIOUS,
     PSEUDO,
     RERANKER,
     Choice,
     Finetune,
+    Pretrain,
     Round,
     Training,
     Validation,
@@ -29,7 +28,7 @@ from drkit.recipe.schema import (
 from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
-from drkit.runs.stages.pretrain import plan_kept, plan_masked_lm
+from drkit.runs.stages.pretrain import plan_kept, plan_rival
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
 from drkit.runs.stages.retriever import PlannedSystem, reading_of
@@ -106,7 +105,7 @@ FINETUNE = StageSpec(
     records=(LOG, TRAINING, VALIDATION),
     resumable=True,
     joint=True,
-    folders=(*BASELINES, "*"),
+    folders=(LABELS_ONLY, "*=*", "*"),
     prunable=WEIGHTS,
     work=_finetuning_work,
 )
@@ -124,7 +123,7 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
     kept = builder.recipe.pretrain.kept if builder.recipe.pretrain else {}
     previous, starts = start, {name: name for name in kept}
     starts |= {INITIAL: INITIAL, PRETRAINED: start, PREVIOUS: start}
-    compared = next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
+    compared = labelled_round(builder)
     for current in builder.rounds:
         taught = any(column.use == RERANKER for column in received_by(builder, current).values())
         if taught and not builder.has(TRAIN_RERANKER):
@@ -133,7 +132,7 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
         if current.miners and finetune.for_round(current).negatives:
             negatives = plan_negatives(builder, current.name, current.miners, previous, current.pairs)
         if current is compared and began != INITIAL:
-            for name, origin in _baselines(builder):
+            for name, origin in _baselines(builder, is_plain=began == start):
                 systems.append(_plan_retriever(builder, name, current, origin, negatives))
         trained = _plan_retriever(builder, current.name, current, began, negatives)
         systems += [*_plan_kept(builder, trained), trained]
@@ -148,23 +147,35 @@ def plan_rounds(builder: PlanBuilder, *, start: str) -> list[PlannedSystem]:
     return systems
 
 
-def _baselines(builder: PlanBuilder) -> Iterator[tuple[str, str]]:
-    """Yield the retrievers that the first labelled round is compared with, and what each starts from."""
-    pretrain, finetune = builder.recipe.pretrain, builder.recipe.finetune
-    assert finetune is not None
+def labelled_round(builder: PlanBuilder) -> Round:
+    """Return the round that the baselines are compared with: the first one that learns from judgements, if any does."""
+    return next((one for one in builder.rounds if one.pairs == JUDGED), builder.rounds[0])
+
+
+def _baselines(builder: PlanBuilder, *, is_plain: bool) -> Iterator[tuple[str, str]]:
+    """Yield the retrievers that the first labelled round is compared with, and what each starts from.
+
+    is_plain: whether that round starts from the pre-training itself, as the baselines with another part do.
+    """
+    assert builder.recipe.finetune is not None
     if not builder.splits:  # without judged queries, nobody would see it
         return
-    if LABELS_ONLY in finetune.baselines:
-        yield LABELS_ONLY, INITIAL
-    if MASKED_LM not in finetune.baselines or pretrain is None or pretrain.is_masked_lm:
-        return
-    if any(loss.use == MLM for loss in pretrain.encoder.losses.values()):
-        yield MASKED_LM, plan_masked_lm(builder, pretrain)
-    else:
-        builder.notes.append(
-            f"nothing is compared with masked LM (finetune.baselines), since the encoder lacks its loss: "
-            f"--pretrain-loss {MLM}@encoder adds it"
-        )
+    planned: list[Pretrain | None] = [builder.recipe.pretrain]
+    for baseline in builder.recipe.finetune.baselines:
+        if baseline == LABELS_ONLY:
+            yield LABELS_ONLY, INITIAL
+            continue
+        try:
+            rival = rival_of(builder.recipe, baseline, builder.registry)
+            if rival and not is_plain:
+                raise DrkitError("the first labelled round does not start from the pre-training itself")
+        except DrkitError as error:
+            builder.notes.append(f"no row {baseline} (finetune.baselines): {'; '.join(str(error).splitlines())}")
+            continue
+        if rival is not None and rival not in planned:  # else the part is there already
+            planned.append(rival)
+            name = baseline.replace(":", "-")
+            yield name, plan_rival(builder, name, rival)
 
 
 def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str, negatives: str) -> PlannedSystem:

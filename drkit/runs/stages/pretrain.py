@@ -11,11 +11,11 @@ from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
 from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
-from drkit.recipe.parts import join_names, required_capabilities, required_signals
+from drkit.recipe.parts import join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
 from drkit.runs.stages.start import plan_generator
-from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, SPANS, TOKENS, plan_signals, pretraining_texts, split_of
+from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
     TRAINED,
     Sizes,
@@ -39,8 +39,6 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
-# The folder of pre-training without decoders.
-PRETRAINED_ALONE = "pretrained-masked-lm"
 # Share of the encoder's positions that are targets; seconds of masking for each token.
 _ENCODER_TARGETS, _MASKED = 0.3, 2e-6
 
@@ -103,7 +101,7 @@ PRETRAIN = StageSpec(
     records=(LOG, TRAINING, PROBES),
     resumable=True,
     joint=True,
-    folders=(PRETRAINED, PRETRAINED_ALONE),
+    folders=(PRETRAINED, f"{PRETRAINED}-*=*"),
     work=_pretraining_work,
 )
 # Its files are links to those of the training, so that a kept checkpoint is used like any other.
@@ -117,19 +115,21 @@ KEPT = StageSpec(
 )
 
 
-def plan_masked_lm(builder: PlanBuilder, pretrain: Pretrain) -> str:
-    """Add the pre-training without decoders, which a baseline starts from."""
-    alone, spans = pretrain.without_decoders(), builder.has(SPANS)
-    return plan_pretraining(
-        builder, PRETRAINED_ALONE, alone, {"spans" if spans else "tokens": pretraining_texts(builder)}
-    )
+def plan_rival(builder: PlanBuilder, name: str, pretrain: Pretrain) -> str:
+    """Add the pre-training that a baseline starts from, of the same texts; it keeps no steps and has no probes."""
+    own = builder.stages[PRETRAINED].inputs
+    texts = {key: own[key] for key in ("spans", "tokens", "queries") if key in own}
+    if "generated-queries" not in required_capabilities(pretrain, builder.registry):
+        texts.pop("queries", None)
+    pretrain = evolve(pretrain, keep_steps=None, probe=evolve(pretrain.probe, every=0))
+    return plan_pretraining(builder, f"{PRETRAINED}-{name}", pretrain, texts)
 
 
 def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> str:
     """Add a pre-training, its signals and generator."""
     required = required_capabilities(pretrain, builder.registry)
     inputs = {"start": StageOutput(INITIAL), **texts}
-    inputs |= plan_signals(builder, required_signals(pretrain, builder.registry), texts)
+    inputs |= plan_signals(builder, pretrain, texts)
     if builder.has(MIXTURE):
         inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:

@@ -16,8 +16,8 @@ from attrs import field, frozen
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
 from drkit.evaluate.names import INITIAL
-from drkit.recipe.parts import join_names, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings
+from drkit.recipe.parts import join_names, required_signals, signal_scopes
+from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
@@ -308,12 +308,10 @@ def pretraining_texts(builder: PlanBuilder) -> StageOutput:
     return StageOutput("spans") if builder.has(SPANS) else tokens_of_pretraining(builder)
 
 
-def plan_signals(
-    builder: PlanBuilder, signals: Mapping[str, Choice], texts: Mapping[str, StageOutput]
-) -> dict[str, StageOutput]:
-    """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
+def plan_signals(builder: PlanBuilder, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> dict[str, StageOutput]:
+    """Add a stage for each signal of a pre-training, and one for its values of queries; returns the inputs."""
     inputs: dict[str, StageOutput] = {}
-    scopes = signal_scopes(builder.recipe.pretrain, builder.registry) if builder.recipe.pretrain else {}
+    signals, scopes = required_signals(pretrain, builder.registry), signal_scopes(pretrain, builder.registry)
     for name, chosen in signals.items():
         stage = plan_signal(builder, chosen, pretraining_texts(builder))
         inputs[f"signals/{name}"] = StageOutput(stage, VALUES)

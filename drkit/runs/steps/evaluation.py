@@ -22,11 +22,10 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
 from drkit.evaluate.gains import decide, gains_markdown
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
-from drkit.evaluate.systems import results_warning, table_caption
-from drkit.recipe.schema import BASELINES, RERANKER
+from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
+from drkit.recipe.schema import RERANKER, is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
-    EXPORTED,
     EvaluationSettings,
     EvenFusionSettings,
     GainSettings,
@@ -149,7 +148,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
         return {"weight": settings.untuned, "tuned": None}
-    first, second = (read_run(inputs["dev-runs"] / name) for name in (f"bm25{ARROW}", f"{EXPORTED}{ARROW}"))
+    first, second = read_run(inputs["dev-bm25"]), read_run(chosen_input(inputs, "dev-retriever"))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
@@ -205,8 +204,9 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
     The row of a system with several draws has means over the draws, query by query; rows are tested against the
-    `baseline`. `against`: the p-values of tests of the `compared` system against each other one; those of hybrid
-    against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits it ranks in `reranker`.
+    `baseline`. `parts`: what each named part adds. `against`: the p-values of tests of the `compared` system against
+    each other one; those of hybrid against BM25 are in `hybrid`, those of a re-ranker against the retriever whose hits
+    it ranks in `reranker`.
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
@@ -215,6 +215,11 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
     rows = comparison(systems, settings.baseline)
+    composed, first = settings.composed, settings.measures[0]
+    parts = [
+        contribution((composed, single[composed]), (name, single[name]), part, first)
+        for name, part in settings.replaced.items()
+    ]
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
@@ -232,6 +237,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
         "baseline": settings.baseline,
+        "parts": [attrs.asdict(one) for one in parts],
         "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID_NAME in stage.inputs:
@@ -244,7 +250,8 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     gains = json.loads(stage.inputs["gains"].read_text(encoding="utf-8")) if "gains" in stage.inputs else None
     results |= {"gains": gains} if gains else {}
     shown = gains_markdown(gains) if gains else ""
-    texts = (to_markdown(rows), escape_paragraph(caption), warning, shown)
+    added = describe_contributions([attrs.asdict(one) for one in parts])
+    texts = (escape_paragraph(added), to_markdown(rows), escape_paragraph(caption), warning, shown)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -259,7 +266,7 @@ def _compared(stage: StageRun[EvaluationSettings]) -> str:
     """
     path, settings = stage.inputs.get("choice"), stage.settings
     exported = settings.last if path is None else path.read_text(encoding="utf-8")
-    compared = settings.last if exported in (*STARTS, *BASELINES) else exported
+    compared = settings.last if exported in STARTS or is_baseline(exported) else exported
     return next((name for name, draws in settings.draws.items() if compared in draws), compared)
 
 

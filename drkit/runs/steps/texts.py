@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import write_text
-from drkit.core.protocols import FittedSignal
+from drkit.core.protocols import FittedSignal, ReadsAhead
 from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
@@ -50,6 +50,8 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    if isinstance(collection, ReadsAhead):
+        collection.read_ahead(lambda done, total: stage.progress.advance(done, total, "files"))
     if (passages := stage.settings.passages) is not None:
         collection = PassageSample(collection, passages, seed=stage.settings.seed)
     counts = write_collection(collection, stage.folder)
