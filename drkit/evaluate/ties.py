@@ -10,8 +10,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.types import Judgement
-from drkit.evaluate.engines import parse_measure
-from drkit.evaluate.measures import MEASURES, Scores, grades_by_query
+from drkit.evaluate.engines import MEASURES, parse_measure
+from drkit.evaluate.measures import Scores, grades_by_query
 from drkit.evaluate.names import system_name
 from drkit.evaluate.ranks import COUNTS, is_by_rank, keep_judged_hits, measure_by_rank, rows_of_run
 from drkit.evaluate.significance import rounding
