@@ -69,9 +69,9 @@ def hybrid_values(
     vectors = opened.encode_passages([passage.content for passage in passages])
     dense = Retriever(opened, FlatIndex.build(vectors, [passage.doc_id for passage in passages]))
     ids, texts = [query.query_id for query in queries], [query.text for query in queries]
-    both = [find_rankings(one, ids, texts, DEPTH) for one in (Bm25Retriever().index(passages), dense)]
+    words, found = (find_rankings(one, ids, texts, DEPTH) for one in (Bm25Retriever().index(passages), dense))
     nearest = sorted(WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
-    runs = ((weight, convex(align(*both), weight, 10)) for weight in nearest)
+    runs = ((weight, convex(align(words, found), weight, 10)) for weight in nearest)
     return {weight: evaluate(run, judgements, [MEASURE]).per_query[MEASURE] for weight, run in runs}
 
 

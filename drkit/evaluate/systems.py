@@ -293,9 +293,10 @@ _SPLIT = {"unknown": "those that no passage has are split", "always": "all are s
 
 def _describe_split(facts: Mapping[str, Any]) -> str:
     """Say which identifiers in queries are split, if several values of split_queries make a difference."""
-    split, chosen = facts.get("split"), facts.get("split_queries", "")
+    split = facts.get("split")
     if not split or not (split["gain"] or split["error"]):
         return ""
+    chosen = str(facts["split_queries"])
     means, measure, first = split["means"], facts["measure"], next(iter(split["means"]))
     if chosen != first:
         shown = f"{measure} {means[chosen]:.3f}; {means[first]:.3f} if {_SPLIT[first]}"

@@ -153,7 +153,7 @@ class Bm25Retriever:
         analysis: the other arguments of `Bm25Retriever`. Raises DrkitError without a passage that has terms, and as
         `Bm25Retriever` does.
         """
-        read = cls(**analysis)
+        read = cls(k1=1.2, b=0.75, **analysis)
         terms = read._read(passages)
         for k1, b in parameters:
             made = cls(k1=k1, b=b, **analysis)
