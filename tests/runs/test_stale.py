@@ -180,7 +180,7 @@ def touched(before: dict[str, Stage[Any]], after: dict[str, Stage[Any]]) -> set[
 def test_a_precision_of_encoding_trains_only_what_mines_with_it(beir):
     recipe, precise = recipe_of("pmi", beir), ("encoder.precision=bfloat16",)
     indexes = {"index-initial", "index-labels-only", "index-retriever-1", "index-retriever-2"}
-    follow = {"retriever-2", "choice-runs", "choice", "encoder", "index", "runs", "hybrid", *REPORTED}
+    follow = {"retriever-2", "choice-runs", "choice", "encoder", "index", "dev-runs", "runs", "hybrid", *REPORTED}
     assert (
         touched(stages_of(recipe), stages_of(recipe_of("pmi", beir, *precise)))
         == indexes | {"negatives-retriever-2"} | follow
