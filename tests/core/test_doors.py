@@ -222,9 +222,10 @@ def test_no_code_comes_from_data():
 
 
 def test_processes_are_started_in_one_place():
-    # docstrings: Python itself, isolated, reads source files; prepare: to try TrainingArguments, without torch here;
-    # testing: to see what a module imports
+    # engine: tasks side by side; docstrings: Python itself, isolated, reads source files; prepare: to try
+    # TrainingArguments, without torch here; testing: to see what a module imports
     assert importers("subprocess", "pty", "multiprocessing") <= {
+        "drkit/core/engine.py",
         "drkit/data/docstrings.py",
         "drkit/runs/prepare.py",
         "drkit/testing/specs.py",
