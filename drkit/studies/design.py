@@ -17,8 +17,8 @@ from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.experiments import compose
-from drkit.recipe.compose import CHOICES, NONE
-from drkit.recipe.schema import JUDGED, Recipe
+from drkit.recipe.compose import CHOICES
+from drkit.recipe.schema import JUDGED, NONE, Recipe
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
 from drkit.runs.stages.evaluation import EVALUATION
