@@ -17,7 +17,7 @@ from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.experiments import compose
-from drkit.recipe.compose import CHOICES
+from drkit.recipe.compose import CHOICES, NONE
 from drkit.recipe.schema import JUDGED, Recipe
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
@@ -173,13 +173,14 @@ _KINDS = {
 def _problems_of_parts(axes: Mapping[str, list[Any]]) -> Iterator[str]:
     """Yield each value that names no part, with the names there are."""
     registry = installed().registry
-    for axis, values in axes.items():
-        for name in (one for value in values for one in ([value] if isinstance(value, str) else value or ())):
-            if axis in _KINDS and not (axis == "decoder" and name == "none"):
-                try:
-                    registry.split(_KINDS[axis], str(name))
-                except DrkitError as error:
-                    yield f"{error} @ {axis}"
+    for axis, kind in _KINDS.items():
+        for value in axes.get(axis, ()):
+            for name in [value] if isinstance(value, str) else value or ():
+                if not (axis == "decoder" and name == NONE):
+                    try:
+                        registry.split(kind, str(name))
+                    except DrkitError as error:
+                        yield f"{error} @ {axis}"
 
 
 def _problems_of_numbers(seeds: Sequence[int], labels: Sequence[int | None]) -> Iterator[str]:
@@ -245,5 +246,5 @@ def _run_name(cell: Cell, seed: int, labels: int | None, *, several: bool) -> st
 def _shown(value: Any) -> str:
     """Return the value of an axis as text; None, which leaves a table out, as `none`."""
     if value is None:
-        return "none"
+        return NONE
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -83,7 +83,7 @@ class Study:
         ]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each cell of each table: its values on the axes, the labels, measure, mean, deviation .."""
+        """Return a row for each cell of each table: its values on the axes, `labels`, `measure`, `mean` .."""
         return [
             {
                 **result.cell.levels,

@@ -27,7 +27,7 @@ SMALLER = [
     *("reranker.max_steps=2", "reranker.depth=3", "reranker.negatives=1"),
     *("encoder.vocab_size=200", "encoder.init_embeddings=random"),
 ]
-# One seed of the sweep: tests/runs/test_experiments.py has several.
+# One seed of the study: tests/runs/test_experiments.py has several.
 FEWER = ("--seeds 1,2", "--seeds 1")
 # Whole trainings at their full size: planned, not run.
 PLANNED = ("drkit compose", "run recipe.toml")
@@ -117,7 +117,7 @@ def done(place):
 def test_the_page(line, place, done, monkeypatch, capsys):
     if line.startswith(ELSEWHERE):
         pytest.skip("is run elsewhere")
-    is_run = line.startswith(("drkit compose", "drkit sweep")) and "--dry-run" not in line
+    is_run = line.startswith(("drkit compose", "drkit study")) and "--dry-run" not in line
     staged = "three-stage" in line  # a re-ranker and a third round
     smaller = [one for one in SMALLER if staged or not one.startswith(("reranker.", "finetune.rounds.2"))]
     more = [f"--set={setting}" for setting in smaller] if is_run else []
@@ -137,8 +137,8 @@ def test_the_first_commands(line, place, monkeypatch, capsys):
     if line == "pytest -n auto":
         assert f"{install}\n" in (ROOT / ".ci" / "run").read_text().replace("--quiet ", "")
         return
-    if line.startswith("drkit sweep"):
-        pytest.skip("many whole runs; a small sweep is on the page of commands")
+    if line.startswith("drkit study"):
+        pytest.skip("many whole runs; a small study is on the page of commands")
     if line.startswith("drkit init"):
         (place / "recipe.toml").unlink(missing_ok=True)
     more = ["--dry-run"] if line.startswith("drkit compose") and "--dry-run" not in line else []
@@ -187,8 +187,8 @@ EXAMPLES.sort(key=lambda line: line == "drkit prune runs/R")
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples_of_help(line, place, done, monkeypatch, capsys):
-    if line.startswith("drkit sweep"):
-        pytest.skip("many whole runs; a small sweep is on the page")
+    if line.startswith("drkit study"):
+        pytest.skip("many whole runs; a small study is on the page")
     if not (place / "runs" / "R").exists() or any(name in line for name in DOWNLOADS) or line.startswith(ELSEWHERE):
         pytest.skip("needs the run of the page, a download or an upload, or serves until it is stopped")
     if "runs/R2" in line:

@@ -19,7 +19,7 @@ from drkit.core.registry import installed
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 PACKAGES = {
-    "drkit": "Compose, run and sweep",
+    "drkit": "Compose, run and study",
     "drkit.plugin": "What plugins import",
     "drkit.testing": "The contract of each kind of part",
     "drkit.maskers": "Maskers",

@@ -118,7 +118,7 @@ def test_every_feature_with_a_name_of_its_own_occurs_in_the_code(page):
 @pytest.mark.parametrize(
     ("name", "is_there"),
     [
-        *((name, True) for name in ("pmi", "gpl", "drkit sweep", "--decoder", "encoder.passages_per_document")),
+        *((name, True) for name in ("pmi", "gpl", "drkit study", "--decoder", "encoder.passages_per_document")),
         *((name, True) for name in ("CONTRIBUTING.md", "finetune.baselines", "drkit.compose", "CachedGradients")),
         *(
             (name, False)

@@ -170,7 +170,7 @@ def _draw_plan(design: Design, sharing: Sharing, cost: Cost | None, processes: i
         ("runs", f"{len(design.runs)}, one for each cell, seed and number of labels{side}"),
         (
             "stages",
-            f"{to_do:,} to make of {sharing.different:,}; the runs have {sharing.planned:,}, equal ones made once",
+            f"{to_do:,} to make; the runs have {sharing.planned:,}, of which equal ones are made once",
         ),
         ("shared", ", ".join(_describe_shared(*item) for item in sharing.shared.items()) or "nothing"),
         ("in all", f"{cost} on this machine" if cost else "not estimated: a GPU, or a collection of unknown size"),
