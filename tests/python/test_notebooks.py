@@ -10,8 +10,6 @@ from tests.python.notebooks import NAMES, execute, read
 
 # What the cells of a notebook must print, in any order.
 SHOWN = {
-    "beat-your-checkpoint": ("363 articles", "your checkpoint", "shutil."),
-    "compare-methods": ("363 pairs", "masker pmi", "decoder enhanced"),
     "your-own-masker": ("2 passed", "retriever-1", "decoder: masker rare"),
 }
 
