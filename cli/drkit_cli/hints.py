@@ -20,7 +20,7 @@ from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
 
 # Lines to type instead of a command, the first one whose command is installed; a colon ends what is said before it.
-_TRAIN = ("improve ENCODER --texts FOLDER", "compose --encoder ENCODER --collection FOLDER")
+_TRAIN = ("improve ENCODER --texts FOLDER --labels FILE",)
 _EVALUATE = ("evaluate --encoder ENCODER --collection beir:FOLDER",)
 _SEARCH = ('search RUN "a query"',)
 _STUDY = ("study masker=uniform,pmi decoder=mlm,enhanced",)
@@ -52,8 +52,8 @@ _COMMANDS: dict[str, Sequence[str]] = {
 _OPTIONS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("model", "model-name", "model-name-or-path", "checkpoint", "base-model"), ("encoder",)),
     **dict.fromkeys(("encoder", "cross-encoder", "reranker"), ("model",)),
-    **dict.fromkeys(("data", "dataset", "corpus", "texts", "documents", "docs", "passages"), ("collection",)),
-    **dict.fromkeys(("input", "train-file", "train-data", "data-dir", "dataset-name"), ("collection",)),
+    **dict.fromkeys(("data", "dataset", "corpus", "texts", "documents", "docs", "passages"), ("collection", "texts")),
+    **dict.fromkeys(("input", "train-file", "train-data", "data-dir", "collection"), ("collection", "texts")),
     **dict.fromkeys(("output-dir", "out-dir", "outdir", "save-dir", "save-path"), ("run-dir", "output")),
     **dict.fromkeys(("out", "output-file", "save"), ("output",)),
     **dict.fromkeys(("metric", "metrics", "measure"), ("measures", "measure")),
@@ -63,7 +63,7 @@ _OPTIONS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("plan", "estimate", "print-plan"), ("dry-run",)),
     **dict.fromkeys(("hard-negatives", "negatives"), ("miner",)),
     **dict.fromkeys(("num-negatives", "n-negatives"), ("negatives",)),
-    **dict.fromkeys(("judgements", "judgments", "gold", "labels"), ("qrels",)),
+    **dict.fromkeys(("judgements", "judgments", "gold", "labels", "qrels"), ("qrels", "labels")),
     **dict.fromkeys(("dim", "dimensions", "truncate-dim"), ("dimension",)),
     **dict.fromkeys(("format", "onnx", "openvino", "quantize"), ("backend",)),
     **dict.fromkeys(("fp16", "bf16", "half"), ("precision",)),
@@ -141,7 +141,7 @@ def _option_instead(option: str, command: click.Command, arguments: Sequence[str
         return f"`drkit run` takes a recipe as it is: change {of} in its file, or use `drkit compose`"
     if command.name in _WITH_CHOICES and name in _CHOICES:
         return f"write {name}={value or 'NAME,NAME'}"
-    if "set" in known and (settings := _settings(name, recipe="paper" in known)):
+    if "set" in known and (settings := _settings(name, recipe="dry-run" in known)):
         given = shlex.quote(value) if value else "true" if settings[0].endswith(".bf16") else ".."
         return f"write {' or '.join(f'--set {one}={given}' for one in settings)}"
     close = get_close_matches(name, known, n=1, cutoff=_CLOSE)

@@ -133,14 +133,16 @@ def cli() -> None:
     r"""Compose maskers, decoders, losses and negative miners into dense retrievers.
 
     \b
-    Compare methods   drkit compose --masker pmi --decoder enhanced
-                      drkit sweep masker=uniform,pmi decoder=mlm,enhanced
-    Your own texts    drkit init FOLDER_OR_FILE
+    Compare methods      drkit compose --masker pmi --decoder enhanced
+                         drkit study masker=uniform,pmi decoder=mlm,enhanced
+    Improve an encoder   drkit improve ENCODER --texts FOLDER --labels FILE
     """
 
 
 SECTIONS = {
-    "Start": (improve, compose, study, init, run, status),
+    "Compare methods": (compose, study),
+    "Improve an encoder": (improve,),
+    "Recipes and runs": (init, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),

@@ -278,6 +278,7 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
     space: the bytes of the run, and how many of them `drkit prune` frees.
     """
     from drkit.evaluate.systems import describe_contributions, table_caption
+    from drkit.evaluate.ties import tie_lines
 
     screen = console()
     if "evaluation" in done:
@@ -290,6 +291,8 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
             screen.print(Text(metrics["warning"], style="yellow"))
         draws = {name: len(draws) for name, draws in metrics.get("draws", {}).items()}
         screen.print(table_caption(draws, metrics["baseline"]))
+        for line in tie_lines(metrics):
+            screen.print(line, soft_wrap=True)
     for line in _describe_findings(run, done):
         screen.print(line, soft_wrap=True)
     size, freed = space

@@ -17,8 +17,9 @@ from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
 from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.evaluate import MEASURES, Scores, average, evaluate
+from drkit.evaluate import MEASURES, Scores, average, evaluate, order_bounds, tie_ranges
 from drkit.evaluate.names import HYBRID_NAME, HYBRIDS, without_bm25
+from drkit.evaluate.ties import describe_ties
 from drkit.evaluate.unmatched import likely_match, note_unjudged_hits
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
@@ -85,8 +86,8 @@ def evaluate_files(
     """Return (name, scores) of every system, in order; see `drkit.evaluate.evaluate`.
 
     measures: those of the first system's run if None. exclude_self: also set if a system's own run sets it.
-    note: called with a message for every file that lacks judged queries, which count 0, whose hits are not judged, or
-    that has hits whose id is their query's own.
+    note: called with a message for every file that lacks judged queries, which count 0, whose hits are not judged, that
+    has hits whose id is their query's own, or hits with equal scores whose order changes a mean by more than 0.001.
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
@@ -103,7 +104,9 @@ def evaluate_files(
             scores.append(evaluate(rankings, judged.judgements, names, exclude_self=excludes_self))
             if note:
                 own = note_own_hits(rankings, judged.judgements, path, exclude_self=excludes_self)
-                notes = (_note_missing(rankings, grades, path), own, note_unjudged_hits(rankings, grades, path))
+                bounds = order_bounds(rankings, judged.judgements, names, exclude_self=excludes_self)
+                tied = describe_ties(str(path), tie_ranges(bounds), scores[-1].queries)
+                notes = (_note_missing(rankings, grades, path), own, note_unjudged_hits(rankings, grades, path), tied)
                 for text in filter(None, notes):
                     note(text)
         results.append((system.name, average(scores)))

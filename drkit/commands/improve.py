@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.core.files import MANIFEST, replacing_folder
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
@@ -236,7 +237,8 @@ def resumed(run: Path, encoder: str, collection: str, settings: Sequence[str], p
 def copy_encoder(run: Path, output: Path) -> None:
     """Copy the encoder folder of a run, without its manifest. Raises DrkitError if the output exists."""
     refuse_existing(output)
-    shutil.copytree(run / "encoder", output, ignore=shutil.ignore_patterns("manifest.json"))
+    with replacing_folder(output) as folder:
+        shutil.copytree(run / "encoder", folder, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
 
 
 def refuse_existing(output: Path) -> None:

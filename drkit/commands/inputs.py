@@ -47,6 +47,7 @@ from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.dual_encoder import read_encoder
+from drkit.search.flat import ABOUT
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device
 
@@ -54,7 +55,8 @@ from drkit.search.text_encoder import choose_device
 def find_index(folder: str | Path) -> Path:
     """Return the index folder of a run, or the folder itself if it is not a run.
 
-    Raises DrkitError if the folder does not exist, or the run has no finished index.
+    Raises DrkitError if the folder does not exist, or is neither a run nor an index, or the run has no finished
+    index.
     """
     path = local_path(folder)
     if not path.is_dir():
@@ -62,6 +64,11 @@ def find_index(folder: str | Path) -> Path:
             f"folder not found: {path}; give a run (made by `drkit compose`) or an index (made by `drkit index`)"
         )
     if not (path / RECIPE).is_file():
+        if not (path / ABOUT).is_file():
+            raise DrkitError(
+                f"{path} is neither a run (missing {RECIPE}) nor an index (missing {ABOUT}); give a run (made "
+                f"by `drkit compose`) or an index (made by `drkit index`)"
+            )
         return path
     if read_manifest(path / "index") is None:
         made = f"`drkit encode --encoder {path} --collection {path} -o VECTORS`, then `drkit index VECTORS -o INDEX`"

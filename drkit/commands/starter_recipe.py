@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -26,9 +27,14 @@ from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import recipe_from_table, recipe_table, toml_value
+from drkit.runs.budget import fit_memory
+from drkit.runs.costs import machine_memory
+from drkit.search.languages import likely_language
 
 # Passages whose letters are counted; scripts are a matter of shares.
 _SAMPLE = 5000
+# Passages, and queries of each split, whose stop words are counted.
+_SAMPLE_OF_LANGUAGE = 1000
 # Scripts that are shown, with at least this share of the letters.
 _SHOWN, _LEAST_SHARE = 4, 0.001
 # Passages below which training from scratch has too little text to learn from.
@@ -57,6 +63,7 @@ class CollectionFacts:
 
     name: as `--collection` takes it. passages, empty, duplicates: numbers; a duplicate has the text of an earlier
     passage. scripts: shares of letters by script, largest first. judged: passages that any query has a judgement of.
+    languages: of the passages and of the queries, empty if that is open.
     copies: queries whose own text is the passage of the same id. settings: those of the collection. notes: how its
     files are read, where that is open.
     """
@@ -71,6 +78,7 @@ class CollectionFacts:
     judged: int = 0
     unknown: int = 0
     copies: int = 0
+    languages: tuple[str, str] = ("", "")
     settings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -90,7 +98,8 @@ def collect_facts(name: str, settings: Sequence[str] = ()) -> CollectionFacts:
     own_texts: dict[str, bytes] = {}
     splits = {split: _collect_split(source, split, own_texts) for split in source.splits()}
     judged = {j.doc_id for split in splits for j in source.judgements(split)}
-    lengths, seen, letters = array("L"), set[bytes](), Counter[str]()
+    asked = [query.text for split in splits for query in islice(source.queries(split), _SAMPLE_OF_LANGUAGE)]
+    lengths, seen, letters, first = array("L"), set[bytes](), Counter[str](), list[str]()
     empty = duplicates = copies = 0
     missing = set(judged)
     for passage in collection.passages():
@@ -98,6 +107,8 @@ def collect_facts(name: str, settings: Sequence[str] = ()) -> CollectionFacts:
         text = passage.content
         if len(lengths) < _SAMPLE:
             letters.update(map(script_of, filter(str.isalpha, text[:2000])))
+        if len(first) < _SAMPLE_OF_LANGUAGE:
+            first.append(text[:2000])
         digest = _hash(text)
         empty += not text.strip()
         duplicates += digest in seen and bool(text.strip())
@@ -116,6 +127,7 @@ def collect_facts(name: str, settings: Sequence[str] = ()) -> CollectionFacts:
         judged=len(judged) - len(missing),
         unknown=len(missing),
         copies=copies,
+        languages=(likely_language(first) or "", likely_language(asked) or ""),
         settings=tuple(settings),
         notes=tuple(reading_notes(source)),
     )
@@ -215,6 +227,9 @@ def suggest_recipe(
     )
     reasons = {path: reason for path, (_, reason) in settings.items()}
     recipe = compose(request, parts)
+    if not has_gpu:
+        recipe, fitted = fit_memory(recipe, parts.registry, machine_memory())
+        reasons |= fitted
     return Suggestion(recipe, chosen, why, reasons, tuple(_advice(facts, recipe, has_gpu=has_gpu)))
 
 
@@ -294,6 +309,18 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
         yield (
             f"BM25 stems English words, but most letters are {script.capitalize()}: bm25_language in [evaluation] "
             f"names another language, or none."
+        )
+    passages, queries = facts.languages
+    language = recipe.evaluation.bm25_language
+    if recipe.evaluation.bm25 and passages not in ("", language):
+        yield (
+            f"The passages look like {passages.capitalize()}, and BM25 stems {language} words: "
+            f'bm25_language = "{passages}" in [evaluation].'
+        )
+    if recipe.evaluation.bm25 and passages and queries not in ("", passages):
+        yield (
+            f"The queries look like {queries.capitalize()}, the passages like {passages.capitalize()}: "
+            f'bm25_query_language = "{queries}" in [evaluation].'
         )
     if facts.passages > 1_000_000 and not has_gpu:
         yield "More than a million passages take hours to encode on a CPU: try a sample first."

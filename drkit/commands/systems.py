@@ -14,15 +14,15 @@ from attrs import evolve, frozen
 from drkit.commands.inputs import find_index, open_encoder, open_reranker
 from drkit.data.corpus import open_collection
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, HYBRIDS, fused_with_bm25, system_in_words, system_name
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.search import Bm25Retriever, HybridRetriever, Retriever, open_index
 from drkit.search.fusion import Fusion, Searcher, read_fusion
 from drkit.search.reranking import RerankedRetriever
 
-# The stages that rank the evaluated queries, and fuse BM25 with several retrievers.
-_SEARCH, _HYBRIDS = "runs", "hybrids"
+# The stage that ranks the evaluated queries.
+_SEARCH = "runs"
 
 
 @frozen
@@ -158,13 +158,13 @@ def _planned_rerankers(run: Path, found: Mapping[str, SearchSystem]) -> dict[str
 
 def _planned_hybrids(run: Path, found: Mapping[str, SearchSystem]) -> dict[str, SearchSystem]:
     """Return BM25 with each of several retrievers, by the name `NAME+bm25`, if the run evaluated them."""
-    fused = read_manifest(run / _HYBRIDS)
+    fused = read_manifest(run / HYBRIDS)
     if fused is None or BM25_NAME not in found:
         return {}
     made = {}
     for name in (name for name in fused.settings["retrievers"] if name in found):
         fusion = Fusion(name, float(fused.metrics["weight"]), int(fused.metrics["depth"]))
-        hybrid = f"{name}+{BM25_NAME}"
+        hybrid = fused_with_bm25(name)
         made[hybrid] = evolve(found[name], name=hybrid, retriever=name, fusion=fusion)
     return made
 

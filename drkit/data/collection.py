@@ -16,7 +16,9 @@ from attrs import evolve, field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
+from drkit.data.column_advice import pair_advice
 from drkit.data.columns import (
+    ASKED,
     ID,
     IDS,
     TEXT,
@@ -32,7 +34,7 @@ from drkit.data.columns import (
     matching,
     may_be_name,
 )
-from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, missing_column, read_rows, require_file
+from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, missing_column, read_rows, require_file, separator_note
 from drkit.data.splits import Splits
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
@@ -272,6 +274,8 @@ class PassageColumns:
         """
         if rows and not any(row.find(self.texts) for row in rows) and self._unread(rows[0]):
             raise missing_column(rows[0], self.texts, TEXT, columns_advice(TEXT, ID))
+        if rows and not rows[0].is_headless and not self.given.has(TEXT):
+            self._refuse_queries(rows)
         found = [name for row in rows[:1] for name in row.find(self.texts)[:1]]
         values = [row.values.get(name) for name in found for row in rows]
         texts = [value for value in values if isinstance(value, str) and value.strip()]
@@ -284,20 +288,34 @@ class PassageColumns:
         if rows and rows[0].is_headless and not self.given and {TEXT, TITLE} <= rows[0].values.keys():
             self._check_order(rows)
 
+    def _refuse_queries(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError for a table with queries beside what may be texts, or the ids, paths or titles of texts."""
+        row, texts = rows[0], rows[0].find(self.texts)
+        if texts and (queries := [name for name in row.find(ASKED) if name in self._unread(row)]):
+            values = [str(value) for row in rows if (value := row.values.get(texts[0])) not in (None, "")]
+            are_ids = looks_like_ids(values)
+            what = "ids, paths or numbers" if are_ids else "the texts that answer them, or titles of texts"
+            raise DrkitError(
+                f"the column {queries[0]!r} seems to have queries, and {texts[0]!r} {what}; columns: "
+                f"{', '.join(row.values)}. {pair_advice(row.path, queries[0], texts[0], are_ids=are_ids)}",
+                where=row,
+            )
+
     def _check_order(self, rows: Sequence[Row]) -> None:
         """Raise DrkitError if a table without a header has longer titles than texts."""
         title, text = (sum(len(str(row.values.get(name) or "")) for row in rows) for name in (TITLE, TEXT))
         if title > 2 * text:
             names = [*rows[0].values]
+            long, short = names.index(TITLE) + 1, names.index(TEXT) + 1
             raise DrkitError(
-                f"the table has no header, and its column {names.index(TITLE) + 1} is longer than the column "
-                f"{names.index(TEXT) + 1}, where the text is expected; write a header ({', '.join(names)}), or name "
-                f"the columns: {columns_advice(ID, TITLE, TEXT)}",
+                f"the table has no header, and its column {long} is longer than the column {short}, where the text is "
+                f"expected; write a header, or name the columns, as in --columns id=1,title={short},text={long}",
                 where=rows[0],
             )
 
     def notes(self, row: Row) -> Iterator[str]:
         """Yield how the columns of a file are read, by its first row, where that is not plain from their names."""
+        yield from separator_note(row)
         if row.is_headless:
             layout = f", the layout of {_LAYOUT_NAMES[len(row.values)]}" if not self.given.are_numbers else ""
             yield (

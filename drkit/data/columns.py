@@ -19,7 +19,9 @@ from drkit.errors import DrkitError
 
 Item = TypeVar("Item")
 ID, TITLE, TEXT = "id", "title", "text"
-QUERY_ID, QUERY, POSITIVE, NEGATIVE, SCORE = "query_id", "query", "positive", "negative", "score"
+ARTICLE, QUERY_ID, QUERY, POSITIVE, NEGATIVE, SCORE = "article", "query_id", "query", "positive", "negative", "score"
+# The name of no column, for a score or a title that is not read.
+NONE = "none"
 # Rows from which the columns of a file are judged.
 SAMPLE = 100
 
@@ -36,14 +38,16 @@ QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "question_id", "topic_i
 QUERIES = ("text", "query", "question", "title", "query_text", "question_text")
 ANCHORS = (
     *("anchor", "query", "question", "sentence1", "sentence_A", "premise"),
-    *("query_text", "question_text", "search_query"),
+    *("query_text", "question_text", "search_query", "search_term", "user_query"),
 )
 POSITIVES = (
     *("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis"),
     *("response", "positive_passage", "positive_document", "positive_text", "answer_text", "passage_text"),
     *("document_text", "article", "article_text", "text", "content", "contents", "body", "paragraph", "chunk"),
 )
-SCORES = ("score", "label")
+SCORES = ("score", "label", "relevance")
+# Names of queries alone, which texts do not have beside them.
+ASKED = ("query", "question", "query_text", "question_text", "search_query", "search_term", "user_query")
 _NEGATIVE = re.compile(r"(hard)?neg(ative)?s?(passages?|documents?|texts?)?\d*")
 # Names that headers have beside those of the roles.
 _OTHER = (
@@ -60,6 +64,8 @@ _NAME = re.compile(r"(?=.*[^\W\d_])[\w \-./#()&]{1,40}")
 _SENTENCE_END = re.compile(r"[.?!]\s*$")
 # Letters, digits and the signs of ids, with a digit among them: q17, 0a1b-44, doc/7#2.
 _ID_LIKE = re.compile(r"(?=.*\d)[A-Za-z0-9_.:/#@|~+-]{1,64}")
+# Addresses, and paths of files.
+_PATH_LIKE = re.compile(r"https?://\S+|[^\n]{1,200}\.(md|markdown|txt|rst|html?|pdf|docx?)", re.IGNORECASE)
 
 
 def fold(name: str) -> str:
@@ -109,7 +115,11 @@ def is_known(name: str) -> bool:
 
 
 class Columns(Protocol):
-    """The columns of a table, whose first line may be a header."""
+    """The columns of a table, whose first line may be a header; given: those that settings name."""
+
+    @property
+    def given(self) -> GivenColumns:
+        """The columns that settings name."""
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether the cells of the first line are names of columns."""
@@ -176,6 +186,11 @@ class NamedColumns:
     groups: Sequence[Sequence[str]]
     defaults: Sequence[str] = ()
 
+    @property
+    def given(self) -> GivenColumns:
+        """No columns: settings do not name these."""
+        return GivenColumns()
+
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether the cells have one name of each group."""
         return all(matching(tuple(cells), tuple(names)) for names in self.groups)
@@ -227,6 +242,19 @@ class GivenColumns:
         """Return whether a column is given for each of the roles."""
         return all(role in self.by_role for role in roles)
 
+    def are_in(self, cells: Sequence[str]) -> bool:
+        """Return whether a first line has all the given columns, by names or numbers.
+
+        >>> GivenColumns({"text": ("Antwort",), "id": ("3",)}).are_in(["Frage", "antwort"])
+        False
+        """
+        keys = tuple(cells)
+        return all(
+            any(int(name) <= len(keys) if name.isdecimal() else matching(keys, (name,)) for name in names)
+            for names in self.by_role.values()
+            if names != (NONE,)
+        )
+
     def is_header(self, cells: Sequence[str]) -> bool | None:
         """Return whether the first line is a header, as the given columns say; None if none are given.
 
@@ -261,7 +289,8 @@ def columns_advice(*roles: str) -> str:
 def looks_like_ids(values: Iterable[str]) -> bool:
     """Return whether all of some values look like ids or numbers, not like texts.
 
-    A few values of letters and digits may be texts, so that there must be three; numbers are never texts.
+    A few values of letters and digits may be texts, so that there must be three; numbers, addresses and paths of files
+    are never texts.
 
     >>> looks_like_ids(["17", "4"]), looks_like_ids(["q1", "q2", "q3"]), looks_like_ids(["mp3", "why not"])
     (True, True, False)
@@ -269,7 +298,7 @@ def looks_like_ids(values: Iterable[str]) -> bool:
     found = [value.strip() for value in values]
     if not found:
         return False
-    if all(_NUMBER.fullmatch(value) for value in found):
+    if any(all(pattern.fullmatch(value) for value in found) for pattern in (_NUMBER, _PATH_LIKE)):
         return True
     return len(found) >= 3 and len({*found}) > len(found) / 2 and all(_ID_LIKE.fullmatch(value) for value in found)
 

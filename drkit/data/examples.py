@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from drkit.data.corpus import StoredCollection
+if TYPE_CHECKING:
+    from drkit.data.corpus import StoredCollection
 
 # An e-mail address, or a notice of copyright.
 _PERSONAL = re.compile(r"\w@[\w-]+(\.[\w-]+)*\.[A-Za-z]{2,}\b|\b[Cc]opyright (\([cC]\)|\u00a9|\d)")

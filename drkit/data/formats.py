@@ -149,8 +149,9 @@ class BeirCollection(JudgedFiles):
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
+        (title,) = GivenColumns.of(self.config.columns).names(TITLE, (TITLE,))
         for row in checked(read_jsonl(self.passage_files[0]), self._check):
-            yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
+            yield row, Passage(row.id("_id"), row.text("text", default=""), row.text(title, default=""))
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise DrkitError for first rows with texts under other names, which would all be empty passages."""

@@ -21,6 +21,7 @@ from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import FileCollection, PassageColumns, passage_files, passage_notes, read_passages
 from drkit.data.columns import (
     ANCHORS,
+    ARTICLE,
     ID,
     IDS,
     POSITIVES,
@@ -39,12 +40,20 @@ from drkit.data.columns import (
 )
 from drkit.data.documents import ENDINGS, DocumentsCollection
 from drkit.data.pairs import text_id
-from drkit.data.rows import FORMATS, Row, file_kind, missing_column, parse_number, read_rows, require_file
+from drkit.data.rows import (
+    FORMATS,
+    Row,
+    file_kind,
+    missing_column,
+    parse_number,
+    read_rows,
+    require_file,
+    separator_note,
+)
 from drkit.data.specs import DocumentsConfig, LabelledConfig
 from drkit.data.splits import Splits
 from drkit.errors import DrkitError
 
-ARTICLE = "article"
 # Ways in which a label may name its article, those tried first in front.
 PATH = "path"
 WAYS = (ID, PATH, TITLE, TEXT)
@@ -362,6 +371,7 @@ class LabelledCollection(FileCollection):
     def notes(self) -> Iterator[str]:
         """Yield how texts and labels are read."""
         yield from passage_notes(self.passage_files, self._passage_columns)
+        yield from chain.from_iterable(map(separator_note, {one.row.path: one.row for one in self.labels}.values()))
         for path in self._beside:
             yield f"{path} is in a folder of texts, and is read as labels alone"
         for path in self.label_files:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from attrs import field, frozen
 
+from drkit.data.column_advice import label_lines, pair_advice
 from drkit.data.columns import (
     ANCHORS,
+    ARTICLE,
     NEGATIVE,
     POSITIVE,
     POSITIVES,
@@ -20,6 +23,7 @@ from drkit.data.columns import (
     TEXT,
     GivenColumns,
     columns_advice,
+    fold,
     is_negative,
     looks_like_ids,
     matching,
@@ -31,6 +35,8 @@ from drkit.errors import DrkitError
 # A teacher's scores of the positives, of the negatives, and of both in a list, as FlagEmbedding and
 # sentence-transformers write them.
 _TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"), ("scores", *SCORES))
+# Words below which an article may be a title.
+_FEW_WORDS = 8
 # The score from which a pair is a positive, unless a setting says another.
 DEFAULT_SCORE = 0.5
 
@@ -86,19 +92,50 @@ class PairColumns:
         Ids are not texts: an encoder would learn to match numbers.
         """
         given = self.given
+        if rows and not given.has(POSITIVE):
+            self._refuse_contexts(rows[0])
+            self._refuse_names(rows)
         for role, usual in ((QUERY, ANCHORS), (POSITIVE, POSITIVES)):
             found = [name for row in rows[:1] for name in row.find(usual)[:1]]
             values = [row.values.get(name) for name in found for row in rows]
             texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
             known = [text for text in texts if isinstance(text, str)]
             if known and not given.has(role) and len(known) == len(texts) and looks_like_ids(known):
+                queries = self._find(rows[0], QUERY)
+                labels = (
+                    f", or {label_lines(rows[0].path, queries[0], found[0])}" if role == POSITIVE and queries else ""
+                )
                 raise DrkitError(
                     f"the column {found[0]!r} has ids or numbers ({known[0]!r:.40}), not texts; columns: "
-                    f"{', '.join(rows[0].values)}. Labels by id are read beside their texts, by "
-                    f"labelled:TEXTS with collection.labels, trec:FOLDER or beir:FOLDER; if other columns have the "
-                    f"texts, name them: {columns_advice(QUERY, TEXT)}",
+                    f"{', '.join(rows[0].values)}. Labels by id are read beside their texts, by trec:FOLDER or "
+                    f"beir:FOLDER{labels}; if other columns have the texts, name them: {columns_advice(QUERY, TEXT)}",
                     where=rows[0],
                 )
+
+    def _refuse_names(self, rows: Sequence[Row]) -> None:
+        """Raise DrkitError for articles of a few words: these may be titles of articles that are elsewhere."""
+        row, queries, found = rows[0], self._find(rows[0], QUERY), self._find(rows[0], POSITIVE)
+        if not queries or not found or fold(found[0]) != ARTICLE:
+            return
+        values = [str(value) for one in rows if (value := one.values.get(found[0]))]
+        if values and not looks_like_ids(values) and median(len(value.split()) for value in values) < _FEW_WORDS:
+            raise DrkitError(
+                f"the column {found[0]!r} has {values[0]!r:.40} and the like: texts, or titles of articles; columns: "
+                f"{', '.join(row.values)}. {pair_advice(row.path, queries[0], found[0], are_ids=False)}",
+                where=row,
+            )
+
+    def _refuse_contexts(self, row: Row) -> None:
+        """Raise DrkitError for answers beside the contexts that have them: either may be the passages."""
+        found, contexts = self._find(row, POSITIVE)[:1], row.find(("context", "contexts"))[:1]
+        queries = self._find(row, QUERY)[:1]
+        if found and contexts and queries:
+            lines = [f"--columns query={queries[0]},text={name}" for name in (*contexts, *found)]
+            raise DrkitError(
+                f"the passages may be the column {contexts[0]!r} or {found[0]!r}; columns: {', '.join(row.values)}. "
+                f"Name one: {' or '.join(lines)}",
+                where=row,
+            )
 
     def describe_names(self, row: Row) -> str:
         """Return in words which columns are the query and the passage, unless they have their plain names."""

@@ -26,7 +26,7 @@ from drkit.data.columns import (
     columns_advice,
 )
 from drkit.data.pair_columns import Pair, PairColumns
-from drkit.data.rows import FORMATS, Row, file_kind, read_rows, require_file
+from drkit.data.rows import FORMATS, Row, file_kind, read_rows, require_file, separator_note
 from drkit.data.specs import PairsConfig
 from drkit.data.splits import Splits
 from drkit.errors import DrkitError
@@ -101,6 +101,7 @@ class PairTables:
     def notes(self) -> Iterator[str]:
         """Yield what was assumed of the training file: its columns without a header, and which pairs are positives."""
         first = next(self.sources[self.split_rules.source("train")](), None)
+        yield from separator_note(first)
         if first and first.is_headless:
             names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
             yield (
@@ -112,7 +113,7 @@ class PairTables:
         if first and (rule := self.columns.describe_score(first)):
             yield f"positives are the pairs with {rule}"
         if first and (unread := self.columns.unread_columns(first)):
-            yield f"columns that are not read: {', '.join(unread)}"
+            yield f"columns that are not read: {', '.join(name or 'one without a name' for name in unread)}"
         yield from self.split_rules.notes()
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:

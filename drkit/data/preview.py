@@ -49,7 +49,7 @@ def _title_notes(passages: Sequence[Passage]) -> Iterator[str]:
     if twice * 2 > len(passages):
         yield (
             f"{twice:,} of the first {counted(len(passages), 'text')} begin with their own title, which is read twice "
-            f"(a passage is its title and its text): leave the titles out of the file, unless that is meant"
+            f"(a passage is its title and its text): --columns title=none leaves the titles out"
         )
 
 

@@ -23,7 +23,16 @@ from typing import IO, Any, TypeVar
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.data.columns import Columns, header_of, matching
+from drkit.data.columns import (
+    QUERY,
+    TEXT,
+    Columns,
+    NamedColumns,
+    columns_advice,
+    header_of,
+    is_known,
+    matching,
+)
 from drkit.data.json_lists import read_json_list
 from drkit.errors import DrkitError
 
@@ -41,7 +50,8 @@ LONGEST_LINE = 16 << 20
 class Row:
     """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1.
 
-    is_headless: whether it is of a table without a header, whose columns have the names of a layout.
+    is_headless: whether it is of a table without a header, whose columns have the names of a layout. separator: what
+    separates its columns, if its file's ending says another.
     """
 
     path: Path | str
@@ -49,6 +59,7 @@ class Row:
     values: dict[str, Any]
     unit: str = ""
     is_headless: bool = False
+    separator: str = ""
 
     @property
     def is_of_table(self) -> bool:
@@ -157,15 +168,17 @@ def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> P
     return path
 
 
-def read_rows(path: Path, columns: Columns) -> Iterator[Row]:
+def read_rows(path: Path, columns: Columns, *, guess: bool = False) -> Iterator[Row]:
     """Stream the rows of a file; columns: of a table (.tsv, .csv).
+
+    guess: take a character that seems to separate the columns for it, although their names are not known.
 
     Raises DrkitError naming `file:line` at a row that cannot be read.
     """
     kind = file_kind(path)
     if kind in (".jsonl", ".json"):
         return read_jsonl(path)
-    return _read_table(path, columns) if kind in _SEPARATORS else _read_parquet(path)
+    return _read_table(path, columns, guess=guess) if kind in _SEPARATORS else _read_parquet(path)
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
@@ -237,51 +250,81 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 _LINES_SEEN = 50
 
 
-def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    lines = _read_cells(path)
+def _read_table(path: Path, columns: Columns, *, guess: bool) -> Iterator[Row]:
+    separator, usual = _find_separator(path, columns, guess=guess), _SEPARATORS[file_kind(path)]
+    lines = _read_cells(path, separator)
     top = list(islice(lines, _LINES_SEEN))
     if not top:
         return
     begin, cells = top[0]
-    _check_separator([_SEPARATORS[file_kind(path)].join(row) for _, row in top], cells, columns, f"{path}:{begin}")
     is_csv = file_kind(path) == ".csv"
     named = header_of(cells, [row for _, row in top[1:]], columns, quoted=is_csv)
     names = [cell.strip() for cell in cells] if named else columns.default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
+    other = "" if separator == usual else separator
     for number, row in chain(top[named:], lines):
         if len(row) != len(names):
             raise DrkitError(
-                f"expected {len(names)} cells ({', '.join(names)}) separated by "
-                f"{_SEPARATORS[file_kind(path)]!r}, got {len(row)}",
+                f"expected {len(names)} cells ({', '.join(names)}) separated by {separator!r}, got {len(row)}",
                 where=f"{path}:{number}",
             )
-        yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named)
+        yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named, separator=other)
 
 
-def _check_separator(lines: Sequence[str], cells: Sequence[str], columns: Columns, where: str) -> None:
-    """Refuse a table whose columns another character separates: each line would be a single cell."""
-    if len(cells) > 1 or "1" in columns.default_names(1):  # settings may say that the single column is the text
-        return
-    for other in "\t;|,":
-        if _separates(other, lines, columns):
+def _find_separator(path: Path, columns: Columns, *, guess: bool) -> str:
+    """Return what separates the columns of a table: what its ending says, or what its header or settings show.
+
+    Raises DrkitError for a table that another character seems to separate, whose names are not known.
+    """
+    usual = _SEPARATORS[file_kind(path)]
+    lines = [line for _, line in islice(read_lines(path), _LINES_SEEN)]
+    if not lines or len(cells := _split(lines[0], usual)) > 1 or (columns.given and columns.given.are_in(cells)):
+        return usual
+    for other in _OTHER_SEPARATORS:
+        names = _split(lines[0], other)
+        if len(names) == 1:
+            continue
+        if columns.given.are_in(names) if columns.given else columns.is_header(names) or all(map(is_known, names)):
+            return other
+        if _separates(other, lines):
+            if guess:
+                return other
             raise DrkitError(
-                f"the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
-                f"convert it. If each line is one text, put a line `text` before the first",
-                where=where,
+                f"the columns are separated by {other!r}, not by {usual!r} as in a {file_kind(path)} file, and their "
+                f"names are not known; columns: {', '.join(names)}. Name them, as in "
+                f"{columns_advice(QUERY, TEXT)}; if each line is one text, put a line `text` before the first",
+                where=f"{path}:1",
             )
+    return usual
 
 
-def _separates(other: str, lines: Sequence[str], columns: Columns) -> bool:
-    """Return whether a character separates names in the first line, or as many columns in every line.
+def separator_note(row: Row | None) -> Iterator[str]:
+    """Yield the note that columns have another separator than their file's ending says, if so."""
+    if row and row.separator:
+        yield f"{row.path}: its columns are separated by {row.separator!r}"
+
+
+_OTHER_SEPARATORS = "\t;|,"
+
+
+def _split(line: str, separator: str) -> list[str]:
+    """Return the cells of a line, which may be quoted."""
+    _allow_long_cells()
+    try:
+        return next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:  # reported when the file is read
+        return [line]
+
+
+def _separates(other: str, lines: Sequence[str]) -> bool:
+    """Return whether a character separates as many columns in every line.
 
     Texts have commas, so that these also need a first line that reads like names.
     """
-    names, *rows = (line.split(other) for line in lines)
-    if len(names) > 1 and columns.is_header(names):
-        return True
-    if len(names) == 1 or not rows or any(len(row) != len(names) for row in rows):
+    names, *rows = (_split(line, other) for line in lines)
+    if not rows or any(len(row) != len(names) for row in rows):
         return False
-    return other != "," or header_of(names, rows, columns, quoted=True)
+    return other != "," or header_of(names, rows, NamedColumns(((),)), quoted=True)
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
@@ -292,22 +335,21 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise DrkitError(f"the header has {', '.join(map(repr, twice))} twice; rename one of the columns", where=where)
 
 
-def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
-    if file_kind(path) == ".tsv":
+def _read_cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) of every line: of a .tsv with tabs never quoted, else quoted if needed."""
+    if file_kind(path) == ".tsv" and separator == "\t":
         lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
     else:
-        lines = _read_csv(path)
+        lines = _read_csv(path, separator)
     for number, cells in lines:
         if not any(cells):
             raise DrkitError("empty line; delete it", where=f"{path}:{number}")
         yield number, cells
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # Python limits cells to 128 KiB, for the whole process; documents are longer.
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    reader = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
+def _read_csv(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    _allow_long_cells()
+    reader = csv.reader((f"{line}\n" for _, line in read_lines(path)), delimiter=separator, strict=True)
     try:
         for cells in reader:
             yield reader.line_num, cells
@@ -315,6 +357,11 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DrkitError(
             f"{error}; a cell with commas or quotes must be quoted as a whole", where=f"{path}:{reader.line_num}"
         ) from None
+
+
+def _allow_long_cells() -> None:
+    """Raise Python's limit of 128 KiB on cells, which is one for the whole process; documents are longer."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -334,7 +381,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     )
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DrkitError(f"not UTF-8 ({error.reason} at byte {error.start})", where=f"{path}:{number}") from None
+            raise DrkitError(
+                f"not UTF-8 ({error.reason} at byte {error.start}); convert the file, as in "
+                f"`iconv -f windows-1252 -t utf-8 {path.name} > new{file_kind(path)}`",
+                where=f"{path}:{number}",
+            ) from None
         except (OSError, EOFError, zlib.error) as error:
             raise DrkitError(f"cannot be read after line {number} ({error})", where=path) from None
 

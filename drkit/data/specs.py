@@ -58,6 +58,7 @@ class BeirConfig:
     """Settings of `BeirCollection`."""
 
     path: str = setting("", None, "folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
+    columns: Mapping[str, Any] = _columns("title")
     train_share: float = _train_share()
     unknown_judgements: str = _unknown()
 

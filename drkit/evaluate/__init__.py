@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from drkit.evaluate.systems import comparison as comparison
     from drkit.evaluate.systems import to_markdown as to_markdown
     from drkit.evaluate.systems import versus_markdown as versus_markdown
+    from drkit.evaluate.ties import TieRange as TieRange
+    from drkit.evaluate.ties import order_bounds as order_bounds
+    from drkit.evaluate.ties import tie_ranges as tie_ranges
     from drkit.evaluate.tuning import TunedWeight as TunedWeight
     from drkit.evaluate.tuning import tune_bm25 as tune_bm25
     from drkit.evaluate.tuning import tune_weight as tune_weight

@@ -74,7 +74,7 @@ def evaluate(
     from drkit.search.rankings import Rankings
 
     parsed, judgements = {name: parse_measure(name) for name in measures}, tuple(qrels)
-    judged = _grades_by_query(judgements)
+    judged = grades_by_query(judgements)
     _check_judgements(parsed, judgements)
     known = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in judged.items()}
     rankings = Rankings.of(run)
@@ -194,7 +194,7 @@ def check_measures(measures: Sequence[str], *, has_subtopics: bool = True) -> No
 def check_judgements(measures: Sequence[str], judgements: Iterable[Judgement]) -> None:
     """Raise DrkitError for judgements that one of the measures cannot use, as `evaluate` does."""
     given = tuple(judgements)
-    _grades_by_query(given)
+    grades_by_query(given)
     _check_judgements({name: parse_measure(name) for name in measures}, given)
 
 
@@ -207,8 +207,11 @@ def cutoff(measure: str) -> int | None:
     return hits_read(parse_measure(measure))
 
 
-def _grades_by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
-    """Return the grades of each query's documents; of several subtopics, the highest."""
+def grades_by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
+    """Return the grades of each query's documents; of several subtopics, the highest.
+
+    Raises DrkitError for missing or contradictory judgements, or a grade that is too high.
+    """
     judged: dict[str, dict[str, int]] = {}
     given: dict[tuple[str, str, str], int] = {}
     for one in judgements:

@@ -173,7 +173,7 @@ def find_relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]], *
     """Return the passages of the judged queries with at least the grade `least`; rankings: in order."""
     found = [(row, *pair) for row, grades in enumerate(judged.values()) for pair in grades.items() if pair[1] >= least]
     rows, grades = (np.array([one[column] for one in found], np.int64) for column in (0, 2))
-    queries = _rows_of_run(rankings, judged)
+    queries = rows_of_run(rankings, judged)
     ranks = rankings.ranks(queries[rows], [doc_id for _, doc_id, _ in found])
     order = np.lexsort((ranks, rows))
     hits = np.append(np.diff(rankings.starts), 0)[queries]
@@ -183,7 +183,7 @@ def find_relevant(rankings: Rankings, judged: Mapping[str, Mapping[str, int]], *
 def keep_judged_hits(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]) -> Rankings:
     """Return rankings, in order, with the hits that are judged."""
     pairs = [(row, doc_id) for row, grades in enumerate(judged.values()) for doc_id in grades]
-    queries = _rows_of_run(rankings, judged)[np.array([row for row, _ in pairs], np.int64)]
+    queries = rows_of_run(rankings, judged)[np.array([row for row, _ in pairs], np.int64)]
     ranks = rankings.ranks(queries, [doc_id for _, doc_id in pairs])
     is_hit = np.isfinite(ranks)
     is_judged = np.zeros(len(rankings.documents), np.bool_)
@@ -191,7 +191,7 @@ def keep_judged_hits(rankings: Rankings, judged: Mapping[str, Mapping[str, int]]
     return rankings.kept(is_judged)
 
 
-def _rows_of_run(rankings: Rankings, judged: Mapping[str, Any]) -> NDArray[np.int64]:
+def rows_of_run(rankings: Rankings, judged: Mapping[str, Any]) -> NDArray[np.int64]:
     """Return the row i64[Q] of each judged query in the rankings, -1 if they lack it."""
     rows = {query_id: row for row, query_id in enumerate(rankings.query_ids)}
     return np.array([rows.get(query_id, -1) for query_id in judged], np.int64)

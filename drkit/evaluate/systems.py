@@ -272,6 +272,10 @@ def describe_bm25(facts: Mapping[str, Any]) -> str:
     >>> print(describe_bm25({**facts, "b": 0.75, "error": 0.3}))
     BM25: k1 1.2, b 0.75 on 9 dev queries (the best of 2 gains 0.250 RR@10, within one standard error, 0.300)
     """
+    return f"{_describe_pair(facts)}{_describe_split(facts)}"
+
+
+def _describe_pair(facts: Mapping[str, Any]) -> str:
     means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
     first, measure, asked = next(iter(means)), facts["measure"], f"on {counted(facts['queries'], 'dev query')}"
     if chosen != first:
@@ -281,6 +285,26 @@ def describe_bm25(facts: Mapping[str, Any]) -> str:
         return f"BM25: {chosen}, best of {len(means)} {asked} ({measure} {means[chosen]:.3f})"
     gain = f"the best of {len(means)} gains {facts['gain']:.3f} {measure}"
     return f"BM25: {chosen} {asked} ({gain}, within one standard error, {facts['error']:.3f})"
+
+
+# What BM25 does with identifiers in queries, by the value of split_queries.
+_SPLIT = {"unknown": "those that no passage has are split", "always": "all are split", "never": "none is split"}
+
+
+def _describe_split(facts: Mapping[str, Any]) -> str:
+    """Say which identifiers in queries are split, if several values of split_queries make a difference."""
+    split, chosen = facts.get("split"), facts.get("split_queries")
+    if not split or not (split["gain"] or split["error"]):
+        return ""
+    means, measure, first = split["means"], facts["measure"], next(iter(split["means"]))
+    if chosen != first:
+        shown = f"{measure} {means[chosen]:.3f}; {means[first]:.3f} if {_SPLIT[first]}"
+        return f"; identifiers in queries: {_SPLIT[chosen]} ({shown})"
+    best = max(means, key=lambda value: means[value])
+    if not split["gain"]:
+        return f"; identifiers in queries: {_SPLIT[first]} ({measure} {means[first]:.3f})"
+    gain = f"{_SPLIT[best]}: {split['gain']:+.3f} {measure}, within one standard error, {split['error']:.3f}"
+    return f"; identifiers in queries: {_SPLIT[first]} ({gain})"
 
 
 def _number(value: float | None) -> float:

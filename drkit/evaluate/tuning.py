@@ -1,4 +1,4 @@
-"""What is chosen on judged development queries: the weight of a fusion, BM25's k1 and b, the exported retriever.
+"""What is chosen on judged dev queries: the weight of a fusion, BM25's k1, b and split queries, the exported retriever.
 
 A few dozen queries cannot tell equally good settings apart, and the best of several tried is the luckiest one. So the
 plain choice stays, unless the best one gains more than one standard error of the paired difference: `choose_plainly`.
@@ -15,8 +15,9 @@ from attrs import frozen
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
-from drkit.evaluate.measures import cutoff, evaluate
+from drkit.evaluate.measures import Scores, cutoff, evaluate
 from drkit.evaluate.significance import rounding
+from drkit.recipe.schema import SAME_LANGUAGE, UNKNOWN
 from drkit.search.fusion import DEFAULT_WEIGHT, align, convex
 from drkit.search.rankings import RunRow
 
@@ -139,19 +140,22 @@ def tune_bm25(
     depth: int = 1000,
     exclude_self: bool = False,
     language: str = "english",
+    query_language: str = SAME_LANGUAGE,
+    split_queries: Sequence[str] = (UNKNOWN,),
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Bm25Retriever, dict[str, Any]]:
-    """Return BM25 with one of several (k1, b), chosen on dev queries, and the facts.
+    """Return BM25 with one of several (k1, b), then one of several `split_queries`, chosen on dev queries; and facts.
 
-    The first pair is chosen, unless the best one gains more than one standard error over it (see `choose_plainly`).
+    The first one is chosen, unless the best one gains more than one standard error over it (see `choose_plainly`).
 
-    dev: queries and judgements; without them, the first pair is taken. The passages are read once. depth: of the
-    rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language: see
-    `Bm25Retriever`; on_progress: called with the number of pairs done. The facts: `k1` and `b`, and with dev queries
-    the `measure`, the number of judged `queries`, the `means` of all pairs, and the `gain` of the best pair over the
-    first one with its standard `error`.
+    dev: queries and judgements; without them, the first ones are taken. The passages are read once. depth: of the
+    rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language,
+    query_language, split_queries: see `Bm25Retriever`; on_progress: called with the number of choices done. The facts:
+    `k1`, `b` and `split_queries`, and with dev queries the `measure`, the number of judged `queries`, the `means` of
+    all pairs, and the `gain` of the best pair over the first one with its standard `error`; of several values of
+    split_queries, `split` has the same three.
 
-    Raises DrkitError for an unknown measure, and without passages, pairs or judgements.
+    Raises DrkitError for an unknown measure, language or value, and without passages, pairs, values or judgements.
 
     >>> passages = [Passage("a", "fish fish, salt, lemon, bread, butter, peas, beans"), Passage("b", "fish")]
     >>> dev = [Query("q", "fish"), Query("r", "fish")], [Judgement("q", "a", 1), Judgement("r", "a", 1)]
@@ -161,29 +165,44 @@ def tune_bm25(
     """
     from drkit.search.bm25 import Bm25Retriever
 
-    if not parameters:
-        raise DrkitError("no k1 and b to choose from; give at least one pair")
+    if not parameters or not split_queries:
+        raise DrkitError("nothing to choose from; give at least one pair of k1 and b, and one value of split_queries")
+    analysis = {"language": language, "query_language": query_language, "split_queries": split_queries[0]}
     if dev is None:
         k1, b = parameters[0]
-        return Bm25Retriever(k1=k1, b=b, language=language).index(passages), {"k1": k1, "b": b}
+        made = Bm25Retriever(k1=k1, b=b, **analysis).index(passages)
+        return made, {"k1": k1, "b": b, "split_queries": split_queries[0]}
     asked, judgements = list(dev[0]), list(dev[1])
     # One more: the passage that `exclude_self` leaves out.
-    texts, hits = [query.text for query in asked], (cutoff(measure) or depth) + exclude_self
-    values, means, queries = dict[tuple[float, float], Mapping[str, float]](), dict[str, float](), 0
-    kept: dict[tuple[float, float], Bm25Retriever] = {}
-    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, language), start=1):
-        k1, b = parameters[done - 1]
-        run = retriever.rankings([query.query_id for query in asked], texts, hits)
-        scores = evaluate(run, judgements, [measure], exclude_self=exclude_self)
-        values[k1, b], means[f"k1 {k1:g}, b {b:g}"] = scores.per_query[measure], scores.mean(measure)
-        choice, queries = choose_plainly(values), scores.queries
+    ids, texts = [query.query_id for query in asked], [query.text for query in asked]
+    hits = (cutoff(measure) or depth) + exclude_self
+
+    def evaluated(retriever: Bm25Retriever) -> Scores:
+        return evaluate(retriever.rankings(ids, texts, hits), judgements, [measure], exclude_self=exclude_self)
+
+    scores, kept = dict[tuple[float, float], Scores](), dict[tuple[float, float], Bm25Retriever]()
+    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, **analysis), start=1):
+        pair = parameters[done - 1]
+        scores[pair] = evaluated(retriever)
+        choice = _choose_by(scores, measure)
         # The first one and the best so far: one of them is chosen in the end.
-        kept = {pair: one for pair, one in {**kept, (k1, b): retriever}.items() if pair in (choice.plain, choice.best)}
+        kept = {one: made for one, made in {**kept, pair: retriever}.items() if one in (choice.plain, choice.best)}
         del retriever  # the next one is made meanwhile
         if on_progress:
             on_progress(done)
     k1, b = choice.chosen
-    return kept[choice.chosen], {
-        **{"k1": k1, "b": b, "measure": measure, "queries": queries, "means": means},
-        **choice.facts(),
-    }
+    means = {f"k1 {pair[0]:g}, b {pair[1]:g}": one.mean(measure) for pair, one in scores.items()}
+    facts = {"measure": measure, "queries": choice.queries, "means": means, **choice.facts()}
+    tuned = kept[choice.chosen]
+    read = {value: tuned.splitting(value) for value in split_queries}
+    first, *others = split_queries
+    split_scores = {first: scores[choice.chosen], **{value: evaluated(read[value]) for value in others}}
+    split = _choose_by(split_scores, measure)
+    if others:
+        means = {value: one.mean(measure) for value, one in split_scores.items()}
+        facts["split"] = {"means": means, **split.facts()}
+    return read[split.chosen], {"k1": k1, "b": b, "split_queries": split.chosen, **facts}
+
+
+def _choose_by(scores: Mapping[Candidate, Scores], measure: str) -> PlainChoice[Candidate]:
+    return choose_plainly({candidate: one.per_query[measure] for candidate, one in scores.items()})

@@ -55,7 +55,13 @@ class Bm25Miner:
     def index(self, corpus: Corpus) -> None:
         """Index the passages, streamed."""
         config = self.config
-        self._retriever = Bm25Retriever(k1=config.k1, b=config.b, language=config.language).index(corpus)
+        self._retriever = Bm25Retriever(
+            k1=config.k1,
+            b=config.b,
+            language=config.language,
+            query_language=config.query_language,
+            split_queries=config.split_queries,
+        ).index(corpus)
 
     @property
     def retriever(self) -> Bm25Retriever:

@@ -14,7 +14,7 @@ from drkit.core.citations import ANCE, BM25, DPR, FUSION, GPL, NV_RETRIEVER, ROC
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe.schema import LANGUAGES, Choice
+from drkit.recipe.schema import LANGUAGES, QUERY_LANGUAGES, SAME_LANGUAGE, SPLITS, UNKNOWN, Choice
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -27,6 +27,12 @@ class Bm25Config:
     k1: float = setting(1.2, more_than(0), "BM25's term-frequency saturation")
     b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
     language: str = setting("english", in_(LANGUAGES), "language of BM25's stemmer and stop words")
+    query_language: str = setting(
+        SAME_LANGUAGE, in_(QUERY_LANGUAGES), "language of the queries; same: that of the passages"
+    )
+    split_queries: str = setting(
+        UNKNOWN, in_(SPLITS), "identifiers in queries that are split: those that no passage has, always, never"
+    )
 
 
 @frozen

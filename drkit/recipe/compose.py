@@ -173,7 +173,12 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:
         table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})
-        table = table if start.small or not is_small else _with_careful_rates(table)
+        if start.embeds and not _asks_for_pretraining(request):
+            table = _without_pretraining(table)
+        if is_small and not start.small:
+            table = _with_careful_rates(table, _RATES)
+        elif start.embeds:
+            table = _with_careful_rates(table, {"pretrain": _RATES["pretrain"]})
     if request.scale == QUICK:
         return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
     return table
@@ -185,24 +190,34 @@ def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, 
     An encoder of sentences is tuned without pre-training, unless a part of pre-training is named.
     """
     if request.pipeline is None:
-        asks = any(getattr(request, name) for name in _OF_PRETRAINING)
-        asks = asks or any(setting.startswith("pretrain.") for setting in request.settings)
-        return IMPROVE if start and start.embeds and not asks else _BASE
+        return IMPROVE if start and start.embeds and not _asks_for_pretraining(request) else _BASE
     chosen = parts.pipelines.get(request.pipeline)
     own = any((one.name, one.provider) == (chosen.name, chosen.provider) for one in parts.recipes.items())
     return request.pipeline if own else _BASE
 
 
-def _with_careful_rates(table: Table) -> Table:
-    """Return a recipe of the small scale with learning rates that do not harm an existing encoder."""
+def _asks_for_pretraining(request: ComposeRequest) -> bool:
+    """Return whether a request names a paper, a part of pre-training, or a setting of it."""
+    has_part = bool(request.paper) or any(getattr(request, name) for name in _OF_PRETRAINING)
+    return has_part or any(setting.startswith("pretrain.") for setting in request.settings)
+
+
+def _without_pretraining(table: Table) -> Table:
+    """Return a recipe that fine-tunes at once, without the baselines that compare pre-training."""
+    kept = {key: value for key, value in table.items() if key != "pretrain"}
+    return merge(kept, {"finetune": {"baselines": []}}) if _inner(kept, "finetune") else kept
+
+
+def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
+    """Return a recipe whose learning rates do not harm an existing encoder; rates: the highest ones, by table."""
 
     def lowered(settings: Mapping[str, Any], most: float) -> Table:
         rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
         return {**settings, **rates}
 
-    careful = {name: lowered(_inner(table, name), most) for name, most in _RATES.items() if _inner(table, name)}
-    if rounds := _inner(table, "finetune").get("rounds"):
-        careful["finetune"]["rounds"] = [lowered(one, _RATES["finetune"]) for one in rounds]
+    careful = {name: lowered(_inner(table, name), most) for name, most in rates.items() if _inner(table, name)}
+    if "finetune" in careful and (rounds := careful["finetune"].get("rounds")):
+        careful["finetune"]["rounds"] = [lowered(one, rates["finetune"]) for one in rounds]
     return {**table, **careful}
 
 

@@ -399,6 +399,11 @@ LANGUAGES = (
     *("greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian"),
     *("portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish"),
 )
+# The queries' language, if it is that of the passages.
+SAME_LANGUAGE = "same"
+QUERY_LANGUAGES = (SAME_LANGUAGE, *LANGUAGES)
+# Whether BM25 splits identifiers in queries: if no passage has the whole one, always, or never.
+SPLITS = (UNKNOWN, ALWAYS, NEVER) = ("unknown", "always", "never")
 
 
 def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -650,6 +655,15 @@ class Evaluation:
     )
     bm25_language: str = setting(
         "english", in_(LANGUAGES), "language of BM25's stemmer and stop words; none for whole words"
+    )
+    bm25_query_language: str = setting(
+        SAME_LANGUAGE, in_(QUERY_LANGUAGES), "language of the queries, for BM25; same: that of bm25_language"
+    )
+    bm25_split_queries: tuple[str, ...] = setting(
+        (UNKNOWN, ALWAYS),
+        deep_iterable(in_(SPLITS), min_len(1)),
+        "identifiers in BM25's queries that are split into words: those that no passage has (unknown), always, never; "
+        "of several values, the best on the dev queries, or the first without any",
     )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also evaluate the initial encoder, for comparison")

@@ -17,6 +17,7 @@ from attrs import frozen
 from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.data.column_advice import column_choices
 from drkit.data.rows import FORMATS as ENDINGS
 from drkit.data.rows import file_kind
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
@@ -248,10 +249,12 @@ def _unreadable_file(text: str, path: Path, problems: Mapping[str, str]) -> Drki
         )
     found = {name: problems[name] for name in _OF_FILES if name in problems}
     others = f"other formats are chosen as NAME:{text} (see `drkit list collection`)"
-    if len({*found.values()}) == 1:
-        return DrkitError(f"{next(iter(found.values()))}; {others}")
+    problem = next(iter(found.values())) if len({*found.values()}) == 1 else ""
     lines = [f"  - as {_OF_FILES[name]}: {problem}" for name, problem in found.items()]
-    return DrkitError("\n".join([f"cannot read {text} as a collection; {others}", *lines]))
+    are_unknown = all("columns:" in one and "labelled:TEXTS" not in one for one in found.values())
+    choices = [f"  - if it has {line}" for line in column_choices(path)] if are_unknown else []
+    first = f"{problem}; {others}" if problem else f"cannot read {text} as a collection; {others}"
+    return DrkitError("\n".join([first, *(() if problem else lines), *choices]))
 
 
 def _unreadable_folder(text: str, path: Path, problems: Mapping[str, str]) -> DrkitError:

@@ -19,6 +19,7 @@ from drkit.recipe.schema import Recipe
 from drkit.runs.costs import Rates, estimate_cost, fitting_chunk, sizes_of
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
+from drkit.runs.work import encoder_size
 
 # Steps that a training should have: as many passes over the labels, and at least this number, where there are few.
 _EPOCHS, _STEPS = 4, 50
@@ -88,6 +89,28 @@ def fit_budget(
     made = candidate.recipe(steps, passages)
     notes = _notes(made, size, wanted, needed=whole / _PLANNED / 60)
     return Budget(made, cost.seconds(steps), tuple(notes))
+
+
+def fit_memory(recipe: Recipe, registry: Registry, memory: int) -> tuple[Recipe, dict[str, str]]:
+    """Return the recipe with trainings whose steps fit the memory, and the reasons for what that changes, by setting.
+
+    Only the fine-tuning of an existing encoder changes, unless it has a gradient cache already: fewer texts at a time
+    give the same gradients. memory: bytes. Raises DrkitError as `plan` does.
+    """
+    finetune = recipe.finetune
+    if finetune is None or finetune.gradient_cache_chunk or not recipe.encoder.pretrained:
+        return recipe, {}
+    if encoder_size(recipe.encoder) is None:
+        return recipe, {}
+    chunk = fitting_chunk(recipe, plan(recipe, registry).stages, memory)
+    if chunk is None:
+        return recipe, {}
+    reason = (
+        f"a batch of {finetune.per_device_train_batch_size} queries and their passages needs more than the "
+        f"{memory / 2**30:.0f} GB of memory of this machine; {chunk} texts at a time give the same gradients"
+    )
+    made = evolve(recipe, finetune=evolve(finetune, gradient_cache_chunk=chunk))
+    return made, {"finetune.gradient_cache_chunk": reason}
 
 
 @frozen

@@ -6,8 +6,7 @@ import json
 import re
 import unicodedata
 from array import array
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from drkit.core.files import digest, read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, UnknownNameError, import_extra
-from drkit.recipe.schema import LANGUAGES
+from drkit.recipe.schema import ALWAYS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, SPLITS, UNKNOWN
 from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
@@ -45,14 +44,42 @@ def split_words(text: str) -> list[str]:
     >>> split_words("The removeSuffix of HTTP_headers, as UTF8")
     ['the', 'removesuffix', 'remove', 'suffix', 'of', 'http_headers', 'http', 'headers', 'as', 'utf8', 'utf']
     """
-    words = []
+    return [word for words in _identifiers(text) for word in words]
+
+
+def _identifiers(text: str) -> Iterator[list[str]]:
+    """Yield each word of a text, in lower case, followed by the words within it; see `split_words`."""
     for word in find_words(text):
-        words.append(word.lower())
+        words = [word.lower()]
         if not (word.isalpha() and (word[1:].islower() or word.isupper())):
             kinds = "".join(map(_kind, word))
             within = [word[slice(*found.span())] for found in _INNER_WORD.finditer(kinds)]
             words += [inner.lower() for inner in within] if within != [word] else []
-    return [word for word in words if len(word) > 1 or is_unspaced(word)]
+        yield [word for word in words if len(word) > 1 or is_unspaced(word)]
+
+
+def stop_words_of(language: str) -> Sequence[str]:
+    """Return the stop words of a language: Lucene's 33 for English, NLTK's for others, nothing without a list.
+
+    Raises MissingExtraError without bm25s.
+    """
+    lists, name = import_extra("bm25s", "BM25").stopwords, "EN" if language == "english" else language.upper()
+    found: Sequence[str] = getattr(lists, f"STOPWORDS_{name}", ())
+    return found
+
+
+def _stemmer(language: str) -> Callable[[str], str] | None:
+    """Return the stemmer of a language, a function of a word; None for `none`."""
+    if language == "none":
+        return None
+    stem: Callable[[str], str] = import_extra("Stemmer", "BM25").Stemmer(language).stemWord
+    return stem
+
+
+def _checked_split(value: str) -> str:
+    if value not in SPLITS:
+        raise UnknownNameError("value of split_queries", value, SPLITS, where="BM25")
+    return value
 
 
 def _kind(character: str) -> str:
@@ -68,22 +95,38 @@ class Bm25Retriever:
     of the stop words (Snowball's and NLTK's, if they have it), `none` for whole words. A passage that shares
     no term with the query is not a hit; ties are in corpus order. Results are deterministic.
 
-    Raises DrkitError for an unknown language, and MissingExtraError without bm25s or PyStemmer.
+    query_language: of the queries, `same` for that of the passages. Queries in another language are without the stop
+    words of theirs; a word that no passage has, stemmed as the passages are, is stemmed in the queries' language.
+    split_queries: whether identifiers in queries are followed by the words within them: `always`, `never`, or
+    `unknown`, if no passage has the whole identifier. Those of passages always are.
+
+    Raises DrkitError for an unknown language or value, and MissingExtraError without bm25s or PyStemmer.
     """
 
-    def __init__(self, *, k1: float = 1.2, b: float = 0.75, language: str = "english") -> None:
+    def __init__(
+        self,
+        *,
+        k1: float = 1.2,
+        b: float = 0.75,
+        language: str = "english",
+        query_language: str = SAME_LANGUAGE,
+        split_queries: str = UNKNOWN,
+    ) -> None:
         if language not in LANGUAGES:
             raise UnknownNameError("language", language, LANGUAGES, where="BM25")
-        library, stemmer = import_extra("bm25s", "BM25"), import_extra("Stemmer", "BM25")
-        # Lucene's 33 for English; nothing for `none`.
-        stop_words = getattr(library.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())
+        if query_language not in QUERY_LANGUAGES:
+            raise UnknownNameError("language", query_language, QUERY_LANGUAGES, where="BM25's queries")
+        library = import_extra("bm25s", "BM25")
+        stop_words = stop_words_of(language)
         self._language, self._stop_words = language, frozenset(stop_words)
         self._tokenizer = library.tokenization.Tokenizer(
-            lower=False,
-            splitter=split_words,
-            stopwords=stop_words,
-            stemmer=None if language == "none" else stemmer.Stemmer(language),
+            lower=False, splitter=split_words, stopwords=stop_words, stemmer=_stemmer(language)
         )
+        self._query_language = query_language
+        own = language if query_language == SAME_LANGUAGE else query_language
+        self._query_stop_words = frozenset(stop_words_of(own))
+        self._query_stemmer = None if own == language else _stemmer(own)
+        self._split_queries = _checked_split(split_queries)
         self._engine: Any = library.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
         self._ids = DocIds.of(())
 
@@ -103,20 +146,47 @@ class Bm25Retriever:
 
     @classmethod
     def variants(
-        cls, passages: Texts, parameters: Iterable[tuple[float, float]], language: str = "english"
+        cls, passages: Texts, parameters: Iterable[tuple[float, float]], **analysis: str
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
-        Raises DrkitError without a passage that has terms, and for an unknown language.
+        analysis: the other arguments of `Bm25Retriever`. Raises DrkitError without a passage that has terms, and as
+        `Bm25Retriever` does.
         """
-        read = cls(language=language)
+        read = cls(**analysis)
         terms = read._read(passages)
         for k1, b in parameters:
-            made = cls(k1=k1, b=b, language=language)
+            made = cls(k1=k1, b=b, **analysis)
             made._tokenizer, made._ids = read._tokenizer, read._ids
             made._weigh(terms)
             yield made
             del made  # an index less in memory while the next one is made
+
+    @property
+    def language(self) -> str:
+        """The passages' language."""
+        return self._language
+
+    @property
+    def query_language(self) -> str:
+        """The queries' language; that of the passages if it is `same`."""
+        return self._language if self._query_language == SAME_LANGUAGE else self._query_language
+
+    @property
+    def stemmed_words(self) -> tuple[int, int]:
+        """How many different words of the passages the stemmer changes, and of how many; letters alone count."""
+        stems: Mapping[str, str] = self._tokenizer.word_to_stem
+        words = [word for word in stems if word.isalpha() and not is_unspaced(word)]
+        return sum(stems[word] != word for word in words), len(words)
+
+    def splitting(self, split_queries: str) -> Bm25Retriever:
+        """Return a retriever with the same index that treats identifiers in queries otherwise; see `split_queries`.
+
+        Raises DrkitError for an unknown value.
+        """
+        other = copy(self)
+        other._split_queries = _checked_split(split_queries)
+        return other
 
     def _read(self, passages: Texts) -> list[array[int]]:
         """Return the terms of each passage, 4 bytes each."""
@@ -139,7 +209,13 @@ class Bm25Retriever:
         self._tokenizer.save_vocab(folder)
         self._engine.save(folder, show_progress=False)
         self._ids.write(Path(folder) / IDS)
-        facts = {"version": ANALYZER_VERSION, "language": self._language, "made_with": self._made_with()}
+        facts = {
+            "version": ANALYZER_VERSION,
+            "language": self._language,
+            "query_language": self._query_language,
+            "split_queries": self._split_queries,
+            "made_with": self._made_with(),
+        }
         write_text(Path(folder) / _ANALYZER, json.dumps(facts))
 
     def _made_with(self) -> dict[str, str]:
@@ -156,7 +232,12 @@ class Bm25Retriever:
         """
         check_unchanged(folder)
         facts = _read_analyzer(Path(folder))
-        opened = cls(language=str(facts.get("language")))
+        # Indexes of earlier versions do not say how queries are read.
+        opened = cls(
+            language=str(facts.get("language")),
+            query_language=str(facts.get("query_language", SAME_LANGUAGE)),
+            split_queries=str(facts.get("split_queries", ALWAYS)),
+        )
         try:
             opened._ids = DocIds.read([Path(folder) / IDS])
             opened._tokenizer.load_vocab(folder)
@@ -214,12 +295,29 @@ class Bm25Retriever:
         return [self._scores(query, self._ids.find(names)) for query, names in found]
 
     def _terms(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Yield the terms of queries; bm25s would keep every word of theirs, and save them with the index."""
-        reader = copy(self._tokenizer)
-        reader.word_to_stem = ChainMap({}, self._tokenizer.word_to_stem)
-        reader.word_to_id = ChainMap({}, self._tokenizer.word_to_id)
-        terms: Iterator[list[int]] = reader.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
-        return terms
+        """Yield the terms of queries that passages have; nothing is remembered, so that queries change no index."""
+        for text in texts:
+            words = [word for words in _identifiers(text) for word in self._asked(words)]
+            yield [term for word in words if (term := self._term(word)) is not None]
+
+    def _asked(self, words: list[str]) -> list[str]:
+        """Return the words that a query asks for by one of its words, which the words within it follow."""
+        if self._split_queries == ALWAYS or len(words) < 2:
+            return words
+        is_whole = self._split_queries == NEVER or self._term(words[0]) is not None
+        return words[:1] if is_whole else words
+
+    def _term(self, word: str) -> int | None:
+        """Return the term of a query's word; None for a stop word, and if no passage has the term."""
+        if word in self._query_stop_words:
+            return None
+        tokenizer, own = self._tokenizer, self._query_stemmer
+        if tokenizer.stemmer is None:
+            whole: int | None = tokenizer.word_to_id.get(word)
+            return whole
+        terms: Mapping[str, int] = tokenizer.stem_to_sid
+        found = terms.get(tokenizer.stemmer(word))
+        return terms.get(own(word)) if found is None and own else found
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         """Add up what each term gives the passages at these positions, without scoring the others."""

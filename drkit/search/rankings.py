@@ -243,10 +243,21 @@ class Rankings:
             return self._in_order(hits)._ties_in_order()
         return self._ties_in_order()
 
+    def with_ties_by(self, keys: NDArray[np.int64]) -> Rankings:
+        """Return the hits with those of equal scores by ascending keys i64[H]; the rankings must be in order."""
+        order = np.lexsort((keys, np.cumsum(~self._is_tied)))
+        return evolve(self, documents=self.documents[order])
+
+    @cached_property
+    def _is_tied(self) -> NDArray[np.bool_]:
+        """bool[H], whether a hit has the score of the hit above."""
+        tied = np.zeros(len(self.scores), np.bool_)
+        tied[1:] = (self.queries[1:] == self.queries[:-1]) & (self.scores[1:] == self.scores[:-1])
+        return tied
+
     def _ties_in_order(self) -> Rankings:
         """Return the hits, whose scores already descend, with equal scores in the order of their ids."""
-        tied = np.zeros(len(self.scores), np.bool_)  # with the hit above
-        tied[1:] = (self.queries[1:] == self.queries[:-1]) & (self.scores[1:] == self.scores[:-1])
+        tied = self._is_tied
         hits = np.flatnonzero(tied | np.append(tied[1:], False))
         used, documents = used_documents(self.documents[hits], len(self.doc_ids))
         keys = np.cumsum(~tied[hits]) * len(used) + descending(self.doc_ids.take(pa.array(used)))[documents]

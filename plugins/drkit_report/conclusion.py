@@ -10,7 +10,7 @@ from attrs import frozen
 from drkit.commands import best_system, find_system
 from drkit.commands.records import RunRecord
 from drkit.errors import DrkitError
-from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name
+from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name, without_bm25
 from drkit.evaluate.significance import paired_t_test
 from drkit.evaluate.systems import LEVEL, Versus, compare
 from drkit_report.systems import ReportedSystem
@@ -30,7 +30,7 @@ def conclude_run(run: RunRecord, systems: Sequence[ReportedSystem], baseline: in
     """Return what one run shows, from its test queries; baseline: the index of the system it is compared with.
 
     The sentence is the run's own advice, if it has one, or what each named part adds; else what its best system, which
-    dev queries chose, reaches against the baseline. None without an evaluation.
+    dev queries chose, reaches against BM25 and the baseline. None without an evaluation.
     """
     if run.results is None or not systems:
         return None
@@ -59,11 +59,11 @@ def describe_groups(name: str, found: Sequence[Versus]) -> tuple[str, ...]:
     found: the comparisons of every other system with this one.
 
     >>> from drkit.evaluate import Scores
-    >>> values = {"pmi": (0.5, 0.75, 1, 0.5), "uniform": (0.25, 0.5, 0.5, 0.25), "mlm": (0.5, 0.7, 1, 0.6)}
+    >>> values = {"pmi": (0.5, 0.75, 1, 0.5), "uniform": (0.25, 0.5, 0.5, 0.25), "mlm": (0.5, 0.75, 1, 0.6)}
     >>> scores = [(n, Scores({"RR@10": dict(zip("abcd", v))})) for n, v in values.items()]
     >>> for line in describe_groups("pmi", compare(scores)): print(line)
     pmi beats uniform (+0.312).
-    No difference is shown between pmi and mlm (-0.013).
+    No difference is shown between pmi and mlm (-0.025).
     """
     shown = [one for one in found if one.corrected < LEVEL]
     ahead = [(one.system, -one.test.difference) for one in shown if one.test.difference < 0]
@@ -93,22 +93,27 @@ def _grouped(compared: ReportedSystem, others: Sequence[ReportedSystem]) -> tupl
 
 
 def _best_sentence(run: RunRecord, systems: Sequence[ReportedSystem], baseline: int) -> str:
-    """Say what the system that the run is searched with reaches, and by how much it is ahead of the baseline."""
+    """Say what the run's best system reaches, and by how much it is ahead of BM25 and of the baseline."""
     name, description = _best(run)
     best = next((one for one in systems if one.system == name), None)
     if best is None:
         return ""
-    measure, base = best.scores.measures[0], systems[baseline]
+    measure = best.scores.measures[0]
     shown, _, made_of = description.partition(": ")
     reached = (
         f"The best system is {shown}{f' ({made_of})' if made_of else ''}: {measure} {best.scores.mean(measure):.3f}"
     )
-    if best is base:
-        return f"{reached}; the others are compared with it."
-    test = paired_t_test(best.scores.per_query[measure], base.scores.per_query[measure])
-    ahead = f"{test.difference:+.3f} {_interval(test.low, test.high)}"
+    others = [one for one in systems if one.system == BM25_NAME or one is systems[baseline]]
+    ahead = ", ".join(_ahead(best, other, measure) for other in others if other is not best)
+    return f"{reached}{f', {ahead}' if ahead else ''}."
+
+
+def _ahead(best: ReportedSystem, other: ReportedSystem, measure: str) -> str:
+    """Say how far a system is ahead of another, with the confidence interval of a paired t-test."""
+    test = paired_t_test(best.scores.per_query[measure], other.scores.per_query[measure])
     is_shown = test.low > 0 or test.high < 0
-    return f"{reached}, {ahead} over {_in_words(base)}{'' if is_shown else '; no difference is shown'}."
+    ahead = f"{test.difference:+.3f} {_interval(test.low, test.high)} over {_in_words(other)}"
+    return ahead if is_shown else f"{ahead} (no difference is shown)"
 
 
 def _best(run: RunRecord) -> tuple[str, str]:
@@ -144,7 +149,7 @@ def _listed(systems: Sequence[tuple[str, float]]) -> str:
     >>> _listed([("BM25", 0.25), ("masked LM", 0.125), ("labels only", 0.0625)])
     'BM25 (+0.250), masked LM (+0.125) and labels only (+0.062)'
     """
-    named = [f"{name} ({difference:+.3f})" for name, difference in systems]
+    named = [f"{name} ({round(difference, 3) + 0.0:+.3f})" for name, difference in systems]  # no -0.000
     return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
 
 
@@ -158,4 +163,4 @@ def _in_words(one: ReportedSystem) -> str:
 
 
 def _is_fused(system: str) -> bool:
-    return system == HYBRID_NAME or system.endswith(f"+{BM25_NAME}")
+    return system == HYBRID_NAME or system != without_bm25(system)

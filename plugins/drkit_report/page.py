@@ -151,7 +151,7 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
 def _baseline(runs: Sequence[RunRecord], systems: Sequence[ReportedSystem], name: str | None) -> int:
     """Return the index of the named baseline; None: of the one that a single run names."""
     if name is None and len(runs) == 1 and runs[0].results is not None:
-        name = runs[0].manifests["evaluation"].metrics.get("baseline")
+        name = runs[0].results.baseline
     return baseline_index(systems, name)
 
 

@@ -39,7 +39,7 @@ def test_help_fits_eighty_columns(path):
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_option_is_explained(path):
     options = [param for param in COMMANDS[path].params if isinstance(param, click.Option)]
-    assert not [option.name for option in options if not option.help]
+    assert not [option.name for option in options if not (option.help or option.hidden)]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -55,12 +55,13 @@ def test_every_command_has_the_same_options(path):
 def test_help_lists_every_command_in_whole_sentences(drkit):
     code, out, _ = drkit("--help")
     assert code == 0
-    lines = [line for line in out.split("Start:\n")[1].splitlines() if line.startswith("  ")]
+    lines = [line for line in out.split("Compare methods:\n")[1].splitlines() if line.startswith("  ")]
     assert {line.split()[0] for line in lines} == {*cli.list_commands(click.Context(cli))}
     assert len(lines) == len(cli.list_commands(click.Context(cli))), "each on a line of its own"
     assert all(line.endswith(".") and "..." not in line for line in lines)
     assert re.findall(r"^(\w.*):$", out, re.MULTILINE) == [
-        *("Options", "Start", "Results", "Files", "Parts and plugins", "Commands of plugins")
+        *("Options", "Compare methods", "Improve an encoder", "Recipes and runs", "Results", "Files"),
+        *("Parts and plugins", "Commands of plugins"),
     ]
 
 

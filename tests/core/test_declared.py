@@ -201,3 +201,17 @@ def test_a_prompt_that_the_folder_does_not_declare_is_noted(tmp_path):
         recipe = compose(ComposeRequest(encoder=str(encoder), collection=collection, settings=settings), PARTS)
         notes = [note for note in plan(recipe, PARTS.registry).notes if "declares no such prompt" in note]
         assert [("query_prompt = 'query: '" in note) for note in notes] == [True] * noted
+
+
+def test_a_pipeline_does_not_ask_for_pre_training_and_a_paper_gets_a_careful_rate(tmp_path):
+    encoder = str(folder(tmp_path / "encoder"))
+    for pipeline in ("texts", "two-stage"):
+        recipe = compose(ComposeRequest(encoder=encoder, pipeline=pipeline), PARTS)
+        assert recipe.pretrain is None
+        assert recipe.finetune.baselines == ()
+    asked = compose(ComposeRequest(encoder=encoder, pipeline="texts", masker="pmi"), PARTS)
+    assert asked.pretrain is not None
+    for name in ("retromae", "condenser", "cdmae"):
+        for scale in (None, "paper", "small"):
+            recipe = compose(ComposeRequest(encoder=encoder, paper=name, scale=scale), PARTS)
+            assert recipe.pretrain.learning_rate <= 5e-5

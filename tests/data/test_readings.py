@@ -112,9 +112,9 @@ class TestColumns:
         path = table(tmp_path / f"a{suffix}", rows)
         with refused("'query' has ids", "columns: query, article", "--columns"):
             list(PairsCollection(PairsConfig(path=str(path), columns={"positive": "article"})).passages())
-        with refused("'article' has ids", "columns: query, article"):
+        with refused("'query' seems to have queries", "'article' ids", "columns: query, article", "labelled:TEXTS"):
             texts_of(path)
-        with pytest.raises(DrkitError, match="has ids"):
+        with pytest.raises(DrkitError, match="labelled:TEXTS"):
             find_collection(str(path), PARTS)
         assert pairs_of(path, columns={"query": "query", "text": "article"})[0] == tuple(rows[0].values())
 
@@ -132,7 +132,7 @@ class TestTablesWithoutHeader:
     def test_columns_by_number(self, tmp_path):
         path = tmp_path / "a.tsv"
         path.write_text(f"1\tAaron\t{LONG} {LONG}\n2\tMoses\t{LONG} {LONG}\n")
-        with refused("column 3 is longer", "--columns id=COLUMN,title=COLUMN,text=COLUMN", where="a.tsv:1"):
+        with refused("column 3 is longer", "--columns id=1,title=2,text=3", where="a.tsv:1"):
             texts_of(path)
         assert texts_of(path, columns={"id": 1, "title": 2, "text": 3})[1] == ("2", "Moses", f"{LONG} {LONG}")
         assert pairs_of(path, columns={"query": 2, "text": 3})[0] == ("Aaron", f"{LONG} {LONG}")

@@ -12,10 +12,10 @@ import pytest
 import drkit
 from drkit.core.types import BuildContext, Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data import open_collection, write_collection
-from drkit.data.formats import JsonlCollection
+from drkit.data.formats import BeirCollection, JsonlCollection
 from drkit.data.preview import preview
 from drkit.data.spans import NamedTexts
-from drkit.data.specs import JsonlConfig
+from drkit.data.specs import BeirConfig, JsonlConfig
 from drkit.miners.filters import CrossEncoderFilter
 from drkit.miners.specs import CrossEncoderFilterConfig
 from drkit.search import Bm25Retriever
@@ -117,3 +117,18 @@ def test_texts_that_begin_with_their_title_are_noted_with_their_number(tmp_path,
     assert notes == ([notes[0]] if noted else [])
     if noted:
         assert notes[0].startswith("3 of the first 4 texts")
+
+
+def test_titles_are_left_out_by_a_setting(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "A wing", "text": "A wing lifts"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "lift"}\n')
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    for columns, content in (({}, "A wing A wing lifts"), ({"title": "none"}, "A wing lifts")):
+        for collection in (
+            BeirCollection(BeirConfig(path=str(tmp_path), columns=columns)),
+            JsonlCollection(JsonlConfig(path=str(tmp_path / "corpus.jsonl"), columns=columns)),
+        ):
+            assert [passage.content for passage in collection.passages()] == [content]
+            twice = [note for note in preview(collection) if "--columns title=none" in note]
+            assert bool(twice) == (not columns)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, tune_weight, tuning
+from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import choose_plainly, tune_bm25
 
 
@@ -74,3 +75,40 @@ def test_bm25_keeps_its_first_pair_within_one_standard_error_and_changes_it_beyo
         assert first == ("short" if expected else "long")
         assert facts["means"]["k1 1.2, b 0"] == wanted[:10].count("l") / 10
         assert facts["gain"] == pytest.approx(max(0.0, facts["means"]["k1 1.2, b 0"] - facts["means"]["k1 1.2, b 1"]))
+
+
+def test_bm25_splits_identifiers_of_queries_otherwise_if_dev_queries_show_a_gain():
+    """Every query is an identifier that a passage has; some of them want the passage with the words within it."""
+    passages = [Passage("whole", "getUser"), Passage("words", "get get user user")]
+    queries = [Query(str(number), "getUser") for number in range(10)]
+    for wanted in ("wwwwwnnnnn", "wnnnnnnnnn"):
+        judged = [
+            Judgement(query.query_id, "whole" if letter == "w" else "words", 1)
+            for query, letter in zip(queries, wanted, strict=True)
+        ]
+        retriever, facts = tune_bm25(
+            passages, [(1.2, 0.75)], (queries, judged), "R@10", split_queries=("unknown", "always")
+        )
+        assert facts["split_queries"] == "always"
+        assert facts["split"]["means"]["unknown"] == wanted.count("w") / 10
+        assert facts["split"]["means"]["always"] == 1.0
+        assert len(retriever.search(["getUser"], 5)[0].doc_ids) == 2
+    alone, facts = tune_bm25(passages, [(1.2, 0.75)], None, "R@10", split_queries=("never", "always"))
+    assert (facts["split_queries"], alone.search(["getUser"], 5)[0].doc_ids) == ("never", ("whole",))
+
+
+def test_the_line_on_bm25_says_how_identifiers_of_queries_are_split():
+    facts = {"k1": 1.2, "b": 0.75, "measure": "RR@10", "queries": 30, "means": {"k1 1.2, b 0.75": 0.5}, "gain": 0.0}
+    facts |= {"error": 0.0, "split_queries": "unknown"}
+    first = "BM25: k1 1.2, b 0.75, best of 1 on 30 dev queries (RR@10 0.500)"
+    means = {"unknown": 0.5, "always": 0.51}
+    assert describe_bm25(facts) == first
+    assert describe_bm25({**facts, "split": {"means": means, "gain": 0.0, "error": 0.0}}) == first
+    split = {"means": means, "gain": 0.01, "error": 0.02}
+    assert describe_bm25({**facts, "split": split}) == (
+        f"{first}; identifiers in queries: those that no passage has are split "
+        f"(all are split: +0.010 RR@10, within one standard error, 0.020)"
+    )
+    assert describe_bm25({**facts, "split_queries": "always", "split": {**split, "error": 0.005}}) == (
+        f"{first}; identifiers in queries: all are split (RR@10 0.510; 0.500 if those that no passage has are split)"
+    )

@@ -118,7 +118,7 @@ def test_queries_are_sorted_filtered_and_searched(show, pages):
     page.select_option("#query-kind", "all")
     page.fill("#query-search", "TOPIC17 what")
     assert page.locator("details.query").count() >= 1
-    assert "topic17" in page.locator(".query .asked").first.inner_text()
+    assert any("topic17" in text for text in page.locator(".query .asked").all_inner_texts())
     page.fill("#query-search", "no passage says this")
     assert page.locator("details.query").count() == 0
     assert "0 of 0 queries" in page.locator("#query-count").inner_text()

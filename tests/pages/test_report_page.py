@@ -429,8 +429,14 @@ def test_the_conclusion_is_the_best_system_against_the_baseline(runs):
     )
     level = [value + 0.1 * (-1) ** n for n, value in enumerate(UNEVEN)]
     systems[1] = scored(base, best, level)
-    assert conclude_run(record, systems, 0).sentence.endswith("over BM25; no difference is shown.")
-    assert conclude_run(record, systems, 1).sentence.endswith("the others are compared with it.")
+    assert conclude_run(record, systems, 0).sentence.endswith("over BM25 (no difference is shown).")
+    systems = [*systems, scored(base, "labels only", [0.5 * value for value in UNEVEN], "labels-only")]
+    assert re.search(
+        r"over BM25 \(no difference is shown\), \+0\.\d+ \(.*\) over labels only\.$",
+        conclude_run(record, systems, 2).sentence,
+    )
+    alone = conclude_run(record, systems[1:2], 0)
+    assert (alone.sentence[-12:], alone.findings) == (f"RR@10 {systems[1].scores.mean('RR@10'):.3f}.", ())
 
 
 def test_what_a_run_says_of_itself_comes_first(runs):
@@ -475,7 +481,7 @@ def test_no_two_charts_have_one_name(runs):
     panels = loss_panels(logs, {"pretrained": [{"step": 1, "encoder_mlm_loss": 1.5}]})
     titles = [panel.title for panel in panels]
     assert len(titles) == len(set(titles)) == 3
-    assert [line.name for line in panels[0].lines] == [
+    assert [line.label for line in panels[0].lines] == [
         "pretrained, training",
         "pretrained, held out",
         "other, training",

@@ -338,3 +338,24 @@ def test_results_that_differ_are_seen(speed):
     assert speed.difference([[1, 2], [3, 4]], [[2, 1], [3, 5]], "ids") == "25.00% of hits"
     assert speed.difference([[0.5], [1.0]], [[0.5], [1.25]], "numbers") == "2e-01"
     assert speed.difference([0.5], [0.75], "") == ""
+
+
+def test_the_default_runs_of_two_builds_are_timed_stage_by_stage(monkeypatch, tmp_path, capfd):
+    builds = loaded("builds", monkeypatch)
+    for name, stage in (("old", "bm25"), ("new", "hybrid")):
+        package = tmp_path / name / "cli" / "drkit_cli"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "main.py").write_text(
+            "import pathlib, sys\n"
+            "def main():\n"
+            f"    folder = pathlib.Path(sys.argv[-1]) / {stage!r}\n"
+            "    folder.mkdir(parents=True)\n"
+            "    (folder / 'manifest.json').write_text('{\"seconds\": 2.5}')\n"
+        )
+    given = [str(tmp_path / "old"), str(tmp_path / "new"), f"--folder={tmp_path / 'runs'}"]
+    monkeypatch.setattr(sys, "argv", ["builds", *given])
+    builds.main()
+    printed = capfd.readouterr().out
+    assert says(printed, "| bm25 | 2.5 | |", "| in all |", "the new run takes")
+    assert "| hybrid | | 2.5 |" in printed

@@ -56,7 +56,8 @@ def test_the_whole_pipeline(tmp_path, monkeypatch, capsys):
     assert {"anchor", "positive", "negative_3", "label"} <= set(names["data"].column_names)
     assert len(names["doc_ids"]) == 10
     assert [name for name, _ in names["results"]] == ["dense", "again"]
-    assert names["vectors"].shape == (1, 32)
+    assert names["vectors"].shape == (2, 16)
+    assert len(names["finished"].search("copy a list", k=2)) == 2
     assert all(0 <= scores.mean("RR@10") <= 1 for _, scores in names["results"])
     out = capsys.readouterr().out
     assert "'dropped'" in out

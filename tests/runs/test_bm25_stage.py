@@ -33,10 +33,10 @@ class Lengths:
         return ("dev",)
 
     def queries(self, split):
-        return iter([Query("q", "apple")])
+        return iter([Query(name, "apple") for name in "qr"])
 
     def judgements(self, split):
-        return iter([Judgement("q", name, 1) for name in self.wanted])
+        return iter([Judgement(query, name, 1) for query in "qr" for name in self.wanted])
 
     def describe(self):
         return {}
@@ -46,7 +46,16 @@ def built(tmp_path, wanted, k1, b, measure="RR@10", exclude_self=False):
     folder = tmp_path / "collection"
     folder.mkdir()
     write_collection(Lengths(wanted), folder)
-    settings = Bm25Settings(measure=measure, depth=10, exclude_self=exclude_self, k1=k1, b=b, language="english")
+    settings = Bm25Settings(
+        measure=measure,
+        depth=10,
+        exclude_self=exclude_self,
+        k1=k1,
+        b=b,
+        split_queries=("unknown",),
+        language="english",
+        query_language="same",
+    )
     inputs = {"passages": folder / "passages", "dev": folder / "dev"}
     run = stage_run(BM25, tmp_path / "bm25", inputs, settings)
     return index_words(run), Bm25Retriever.load(tmp_path / "bm25")
@@ -72,7 +81,7 @@ def test_the_means_are_those_of_separate_indexes(tmp_path):
     for name, mean in facts["means"].items():
         values = [float(word) for word in name.replace(",", "").split() if word[0].isdigit()]
         alone = Bm25Retriever(k1=values[0], b=values[1]).index(PASSAGES).search(["apple"], 10)
-        assert evaluate([("q", alone[0].pairs())], judged, ["nDCG@10"]).mean("nDCG@10") == mean
+        assert evaluate([(name, alone[0].pairs()) for name in "qr"], judged, ["nDCG@10"]).mean("nDCG@10") == mean
 
 
 def test_the_first_of_equal_values_is_taken(tmp_path):
@@ -82,7 +91,7 @@ def test_the_first_of_equal_values_is_taken(tmp_path):
 
 def test_one_value_of_each_needs_no_queries(tmp_path):
     facts, retriever = built(tmp_path, ["long0"], (0.9,), (0.4,), measure=None)
-    assert facts == {"passages": 6, "k1": 0.9, "b": 0.4}
+    assert facts == {"passages": 6, "k1": 0.9, "b": 0.4, "split_queries": "unknown"}
     assert retriever.search(["apple"], 6) == Bm25Retriever(k1=0.9, b=0.4).index(PASSAGES).search(["apple"], 6)
 
 

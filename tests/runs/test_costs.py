@@ -17,6 +17,7 @@ from drkit.data.pydocs import PydocsCollection
 from drkit.data.specs import PydocsConfig
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs import costs
+from drkit.runs.budget import fit_memory
 from drkit.runs.costs import Rates, estimate_cost, measure_rates, memory_notes, sizes_of
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
@@ -232,6 +233,19 @@ def test_a_step_larger_than_the_memory_is_a_note_that_says_what_to_do(tmp_path):
     assert "--set finetune.gradient_cache_chunk=32" in note
     assert notes(folder(tmp_path / "minilm"), "finetune.gradient_cache_chunk=32") == []
     assert notes(folder(tmp_path / "minilm"), memory=512 * GB) == []
+
+
+def test_a_recipe_is_fitted_to_the_memory_and_says_why(tmp_path):
+    given = [f"finetune.rounds.0.{name}" for name in ("negatives=15", "per_device_train_batch_size=16")]
+    encoder = folder(tmp_path / "minilm")
+    recipe, _ = planned(encoder=encoder, pipeline="texts", settings=(*LARGE, *given, "pretrain=none"))
+    assert memory_notes(recipe, plan(recipe, PARTS.registry).stages, 23 * GB) != []
+    fitted, reasons = fit_memory(recipe, PARTS.registry, 23 * GB)
+    assert fitted.finetune.gradient_cache_chunk == 32
+    assert "23 GB" in reasons["finetune.gradient_cache_chunk"]
+    assert memory_notes(fitted, plan(fitted, PARTS.registry).stages, 23 * GB) == []
+    assert fit_memory(fitted, PARTS.registry, GB) == (fitted, {})
+    assert fit_memory(recipe, PARTS.registry, 512 * GB) == (recipe, {})
 
 
 def test_unknown_sizes_and_the_default_run_have_no_note(tmp_path):

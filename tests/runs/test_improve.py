@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
+from drkit.commands import best_system, open_system, search_systems
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.corpus import open_collection
@@ -309,3 +310,20 @@ def test_what_cross_validation_cannot_compare_is_refused(settings, said, tiny_ru
     recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.folds=3", *settings)
     with refused(said):
         check(recipe, PARTS.registry)
+
+
+def test_the_run_is_searched_with_what_it_recommends(improved, tmp_path):
+    _, run, _ = improved
+    gains = read_manifest(run / "evaluation").metrics["gains"]
+    assert best_system(run) == gains["recommended"]
+    systems = search_systems(run)
+    assert {"bm25", "as-it-is", "as-it-is+bm25"} <= systems.keys()
+    assert systems["as-it-is+bm25"].description == "hybrid: BM25 + as it is"
+    ranked = dict(read_run(run / "hybrids" / "as-it-is+bm25.arrow"))
+    queries = list(open_collection(run / "collection").queries("test"))[:4]
+    found = open_system(run, "as-it-is+bm25", device="cpu").search([query.text for query in queries], 5)
+    for query, hits in zip(queries, found, strict=True):
+        np.testing.assert_allclose(hits.scores, [score for _, score in ranked[query.query_id]][:5], atol=1e-5)
+    drkit("report", run, "-o", tmp_path / "page.html")
+    sentence = gains["sentence"]
+    assert f"{sentence[0].upper()}{sentence[1:]}." in (tmp_path / "page.html").read_text()

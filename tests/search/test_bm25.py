@@ -288,3 +288,66 @@ def test_searching_does_not_change_what_is_saved(tmp_path):
         retriever.search(["removes unheard numbers", "suffixes"], 3)
         retriever.score(["strings unseen"], [["d1"]])
     assert files[0] == files[1]
+
+
+MANUALS = {
+    "a": "modules of the kernel, pour",
+    "b": "a graphical editor for GNOME",
+    "c": "pour the coffee, dans le pour",
+}
+
+
+def test_queries_in_another_language_have_its_stop_words_and_its_stemmer():
+    """`pour` is a French stop word; `moduli` has a stem that passages have in Italian only."""
+    assert Bm25Retriever().index(MANUALS).search(["pour le noyau"], 5)[0].doc_ids == ("c", "a")
+    french = Bm25Retriever(query_language="french").index(MANUALS)
+    assert french.search(["pour le noyau", "module pour GNOME"], 5)[0].doc_ids == ()
+    assert {*french.search(["module pour GNOME"], 5)[0].doc_ids} == {"a", "b"}
+    assert Bm25Retriever().index(MANUALS).search(["moduli"], 5)[0].doc_ids == ()
+    assert Bm25Retriever(query_language="italian").index(MANUALS).search(["moduli"], 5)[0].doc_ids == ("a",)
+
+
+def test_words_of_another_language_that_passages_have_keep_the_passages_stem():
+    """`universities` is `univers` or `universiti` in English, whose stem is what the index has."""
+    for language in ("german", "none"):
+        retriever = Bm25Retriever(query_language=language).index({"a": "universities"})
+        assert retriever.search(["universities"], 5)[0].doc_ids == ("a",)
+    whole = Bm25Retriever(language="none", query_language="french").index(MANUALS)
+    assert [hits.doc_ids for hits in whole.search(["pour", "modules", "module"], 5)] == [(), ("a",), ()]
+
+
+SYMBOLS = {"a": "removeSuffix", "b": "remove a suffix", "c": "get_user", "d": "the user to get"}
+
+
+@pytest.mark.parametrize(
+    ("split", "known", "unknown"),
+    [("always", {"a", "b"}, {"b", "a"}), ("never", {"a"}, set()), ("unknown", {"a"}, {"b", "a"})],
+)
+def test_identifiers_in_queries_are_split(split, known, unknown):
+    retriever = Bm25Retriever(split_queries=split).index(SYMBOLS)
+    assert {*retriever.search(["removeSuffix"], 5)[0].doc_ids} == known
+    assert {*retriever.search(["suffix_remove"], 5)[0].doc_ids} == unknown
+    assert {*retriever.search(["remove"], 5)[0].doc_ids} == {"a", "b"}
+    other = Bm25Retriever().index(SYMBOLS).splitting(split)
+    assert other.search(["removeSuffix", "get_user"], 5) == retriever.search(["removeSuffix", "get_user"], 5)
+
+
+def test_how_queries_are_read_is_saved(tmp_path):
+    made = Bm25Retriever(query_language="italian", split_queries="never").index({**MANUALS, **SYMBOLS})
+    made.save(tmp_path)
+    queries = ["moduli", "removeSuffix", "get_user"]
+    assert Bm25Retriever.load(tmp_path).search(queries, 5) == made.search(queries, 5)
+    facts = json.loads((tmp_path / "analyzer.json").read_text())
+    assert (facts.pop("query_language"), facts.pop("split_queries")) == ("italian", "never")
+    (tmp_path / "analyzer.json").write_text(json.dumps(facts))  # as earlier versions wrote it
+    always = Bm25Retriever().index({**MANUALS, **SYMBOLS}).splitting("always")
+    assert Bm25Retriever.load(tmp_path).search(queries, 5) == always.search(queries, 5)
+
+
+def test_unknown_ways_of_reading_queries_are_refused():
+    with pytest.raises(DrkitError, match=r"klingon.*same"):
+        Bm25Retriever(query_language="klingon")
+    with pytest.raises(DrkitError, match=r"sometimes.*unknown"):
+        Bm25Retriever(split_queries="sometimes")
+    with pytest.raises(DrkitError, match=r"sometimes.*unknown"):
+        Bm25Retriever().splitting("sometimes")

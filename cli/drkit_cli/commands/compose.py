@@ -131,6 +131,8 @@ def compose(
     drkit compose --set finetune.learning_rate=2e-5 --set finetune.max_steps=300
     """
     from drkit.recipe.lengths import fit_lengths
+    from drkit.runs.budget import fit_memory
+    from drkit.runs.costs import has_gpu, machine_memory
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
@@ -140,6 +142,9 @@ def compose(
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)
+    if not has_gpu():
+        recipe, fitted = fit_memory(recipe, parts.registry, machine_memory())
+        notes = (*notes, *(f"{path}: {why}" for path, why in fitted.items()))
     given, format_ = request.collection or "", recipe.collection.use
     if ":" not in given and given not in ("", format_):
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from drkit.core.registry import installed
-from drkit_cli.names import LocalPath, PathOrId
+from drkit_cli.names import Between, LocalPath, PathOrId
 from drkit_cli.options import settings_option
 from drkit_cli.output import output_options, print_note
 
@@ -22,9 +22,7 @@ from drkit_cli.output import output_options, print_note
     help="Your texts: a folder or file, or a collection, such as beir:FOLDER; repeatable.",
 )
 @click.option("--labels", metavar="FILE", multiple=True, help="Queries with the id, path or title of their passages.")
-@click.option(
-    "--minutes", type=click.FloatRange(0.5, 10_000), default=10.0, show_default=True, help="Time for all of it."
-)
+@click.option("--minutes", type=Between(0.5, 10_000), default=10.0, show_default=True, help="Time for all of it.")
 @settings_option("A setting: finetune.learning_rate=2e-5")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/TEXTS-improve).")
 @click.option("-o", "--output", type=LocalPath(), help="Also copy the encoder folder here; never overwritten.")

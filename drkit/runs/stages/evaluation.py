@@ -26,7 +26,7 @@ from drkit.evaluate.names import (
 )
 from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.rivals import replaced_part
-from drkit.recipe.schema import LABELS_ONLY, Recipe
+from drkit.recipe.schema import LABELS_ONLY, PROVEN, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
 from drkit.runs.stages.finetune import FINETUNE, labelled_round
@@ -255,7 +255,7 @@ class EvaluationSettings:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=6,
+    version=7,
     settings=EvaluationSettings,
     run="drkit.runs.steps.evaluation:evaluate_systems",
     inputs={
@@ -447,6 +447,8 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
             "systems": tuple(names),
             "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),
             "reranked": "",
+            "composed": "",
+            "replaced": {},
             "draws": {system.name: system.stages for system in systems if len(system.stages) > 1},
         },
     )
@@ -487,10 +489,14 @@ def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]
 
 
 def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
-    """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
+    """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated.
+
+    Where gains decide what is exported, it has the weight that they were measured with.
+    """
     evaluation, inputs = builder.recipe.evaluation, {"bm25": StageOutput("runs", "bm25.arrow"), **exported.choice}
     inputs |= {f"retriever/{name}": StageOutput("runs", f"{name}.arrow") for name in exported.candidates}
-    measure = evaluation.measures[0] if "dev" in builder.splits and evaluation.split != "dev" else None
+    is_tuned = "dev" in builder.splits and evaluation.split != "dev" and evaluation.export != PROVEN
+    measure = evaluation.measures[0] if is_tuned else None
     untuned = untuned_weight(builder.recipe)
     if measure:
         made_by = {} if exported.choice else {EXPORTED: ("encoder", "index")}

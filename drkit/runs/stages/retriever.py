@@ -100,14 +100,19 @@ class IndexSettings:
 
 @frozen
 class Bm25Settings:
-    """Values of k1 and b. measure: decides between several of them on the dev queries, to this depth; None for one."""
+    """Values of k1, b and split_queries.
+
+    measure: decides between several of them on the dev queries, to this depth; None for one of each.
+    """
 
     k1: tuple[float, ...]
     b: tuple[float, ...]
     measure: str | None
     depth: int
     exclude_self: bool
+    split_queries: tuple[str, ...]
     language: str = from_recipe("evaluation.bm25_language")
+    query_language: str = from_recipe("evaluation.bm25_query_language")
 
 
 # Bytes of an id, and of the vectors that are read into memory at most.
@@ -132,8 +137,8 @@ def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
 
 def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:
     settings, tokens = stage.settings, sizes.tokens
-    pairs = len(settings.k1) * len(settings.b)
-    searched = pairs * sizes.count(str(stage.inputs["dev"])) if settings.measure else 0.0
+    tried = len(settings.k1) * len(settings.b) + len(settings.split_queries) - 1
+    searched = tried * sizes.count(str(stage.inputs["dev"])) if settings.measure else 0.0
     seconds = _INDEXED * tokens + bm25_seconds(searched, sizes)
     return Work(seconds=seconds, memory=_WORD_MEMORY * tokens, disk=_WORD_BYTES * tokens)
 
@@ -175,10 +180,13 @@ INDEX = StageSpec(
 )
 BM25 = StageSpec(
     name="bm25",
-    version=4,
+    version=5,
     settings=Bm25Settings,
     run="drkit.runs.steps.retriever:index_words",
-    inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},
+    inputs={
+        "passages": "the passages to index",
+        "dev": "dev queries and judgements, to choose k1, b and split_queries by",
+    },
     extras=("bm25",),
     folders=("bm25",),
     work=_bm25_work,
@@ -267,16 +275,19 @@ def _passage_tokens(builder: PlanBuilder, encoder: str, reading: TextReading) ->
 
 
 def plan_bm25(builder: PlanBuilder) -> str:
-    """Add the index of BM25, with the k1 and b that are best on dev queries; their first values if it has none."""
+    """Add the index of BM25, with the settings that are best on dev queries; their first values if it has none."""
     evaluation, inputs, summary = builder.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
-    values = len(evaluation.bm25_k1) * len(evaluation.bm25_b)
-    extra: dict[str, Any] = {"k1": evaluation.bm25_k1, "b": evaluation.bm25_b}
+    k1, b, splits = evaluation.bm25_k1, evaluation.bm25_b, evaluation.bm25_split_queries
+    pairs = len(k1) * len(b)
+    extra: dict[str, Any] = {"k1": k1, "b": b, "split_queries": splits}
     extra |= {"measure": None, "depth": 0, "exclude_self": False}
     if "dev" not in builder.splits or evaluation.split == "dev":
-        extra |= {"k1": evaluation.bm25_k1[:1], "b": evaluation.bm25_b[:1]}
-    elif values > 1:
+        extra |= {"k1": k1[:1], "b": b[:1], "split_queries": splits[:1]}
+    elif pairs > 1 or len(splits) > 1:
         measure = evaluation.measures[0]
-        summary += f", with the best of {values} combinations of k1 and b on the dev queries by {measure}"
+        choices = [f"the best of {pairs} combinations of k1 and b"] if pairs > 1 else []
+        choices += [f"of {len(splits)} ways to split queries"] if len(splits) > 1 else []
+        summary += f", with {' and '.join(choices)} on the dev queries by {measure}"
         inputs["dev"] = split_of("dev")
         depth = cutoff(measure) or evaluation.depth
         extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}

@@ -19,10 +19,22 @@ from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.folds import assign_folds
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown, tune_weight
+from drkit.evaluate import (
+    Scores,
+    TieRange,
+    average,
+    comparison,
+    evaluate,
+    order_bounds,
+    paired_t_test,
+    tie_ranges,
+    to_markdown,
+    tune_weight,
+)
 from drkit.evaluate.gains import decide, gains_markdown
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
 from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
+from drkit.evaluate.ties import tie_lines
 from drkit.recipe.schema import RERANKER, is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
@@ -39,6 +51,8 @@ from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 from drkit.search.fusion import WEIGHT
+from drkit.search.languages import note_query_language
+from drkit.search.rankings import Rankings
 from drkit.search.run_files import ARROW, write_rankings
 
 
@@ -51,6 +65,8 @@ def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     queries = list(read_queries(stage.inputs["queries"]))
     truncations = []
     for name, retriever in _systems(stage):
+        if name == "bm25" and (warned := _query_language(stage, retriever.value, queries)):
+            stage.progress.note(warned)
         blocks = retriever_blocks(retriever, queries, settings.depth, exclude_self=settings.exclude_self)
         _write(stage, name, blocks, len(queries), "queries")
         if name in settings.retrievers:
@@ -75,6 +91,10 @@ def _by_folds(
             yield from retriever_blocks(
                 _retriever(stage, name), asked, settings.depth, exclude_self=settings.exclude_self
             )
+
+
+def _query_language(stage: StageRun[SearchSettings], retriever: Bm25Retriever, queries: Sequence[Query]) -> str:
+    return note_query_language(retriever, (query.text for query in queries[:1000]), f"{stage.settings.split} queries")
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
@@ -210,7 +230,11 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
-    measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
+    measured, ties = dict[str, list[Scores]](), dict[str, dict[str, TieRange]]()
+    for name in settings.systems:
+        rankings = _read_rankings(stage, name)
+        measured[name] = [_scores(stage, one, judgements) for one in rankings]
+        ties[name] = _tie_ranges(stage, rankings, judgements)
     systems = [(name, average(scores)) for name, scores in measured.items()]
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
@@ -233,6 +257,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "runs": {name: list(settings.draws.get(name, (name,))) for name in settings.systems},
         "queries": rows[0].queries,
         "warning": warning,
+        "ties": {name: {m: attrs.asdict(one) for m, one in ranges.items()} for name, ranges in ties.items() if ranges},
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "compared": compared,
@@ -251,7 +276,8 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     results |= {"gains": gains} if gains else {}
     shown = gains_markdown(gains) if gains else ""
     added = describe_contributions([attrs.asdict(one) for one in parts])
-    texts = (escape_paragraph(added), to_markdown(rows), escape_paragraph(caption), warning, shown)
+    below = (escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning, shown)
+    texts = (escape_paragraph(added), to_markdown(rows), *below)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_json(stage.folder / "results.json", results)
@@ -275,10 +301,23 @@ def _p_values(one: Scores, other: Scores) -> dict[str, float]:
     return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
 
 
-def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
-    """Return the scores of a system, one per draw."""
-    settings, inputs = stage.settings, stage.inputs
-    if name == HYBRID_NAME:
-        inputs = {"runs": inputs[HYBRID_NAME]}
-    runs = (read_run(_ranking(inputs, one)) for one in settings.draws.get(name, (name,)))
-    return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
+def _read_rankings(stage: StageRun[EvaluationSettings], name: str) -> list[Rankings]:
+    """Return the rankings of a system, one per draw."""
+    inputs = {"runs": stage.inputs[HYBRID_NAME]} if name == HYBRID_NAME else stage.inputs
+    return [read_run(_ranking(inputs, one)) for one in stage.settings.draws.get(name, (name,))]
+
+
+def _scores(stage: StageRun[EvaluationSettings], rankings: Rankings, judgements: Sequence[Judgement]) -> Scores:
+    return evaluate(rankings, judgements, stage.settings.measures, exclude_self=stage.settings.exclude_self)
+
+
+def _tie_ranges(
+    stage: StageRun[EvaluationSettings], found: Sequence[Rankings], judgements: Sequence[Judgement]
+) -> dict[str, TieRange]:
+    """Return the ranges of a system's means, over its draws, by the order of tied hits."""
+    settings = stage.settings
+    bounds = [
+        order_bounds(rankings, judgements, settings.measures, exclude_self=settings.exclude_self) for rankings in found
+    ]
+    worst, best = (average(scores) for scores in zip(*bounds, strict=True))
+    return tie_ranges((worst, best))

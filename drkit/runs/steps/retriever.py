@@ -52,6 +52,7 @@ from drkit.search.blocks import same_retriever
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts
 from drkit.search.index import LOW_RECALL
+from drkit.search.languages import note_stemmer
 from drkit.search.run_files import ARROW
 from drkit.train.biencoder import BiEncoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
@@ -144,7 +145,7 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
 
 
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
-    """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
+    """Write BM25's index of all passages; returns its size, what was chosen, and the dev mean of all that was tried."""
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
     dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
@@ -156,10 +157,14 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
         depth=settings.depth,
         exclude_self=settings.exclude_self,
         language=settings.language,
+        query_language=settings.query_language,
+        split_queries=settings.split_queries,
         on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
     )
     if dev:
         stage.progress.note(describe_bm25(facts))
+    if warned := note_stemmer(retriever):
+        stage.progress.note(warned)
     retriever.save(stage.folder)
     return {"passages": len(retriever), **facts}
 
