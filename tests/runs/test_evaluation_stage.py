@@ -216,7 +216,7 @@ def test_a_baseline_that_the_run_does_not_rank_is_refused_with_those_it_ranks():
     with pytest.raises(DrkitError) as refused:
         plan(recipe, parts.registry)
     assert says(
-        str(refused.value), "'label-only'", "did you mean 'labels-only'?", "bm25, initial", "evaluation.baseline"
+        str(refused.value), "'label-only'", "did you mean 'labels-only'?", "bm25, labels-only", "evaluation.baseline"
     )
 
 
