@@ -112,4 +112,5 @@ if __name__ == "__main__":
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     gc.disable()  # trees have no cycles, and looking for some is a quarter of the time
     for source in json.load(sys.stdin):
-        print(json.dumps(read_file(Path(source))), flush=True)
+        sys.stdout.write(f"{json.dumps(read_file(Path(source)))}\n")
+        sys.stdout.flush()

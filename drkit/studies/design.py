@@ -175,7 +175,7 @@ def _problems_of_parts(axes: Mapping[str, list[Any]]) -> Iterator[str]:
     registry = installed().registry
     for axis, kind in _KINDS.items():
         for value in axes.get(axis, ()):
-            for name in [value] if isinstance(value, str) else value or ():
+            for name in value if isinstance(value, (list, tuple)) else [value]:
                 if not (axis == "decoder" and name == NONE):
                     try:
                         registry.split(kind, str(name))

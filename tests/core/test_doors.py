@@ -39,6 +39,7 @@ WRITERS = {
         "fdopen",
     },
     "drkit/core/file_chunks.py": {"replace"},  # a finished chunk gets its hash as part of its name
+    "drkit/commands/improve.py": {"copytree"},  # the encoder folder, into one that replaces the output
     "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
     "cli/drkit_cli/terminal.py": {"fdopen"},  # standard output itself, while descriptor 1 leads to standard error
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, with hashes of their files
