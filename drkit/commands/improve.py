@@ -14,10 +14,11 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.files import MANIFEST, replacing_folder
+from drkit.core.files import MANIFEST, local_path, replacing_folder
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
+from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
@@ -232,6 +233,12 @@ def resumed(run: Path, encoder: str, collection: str, settings: Sequence[str], p
         if one != other:
             raise DrkitError(f"{run} is a run of another {what} ({one}); choose another folder with --run-dir")
     return found
+
+
+def encoder_folder(path_or_id: str) -> str:
+    """Return the folder of the exported encoder of a run; anything else as it is."""
+    folder = local_path(path_or_id) / "encoder"
+    return str(folder) if (folder.parent / RECIPE).is_file() and (folder / MODULES).is_file() else path_or_id
 
 
 def copy_encoder(run: Path, output: Path) -> None:

@@ -30,7 +30,7 @@ SMALLER = [
 # One seed of the study: tests/runs/test_experiments.py has several.
 FEWER = ("--seeds 1,2", "--seeds 1")
 # Whole trainings at their full size: planned, not run.
-PLANNED = ("drkit compose", "run recipe.toml")
+PLANNED = ("drkit compose", "drkit improve", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One serves until it is stopped (tests/pages/test_serve.py).
@@ -84,6 +84,11 @@ def place(tmp_path_factory):
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"id": n, "text": t}) for n, t in texts.items()))
     answers = (f"{query['text']},{texts[f'd{i}']}" for i, query in enumerate(queries))
     (folder / "faq.csv").write_text("\n".join(["Frage,Antwort", *answers]))
+    (folder / "articles").mkdir()
+    for name, text in texts.items():
+        (folder / "articles" / f"{name}.md").write_text(f"# {name}\n\n{text}\n")
+    asked = (f"{query['text']},d{i}.md" for i, query in enumerate(queries))
+    (folder / "questions.csv").write_text("\n".join(["Question,Article", *asked]))
     (folder / "qrels.txt").write_text("\n".join(f"q{i} 0 d{i} 1" for i in range(50, 60)))
     return folder
 
@@ -95,7 +100,9 @@ def call(line, monkeypatch, capsys, place, *more):
     for option, module in EXTRAS.items():
         if option in line:
             pytest.importorskip(module)
-    words = shlex.split(line.partition(" > ")[0])
+    if line.startswith("drkit improve") and not (place / "runs" / "R").exists():
+        pytest.skip("needs the run of the page")
+    words = shlex.split(line.partition(" > ")[0].replace(" ENCODER ", " runs/R "))
     if words[0] == "torchrun":
         words = ["drkit", *words[words.index("drkit_cli.main") + 1 :]]
     monkeypatch.chdir(place)
@@ -121,6 +128,7 @@ def test_the_page(line, place, done, monkeypatch, capsys):
     staged = "three-stage" in line  # a re-ranker and a third round
     smaller = [one for one in SMALLER if staged or not one.startswith(("reranker.", "finetune.rounds.2"))]
     more = [f"--set={setting}" for setting in smaller] if is_run else []
+    more += ["--dry-run"] if line.startswith("drkit improve") else []
     done[line] = call(line.replace(*FEWER), monkeypatch, capsys, place, *more)
     assert done[line].strip() or line.startswith("drkit run runs/R")
     if "--json" in line:
@@ -141,7 +149,8 @@ def test_the_first_commands(line, place, monkeypatch, capsys):
         pytest.skip("many whole runs; a small study is on the page of commands")
     if line.startswith("drkit init"):
         (place / "recipe.toml").unlink(missing_ok=True)
-    more = ["--dry-run"] if line.startswith("drkit compose") and "--dry-run" not in line else []
+    is_planned = line.startswith(("drkit compose", "drkit improve")) and "--dry-run" not in line
+    more = ["--dry-run"] if is_planned else []
     assert call(line, monkeypatch, capsys, place, *more).strip()
 
 

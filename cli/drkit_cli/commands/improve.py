@@ -44,13 +44,14 @@ def improve(
     the tuned one if the numbers show that it is better, and else your own. A repeated command resumes the run.
 
     \b
-    drkit improve MODEL --texts articles/ --labels questions.csv
-    drkit improve MODEL --texts beir:FOLDER --minutes 30 -o better
-    drkit improve MODEL --texts beir:FOLDER --dry-run
+    drkit improve ENCODER --texts articles/ --labels questions.csv
+    drkit improve ENCODER --texts beir:FOLDER --minutes 30 -o better
+    drkit improve ENCODER --texts beir:FOLDER --dry-run
     """
     from drkit.commands.improve import (
         Improvement,
         copy_encoder,
+        encoder_folder,
         fit,
         name_collection,
         name_run,
@@ -61,7 +62,7 @@ def improve(
 
     if output and not dry_run:
         refuse_existing(output)
-    parts = installed()
+    parts, encoder = installed(), encoder_folder(encoder)
     collection, own = name_collection(texts, labels, parts)
     settings = (*own, *settings)
     run = run_dir or Path("runs") / name_run(encoder, collection, settings, parts)
