@@ -723,6 +723,8 @@ class Recipe:
         """Whether the recipe only tries every stage: none of its trainings has more than 100 steps."""
         rounds = [self.finetune.for_round(one) for one in self.finetune.rounds] if self.finetune else []
         trainings = [one for one in (self.pretrain, self.reranker, *rounds) if one]
+        if self.evaluation.export == PROVEN:  # an existing encoder, tuned in the minutes that are given
+            return False
         return bool(trainings) and all(0 < one.max_steps <= _SMOKE_STEPS for one in trainings)
 
 

@@ -194,7 +194,7 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
     if text.partition(":")[0] in known:
         return text
     if not path.exists():
-        if ":" in text:
+        if ":" in text or any(repr(text) in line for line in parts.registry.clashes):
             return text
         raise DrkitError(
             f"no such file or folder: {text}{did_you_mean(text, known)} give a path, or NAME:VALUE with one of: "

@@ -57,7 +57,7 @@ def test_search_shows_hostile_ids_and_texts(monkeypatch):
     terminal = make_terminal(monkeypatch)
     ids, texts = (HOSTILE, "an id\nerror: fake"), (f"     {HOSTILE}", "[link=http://t]x[/link]")
     hits = [{"rank": 1, "score": 0.5, "doc_id": one, "text": text} for one, text in zip(ids, texts, strict=True)]
-    _draw_hits(hits)
+    _draw_hits("BM25", hits)
     text, coloured = drawn(terminal)
     check_harmless(text)
     assert coloured, text

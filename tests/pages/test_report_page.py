@@ -83,8 +83,8 @@ def test_values_and_tests_are_those_of_the_evaluation(runs):
     (record,) = [open_run(runs["seed-1"], PARTS)]
     systems = systems_of([record])
     stored = {row["system"]: row["values"] for row in record.manifests["evaluation"].metrics["rows"]}
-    table = system_table(systems, baseline_index(systems, "initial"))
-    assert table.names[table.chosen] == "as it starts"
+    table = system_table(systems, baseline_index(systems, "labels-only"))
+    assert table.names[table.chosen] == "labels only"
     for measure in table.measures:
         for system, mean, (low, high) in zip(systems, table.means[measure], table.intervals[measure], strict=True):
             assert mean == pytest.approx(stored[system.system][measure])

@@ -61,7 +61,7 @@ def test_everything_else_is_listed(paper):
 def test_every_other_recipe_is_composed_as_before(paper):
     left = without(paper)
     lacking = "|".join(f"no {spec.kind} named '{spec.name}'" for spec in own(paper).registry)
-    for name in (None, *left.recipes):
+    for name in (None, *(one for one in left.recipes if one != "improve")):  # which needs an existing encoder
         for scale in ("paper", "small", "quick"):
             request = ComposeRequest(paper=name, scale=scale)
             if name in BORROWING.get(paper, ()):

@@ -151,7 +151,7 @@ def test_a_teachers_scores_are_labels(pairs, judge, monkeypatch):
         (("bm25",), [], "data .*empty"),
         (("bm25",), ["ab"], "row 1 .*'ab'"),
         (("bm25",), [("a", "b"), ("a", None)], "row 2 .*pair"),
-        (("bm25",), [("one two", "three four")], "1 pairs .*5 negatives"),
+        (("bm25",), [("one two", "three four")], "1 pair has 5 negatives"),
     ],
 )
 def test_invalid_sources_filters_and_data_are_reported(arguments, data, said):

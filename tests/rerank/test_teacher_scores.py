@@ -378,6 +378,7 @@ def finetuned(tmp_path):
             keep_steps=None,
             encoders="shared",
             exclude_self=False,
+            passage_length=None,
             draws=2,
             validation=None,
             seed=7,

@@ -22,7 +22,8 @@ SETTINGS = (
 def test_loss_panels_show_every_term_and_every_training():
     log = [{"step": step, "loss": 3.0, "encoder_loss": 2.0 + step, "decoder_loss": 1.0, "lr": 1.0} for step in (5, 10)]
     probes = [{"step": 0, "encoder_loss": 9.0, "gain": 0.1}]
-    panels = loss_panels({"pretrained": log, "a": [{"step": 1, "loss": 0.5}], "b": []}, probes)
+    trainings = {"pretrained": log, "a": [{"step": 1, "loss": 0.5}], "b": []}
+    panels = loss_panels(trainings, {"pretrained": probes})
     encoder, decoder, tuned = panels
     assert [line.points for line in encoder.lines] == [[(5, 7.0), (10, 12.0)], [(0, 9.0)]]
     assert [line.points for line in decoder.lines] == [[(5, 1.0), (10, 1.0)], []]
@@ -30,7 +31,9 @@ def test_loss_panels_show_every_term_and_every_training():
 
 
 def test_probe_panels_show_what_was_measured_and_no_more():
-    accuracy, gain, spread, found = probe_panels([{"step": 0, "encoder_accuracy": 0.25}, {"step": 5, "gain": 0.5}])
+    accuracy, gain, spread, found = probe_panels(
+        {"pretrained": [{"step": 0, "encoder_accuracy": 0.25}, {"step": 5, "gain": 0.5}]}
+    )
     assert [line.points for line in accuracy.lines] == [[(0, 25.0)]]
     assert gain.lines[0].points == [(5, 0.5)]
     assert not any(line.points for line in (*spread.lines, *found.lines))
@@ -46,6 +49,7 @@ def test_a_learning_curve_starts_before_fine_tuning(beir, tmp_path):
         "finetune.max_steps=2",
         "finetune.per_device_train_batch_size=4",
         "evaluation.pretrained=true",
+        "evaluation.start=true",
     )
     request = ComposeRequest(masker="uniform", decoder="enhanced", collection=f"beir:{beir}", settings=settings)
     recipe = compose(request, PARTS)

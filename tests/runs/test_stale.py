@@ -233,6 +233,12 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         "teacher",
         "start",
         "evaluation.baseline",
+        "evaluation.folds",
+        "evaluation.passages",
+        "evaluation.bm25_split_queries",
+        "evaluation.bm25_query_language",
+        "finetune.passage_length",
+        "collection.columns",
         ".pairs",
         *UNLESS_SET,
     )
@@ -310,7 +316,7 @@ FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
 CHANGES = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
     # the grade changes no RR@10, so the weight and the choice stay, and with them the fused ranking and the export
-    "a dev judgement": ({"collection", "choice", "hybrid"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
+    "a dev judgement": ({"collection", "bm25", "choice", "hybrid"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
     "a training judgement": (
         {"collection", "negatives-retriever-1"} | FINE_TUNED,
         "qrels/train.tsv",
@@ -319,14 +325,14 @@ CHANGES = {
     ),
     "a test query": ({"collection"} | SEARCHED, "queries.jsonl", "what is topic17 about", "tell me of topic17"),
     "a dev query": (
-        {"collection"} | CHOSEN | {"dev-runs"} | FUSED,
+        {"collection", "bm25"} | CHOSEN | {"dev-runs"} | FUSED,
         "queries.jsonl",
         "what is topic12 about",
         "tell me of topic12",
     ),
     "query_prompt": ({"query-tokens", "index-initial"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
     "evaluation.depth": (SEARCHED | CHOSEN | {"dev-runs"}, "evaluation.depth=10"),
-    "evaluation.measures": (FUSED | {"choice"}, "evaluation.measures=['RR@5']"),
+    "evaluation.measures": (FUSED | {"bm25", "choice"}, "evaluation.measures=['RR@5']"),
     "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
     "BM25's b": ({"bm25", "dev-runs", "runs", "hybrid", "evaluation"}, "evaluation.bm25_b=0.9"),
     # the first of equal values stays

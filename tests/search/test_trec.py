@@ -196,7 +196,7 @@ def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
     with refused("UTF-8", where="b:1"):
         list(read_run(tmp_path / "b"))
     (tmp_path / "q").write_text("q 0 d high\n")
-    with refused("score", "'high'", where="q:1"):
+    with refused("relevance", "'high'", where="q:1"):
         list(read_qrels(tmp_path / "q"))
 
 
