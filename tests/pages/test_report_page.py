@@ -416,8 +416,15 @@ def scored(base, name, values, system=""):
 UNEVEN = [0.1 * (n % 7) for n in range(60)]
 
 
+def without_parts(record):
+    """The record of a run that says nothing of its parts."""
+    manifest = record.manifests["evaluation"]
+    found = attrs.evolve(manifest, metrics={**manifest.metrics, "parts": []})
+    return attrs.evolve(record, manifests={**record.manifests, "evaluation": found})
+
+
 def test_the_conclusion_is_the_best_system_against_the_baseline(runs):
-    record = open_run(runs["seed-1"], PARTS)
+    record = without_parts(open_run(runs["seed-1"], PARTS))
     base = systems_of([record])[0]
     best = best_system(runs["seed-1"])
     ahead = [value + 0.1 + 0.01 * (n % 3) for n, value in enumerate(UNEVEN)]
@@ -440,7 +447,7 @@ def test_the_conclusion_is_the_best_system_against_the_baseline(runs):
 
 
 def test_what_a_run_says_of_itself_comes_first(runs):
-    record = open_run(runs["seed-1"], PARTS)
+    record = without_parts(open_run(runs["seed-1"], PARTS))
     systems = systems_of([record])
     test = {"difference": 0.0124, "low": 0.004, "high": 0.0204}
     part = {"slot": "masker", "part": "pmi", "instead": "uniform", "measure": "RR@10", "test": test}

@@ -26,7 +26,7 @@ def test_loss_panels_show_every_term_and_every_training():
     panels = loss_panels(trainings, {"pretrained": probes})
     encoder, decoder, tuned = panels
     assert [line.points for line in encoder.lines] == [[(5, 7.0), (10, 12.0)], [(0, 9.0)]]
-    assert [line.points for line in decoder.lines] == [[(5, 1.0), (10, 1.0)], []]
+    assert [line.points for line in decoder.lines] == [[(5, 1.0), (10, 1.0)]]
     assert [(line.label, line.points) for line in tuned.lines] == [("a", [(1, 0.5)]), ("b", [])]
 
 
