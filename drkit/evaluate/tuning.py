@@ -7,7 +7,7 @@ docs/reference/evaluation.md shows what this saves on real collections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 WEIGHTS = tuple(step / 20 for step in range(21))
 Candidate = TypeVar("Candidate")
+# k1 and b.
+_Pair = tuple[float, float]
 
 
 @frozen
@@ -180,28 +182,51 @@ def tune_bm25(
     def evaluated(retriever: Bm25Retriever) -> Scores:
         return evaluate(retriever.rankings(ids, texts, hits), judgements, [measure], exclude_self=exclude_self)
 
-    scores, kept = dict[tuple[float, float], Scores](), dict[tuple[float, float], Bm25Retriever]()
-    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, **analysis), start=1):
-        pair = parameters[done - 1]
-        scores[pair] = evaluated(retriever)
-        choice = _choose_by(scores, measure)
-        # The first one and the best so far: one of them is chosen in the end.
-        kept = {one: made for one, made in {**kept, pair: retriever}.items() if one in (choice.plain, choice.best)}
-        del retriever  # the next one is made meanwhile
-        if on_progress:
-            on_progress(done)
-    k1, b = choice.chosen
+    tuned, (k1, b), scores, choice = _choose_pair(passages, parameters, analysis, evaluated, measure, on_progress)
     means = {f"k1 {pair[0]:g}, b {pair[1]:g}": one.mean(measure) for pair, one in scores.items()}
-    facts = {"measure": measure, "queries": choice.queries, "means": means, **choice.facts()}
-    tuned = kept[choice.chosen]
-    read = {value: tuned.splitting(value) for value in split_queries}
+    facts = {"k1": k1, "b": b, "measure": measure, "queries": choice.queries, "means": means, **choice.facts()}
     first, *others = split_queries
-    split_scores = {first: scores[choice.chosen], **{value: evaluated(read[value]) for value in others}}
+    read = {value: tuned.splitting(value) for value in split_queries}
+    split_scores = {first: scores[k1, b], **{value: evaluated(read[value]) for value in others}}
     split = _choose_by(split_scores, measure)
     if others:
         means = {value: one.mean(measure) for value, one in split_scores.items()}
         facts["split"] = {"means": means, **split.facts()}
-    return read[split.chosen], {"k1": k1, "b": b, "split_queries": split.chosen, **facts}
+    return read[split.chosen], {**facts, "split_queries": split.chosen}
+
+
+def _choose_pair(
+    passages: Iterable[Passage],
+    parameters: Sequence[_Pair],
+    analysis: Mapping[str, str],
+    evaluated: Callable[[Bm25Retriever], Scores],
+    measure: str,
+    on_progress: Callable[[int], None] | None,
+) -> tuple[Bm25Retriever, _Pair, dict[_Pair, Scores], PlainChoice[_Pair]]:
+    """Return BM25 with the chosen k1 and b, this pair, the scores of all, and the choice.
+
+    The index of the best pair so far is kept, and that of no other one: if the first pair is chosen, it is made again.
+    """
+    from drkit.search.bm25 import Bm25Retriever
+
+    scores, best, choice = dict[_Pair, Scores](), list[tuple[_Pair, Bm25Retriever]](), list[PlainChoice[_Pair]]()
+
+    def pairs() -> Iterator[_Pair]:
+        yield from parameters
+        if best[0][0] != choice[0].chosen:
+            yield choice[0].chosen
+
+    for number, retriever in enumerate(Bm25Retriever.variants(passages, pairs(), **analysis)):
+        pair = parameters[number] if number < len(parameters) else choice[0].chosen
+        if number < len(parameters):
+            scores[pair] = evaluated(retriever)
+            choice[:] = [_choose_by(scores, measure)]
+            if on_progress:
+                on_progress(number + 1)
+        if pair == choice[0].best or number == len(parameters):
+            best[:] = [(pair, retriever)]
+        del retriever  # the next one is made meanwhile
+    return best[0][1], best[0][0], scores, choice[0]
 
 
 def _choose_by(scores: Mapping[Candidate, Scores], measure: str) -> PlainChoice[Candidate]:

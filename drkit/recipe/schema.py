@@ -694,8 +694,9 @@ class Evaluation:
     )
 
 
-# The most steps of a training that only tries whether it works, as `--quick` makes it.
-_SMOKE_STEPS = 100
+# The most steps of a training that only tries whether it works, as `--quick` makes it; and where an existing encoder is
+# tuned alone, which needs few.
+_SMOKE_STEPS, _SMOKE_TUNING = 100, 10
 
 
 @frozen
@@ -720,12 +721,11 @@ class Recipe:
 
     @property
     def is_smoke(self) -> bool:
-        """Whether the recipe only tries every stage: none of its trainings has more than 100 steps."""
+        """Whether the recipe only tries every stage: none of its trainings has more than 100 steps, or 10 of tuning."""
         rounds = [self.finetune.for_round(one) for one in self.finetune.rounds] if self.finetune else []
         trainings = [one for one in (self.pretrain, self.reranker, *rounds) if one]
-        if self.evaluation.export == PROVEN:  # an existing encoder, tuned in the minutes that are given
-            return False
-        return bool(trainings) and all(0 < one.max_steps <= _SMOKE_STEPS for one in trainings)
+        most = _SMOKE_TUNING if self.encoder.pretrained and self.pretrain is None else _SMOKE_STEPS
+        return bool(trainings) and all(0 < one.max_steps <= most for one in trainings)
 
 
 def similarity_of(loss: Choice) -> str:

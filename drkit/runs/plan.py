@@ -41,7 +41,16 @@ from drkit.runs.stages.evaluation import (
 from drkit.runs.stages.finetune import plan_rounds
 from drkit.runs.stages.pretrain import plan_kept, plan_pretraining
 from drkit.runs.stages.queries import plan_contexts, plan_pseudo_queries
-from drkit.runs.stages.retriever import CHOSEN, CHOSEN_INDEX, EXPORT, PlannedSystem, add_index, plan_start, reading_of
+from drkit.runs.stages.retriever import (
+    CHOSEN,
+    CHOSEN_INDEX,
+    EXPORT,
+    PlannedSystem,
+    add_index,
+    is_read_alike,
+    plan_start,
+    reading_of,
+)
 from drkit.runs.stages.start import plan_initial
 from drkit.runs.stages.texts import plan_texts
 
@@ -77,7 +86,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
     systems = plan_start(builder) if splits and recipe.evaluation.start else []
     rounds = plan_rounds(builder, start=last) if builder.rounds else []
-    is_new = last != INITIAL or not _is_read_alike(builder, systems)
+    has_start = systems and (INITIAL in systems[0].stages or is_read_alike(builder))
+    is_new = last != INITIAL or not has_start
     if is_new and (not rounds or (recipe.evaluation.pretrained and last != INITIAL)):
         systems += [PlannedSystem(name, (name,)) for name in (*(recipe.pretrain.kept if recipe.pretrain else ()), last)]
     systems += rounds
@@ -156,13 +166,6 @@ def _prompt_notes(recipe: Recipe) -> Iterator[str]:
             f"{recipe.encoder.pretrained} declares no such prompt: {prompts}. An encoder that was not trained with a "
             f"prompt finds less with it (docs/guide/encoders.md has figures)"
         )
-
-
-def _is_read_alike(builder: PlanBuilder, systems: list[PlannedSystem]) -> bool:
-    """Return whether a system is the initial encoder with the recipe's pooling and lengths."""
-    names = [system.name for system in systems]
-    own = builder.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
-    return INITIAL in names or own == reading_of(builder)
 
 
 def _no_training_queries(builder: PlanBuilder) -> str:

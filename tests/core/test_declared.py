@@ -174,6 +174,8 @@ def test_an_encoder_of_sentences_is_tuned_without_pre_training_unless_asked(tmp_
         found = compose(ComposeRequest(encoder=encoder, **asked), PARTS)
         assert found.pretrain is not None
         assert found.finetune.learning_rate == 2e-5
+    assert compose(ComposeRequest(encoder=encoder, scale="quick"), PARTS).is_smoke
+    assert not compose(ComposeRequest(encoder=encoder, settings=("finetune.max_steps=25",)), PARTS).is_smoke
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.json").write_text("{}")

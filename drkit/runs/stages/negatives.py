@@ -13,7 +13,7 @@ from drkit.miners.specs import HasAnswerConfig, RunFileConfig
 from drkit.recipe.schema import RERANKER, Choice
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
-from drkit.runs.stages.retriever import add_index, bm25_seconds, dense_work, reading_of
+from drkit.runs.stages.retriever import add_index, bm25_seconds, dense_work, reading_of, searching_stage
 from drkit.runs.stages.texts import PASSAGES
 from drkit.runs.work import Sizes, Work
 
@@ -76,8 +76,9 @@ def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], 
     inputs, searches = {"passages": PASSAGES, "train": training_split(builder, pairs)}, False
     required = required_by(builder, chain)
     if "retriever" in required:
-        index = add_index(builder, previous, "mined")
-        inputs, searches = {**inputs, "encoder": StageOutput(previous), "index": StageOutput(index)}, True
+        encoder = searching_stage(builder, previous)
+        index = add_index(builder, encoder, "mined")
+        inputs, searches = {**inputs, "encoder": StageOutput(encoder), "index": StageOutput(index)}, True
     if RERANKER in required:
         inputs = {**inputs, "reranker": StageOutput(RERANKER)}
     for stage in builder.stages.values():

@@ -118,7 +118,7 @@ class Bm25Settings:
 # Bytes of an id, and of the vectors that are read into memory at most.
 _ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
 # Seconds and bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the best index so far and
-# the arrays of the next one are in memory (measured with a million passages, before the first index was kept, too).
+# the arrays of the next one are in memory (measured with a million passages).
 _INDEXED, _WORD_BYTES, _WORD_MEMORY = 1.5e-6, 4.7, 27.0
 # Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
 # of a retriever, and for each of its scores that the best are selected from.
@@ -240,6 +240,17 @@ def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
         extra={"reading": reading},
     )
     return [PlannedSystem(AS_IT_IS, (AS_IT_IS,))]
+
+
+def is_read_alike(builder: PlanBuilder) -> bool:
+    """Return whether the encoder as it is reads texts by the recipe's settings, as the initial checkpoint does."""
+    own = builder.stages.get(AS_IT_IS)
+    return own is not None and own.settings.reading == reading_of(builder)
+
+
+def searching_stage(builder: PlanBuilder, encoder: str) -> str:
+    """Return the stage to search with in place of an encoder: equal ones encode the passages once."""
+    return AS_IT_IS if encoder == INITIAL and is_read_alike(builder) else encoder
 
 
 def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
