@@ -79,7 +79,7 @@ _OPTIONS: dict[str, Sequence[str]] = {
 }
 _GPU = "a GPU is used if torch sees one; CUDA_VISIBLE_DEVICES= before the command hides it"
 _TORCHRUN = "torchrun --nproc-per-node N -m drkit_cli.main COMMAND runs N processes"
-# What is no option anywhere.
+# What is not an option of any command.
 _SAID = {
     **dict.fromkeys(("device", "gpu", "cuda", "cpu", "no-cuda", "use-gpu", "gpus"), _GPU),
     **dict.fromkeys(("workers", "num-workers", "num-processes", "nproc", "num-gpus"), _TORCHRUN),

@@ -391,7 +391,7 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any], config: 
     library, title, tags = "SentenceTransformer", "Dense retriever", "sentence-transformers, feature-extraction"
     if declared.lexical:
         library, title, tags = "SparseEncoder", "Lexical retriever", "sentence-transformers, sparse-encoder, splade"
-    # The module of another learned pooling is drkit's, which sentence-transformers imports only if it is told to.
+    # The module of another learned pooling is drkit's, which sentence-transformers imports only on request.
     trusted = "" if declared.pooling in (*POOLINGS, LEXICAL) else ", trust_remote_code=True"
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"

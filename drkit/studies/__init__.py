@@ -1,4 +1,4 @@
-"""Studies: factorial designs over parts and settings, and a search for a recipe."""
+"""Studies: factorial designs over parts and settings."""
 
 from typing import TYPE_CHECKING
 

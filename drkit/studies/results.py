@@ -40,7 +40,7 @@ class Result:
 
 @frozen
 class Table:
-    """The results before labels, or with one number of them; references: means of systems that are no cell's own.
+    """The results before labels, or with one number of them; references: means of systems that belong to no cell.
 
     title: of the table; key: `before`, `after`, or the number of labels.
     """

@@ -88,7 +88,7 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
             for spec in parts.registry.specs(kind)
         ]
         rows.sort(key=lambda row: ("", *_USES).index(row["use"]))
-        if kind == Kind.POOLING:  # most poolings are no parts, as they have no settings
+        if kind == Kind.POOLING:  # most poolings are not parts, as they have no settings
             about = {"paper": "", "from": f"drkit {__version__}", "use": ""}
             rows = [{"name": name, "summary": one.summary, **about} for name, one in POOLINGS.items()] + rows
         return rows

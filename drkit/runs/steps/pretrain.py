@@ -110,7 +110,7 @@ def _rates(
 ) -> NDArray[np.float64] | None:
     """Return how often each text is drawn, relative to the others, f64[n]; None if all are drawn alike.
 
-    Raises DrkitError for values of a signal that are no weights: negative, vectors, or all 0.
+    Raises DrkitError for values of a signal that cannot be weights: negative, vectors, or all 0.
     """
     rates: NDArray[np.float64] | None = None
     if "sources" in inputs:
