@@ -64,7 +64,7 @@ def pair_advice(path: Path | str, query: str, text: str, *, are_ids: bool) -> st
 
 
 def column_choices(path: Path) -> Iterator[str]:
-    """Yield a line for each way to read a table, by the values of its first rows; none for a file that is not a table."""
+    """Yield a line for each way to read a table, by the values of its first rows; none for any other file."""
     try:
         rows = list(islice(read_rows(path, AnyColumns(), guess=True), SAMPLE))
     except DrkitError:

@@ -213,7 +213,8 @@ def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
 
     def lowered(settings: Mapping[str, Any], most: float) -> Table:
         rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
-        return {**settings, **rates}
+        kept = {key: value for key, value in settings.items() if key != "baseline_learning_rates"}
+        return {**kept, **rates}
 
     careful = {name: lowered(_inner(table, name), most) for name, most in rates.items() if _inner(table, name)}
     if "finetune" in careful and (rounds := careful["finetune"].get("rounds")):

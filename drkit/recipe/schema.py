@@ -300,6 +300,17 @@ def _text_weights(_instance: Any, attribute: Any, value: Mapping[str, float]) ->
         raise ValueError(f"'{attribute.name}' must be numbers from 0 to {MOST:,}, got {dict(value)}")
 
 
+def _baseline_rates(_instance: Any, attribute: Any, value: Mapping[str, float]) -> None:
+    """Validate learning rates of baselines: above 0, by SLOT=PART."""
+    for name, rate in value.items():
+        slot, equals, part = name.partition("=")
+        if slot not in REPLACED or not equals or not part or not 0 < rate <= 100:
+            raise ValueError(
+                f"'{attribute.name}' must be rates above 0 by SLOT=PART, with a slot of {', '.join(REPLACED)}; got "
+                f"{name!r} = {rate!r}"
+            )
+
+
 def _reads_one_collection(pretrain: Pretrain) -> bool:
     return not (pretrain.texts or pretrain.text_weights or pretrain.weigh_by)
 
@@ -317,6 +328,12 @@ class Pretrain(Training):
     encoder: EncoderTask = field(kw_only=True)
     decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER))
     probe: Probe = field(kw_only=True, factory=Probe)
+    baseline_learning_rates: dict[str, float] | None = setting(
+        None,
+        optional(_baseline_rates),
+        'learning rates of baselines (finetune.baselines) that have one of their own, as {"decoder=mlm" = 3e-4}',
+        observes=True,
+    )
     keep_steps: tuple[int, ...] | None = setting(
         None,
         optional(_rising),

@@ -47,7 +47,7 @@ def note_query_language(retriever: Bm25Retriever, texts: Iterable[str], what: st
 
 
 def note_stemmer(retriever: Bm25Retriever) -> str:
-    """Say that BM25's stemmer changes almost no word of the indexed passages; empty if it does, or without a stemmer."""
+    """Say that BM25's stemmer changes almost no word of the indexed passages; else, or without one, an empty string."""
     changed, words = retriever.stemmed_words
     if words < _LEAST_WORDS or changed >= _FEW_CHANGED * words:
         return ""

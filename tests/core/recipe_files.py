@@ -93,15 +93,23 @@ def _is_table(value: Any) -> bool:
 
 def _setting(key: str, value: Any) -> str:
     """Return a setting on one line, or a list that is too long with an item on each."""
+    key = _key(key)
     line = f"{key} = {_value(value)}"
     if len(line) <= WIDTH or not isinstance(value, list):
         return line
     return "\n".join((f"{key} = [", *(f"    {_value(item)}," for item in value), "]"))
 
 
+def _key(key: str) -> str:
+    """Return a key as TOML writes it: quoted if it has other signs than letters, digits, dashes and underscores."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }" if value else "{}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float) and 0 < value < 1e-3:

@@ -397,8 +397,13 @@ def test_the_first_round_mines_with_the_encoder_that_the_run_starts_from():
     recipe = compose(dense, PARTS)
     check(recipe, REGISTRY)
     made = stages(recipe)
-    assert made["negatives-retriever-1"].inputs["encoder"] == StageOutput("initial")
-    assert made["negatives-retriever-1"].inputs["index"] == StageOutput("index-initial")
+    # The encoder as it is reads texts alike: its index serves mining and evaluation.
+    assert made["negatives-retriever-1"].inputs["encoder"] == StageOutput("as-it-is")
+    assert made["negatives-retriever-1"].inputs["index"] == StageOutput("index-as-it-is")
+    assert "index-initial" not in made
+    unseen = stages(compose(evolve(dense, settings=(*dense.settings, "evaluation.start=false")), PARTS))
+    assert unseen["negatives-retriever-1"].inputs["encoder"] == StageOutput("initial")
+    assert unseen["negatives-retriever-1"].inputs["index"] == StageOutput("index-initial")
     for request in (evolve(dense, settings=()), evolve(dense, encoder=None)):
         with refused("'dense'", "--encoder", setting="finetune.rounds.0.miners.0", error=ProblemsError):
             check(compose(request, PARTS), REGISTRY)
@@ -483,7 +488,9 @@ def test_each_named_part_is_compared_with_the_plainest_of_its_kind():
     for name in ("masker=uniform", "decoder=mlm"):
         assert made[name].inputs == {**made["retriever-1"].inputs, "start": StageOutput(f"pretrained-{name}")}
         assert made[name].settings == made["retriever-1"].settings
-        assert made[f"pretrained-{name}"].settings.pretrain.training_only() == own.settings.pretrain.training_only()
+        training, rates = made[f"pretrained-{name}"].settings.pretrain.training_only(), {"decoder=mlm": 3e-4}
+        expected = own.settings.pretrain.training_only()
+        assert training == evolve(expected, learning_rate=rates.get(name, expected.learning_rate))
     masked, decoded = (
         made[f"pretrained-{name}"].settings.pretrain.decoders["main"] for name in ("masker=uniform", "decoder=mlm")
     )

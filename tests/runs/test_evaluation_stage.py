@@ -210,6 +210,26 @@ def test_every_system_is_tested_against_one_named_baseline(settings, baseline):
     assert next(stage for stage in stages if stage.name == "evaluation").settings.baseline == baseline
 
 
+def test_a_baseline_has_a_learning_rate_of_its_own_which_changes_nothing_else():
+    parts = installed()
+    named = {"masker": "pmi", "decoder": "enhanced"}
+    rates = 'pretrain.baseline_learning_rates={"decoder=mlm" = 1e-5}'
+    plain, other = (
+        {one.name: one for one in plan(compose(ComposeRequest(**named, settings=more), parts), parts.registry).stages}
+        for more in ((), (rates,))
+    )
+    found = {name: stage.settings.pretrain.learning_rate for name, stage in other.items() if "pretrained" in name}
+    assert found == {"pretrained": 0.003, "pretrained-masker=uniform": 0.003, "pretrained-decoder=mlm": 1e-5}
+    blank = {name: dict.fromkeys(stage.inputs, "") for name, stage in other.items()}
+    changed = {
+        name for name, stage in other.items() if stage.identity(blank[name]) != plain[name].identity(blank[name])
+    }
+    assert changed == {"pretrained-decoder=mlm"}
+    for wrong in ('{"decoder" = 1e-5}', '{"decoder=mlm" = 0.0}', '{"miner=bm25" = 1e-5}'):
+        with pytest.raises(DrkitError, match="baseline_learning_rates"):
+            compose(ComposeRequest(settings=(f"pretrain.baseline_learning_rates={wrong}",)), parts)
+
+
 def test_a_baseline_that_the_run_does_not_rank_is_refused_with_those_it_ranks():
     parts = installed()
     recipe = compose(ComposeRequest(settings=("evaluation.baseline=label-only",)), parts)

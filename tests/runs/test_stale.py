@@ -146,6 +146,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
             (1,),
             True,
             {"adam_beta1": 0.8},
+            {"decoder=mlm": 0.5},
             "distilbert",
         )
 

@@ -116,12 +116,22 @@ KEPT = StageSpec(
 
 
 def plan_rival(builder: PlanBuilder, name: str, pretrain: Pretrain) -> str:
-    """Add the pre-training that a baseline starts from, of the same texts; it keeps no steps and has no probes."""
+    """Add the pre-training that a baseline starts from, of the same texts; it keeps no steps and has no probes.
+
+    name: of the baseline, `SLOT=PART`, which may have a learning rate of its own.
+    """
     own = builder.stages[PRETRAINED].inputs
     texts = {key: own[key] for key in ("spans", "tokens", "queries") if key in own}
     if "generated-queries" not in required_capabilities(pretrain, builder.registry):
         texts.pop("queries", None)
-    pretrain = evolve(pretrain, keep_steps=None, probe=evolve(pretrain.probe, every=0))
+    rates = {baseline.replace(":", "-"): rate for baseline, rate in (pretrain.baseline_learning_rates or {}).items()}
+    pretrain = evolve(
+        pretrain,
+        learning_rate=rates.get(name, pretrain.learning_rate),
+        baseline_learning_rates=None,
+        keep_steps=None,
+        probe=evolve(pretrain.probe, every=0),
+    )
     return plan_pretraining(builder, f"{PRETRAINED}-{name}", pretrain, texts)
 
 
