@@ -82,6 +82,8 @@ def run(recipe, folder, upto=None):
 
 # Settings of pre-training that no stage knows unless they are set.
 UNLESS_SET = ("keep_steps", "texts", "text_weights", "weigh_by")
+# Which only the stages of baselines know (tests/runs/test_evaluation_stage.py).
+BASELINE_RATES = "pretrain.baseline_learning_rates"
 
 # -- every leaf setting, from the attrs classes themselves
 
@@ -251,6 +253,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         "evaluation.baseline",
         "evaluation.folds",
         ".pairs",
+        BASELINE_RATES,
         *UNLESS_SET,
     )
     of_one_generator = tuple(f"generator_{name}" for name in ("layers", "hidden", "heads", "intermediate", "steps"))
@@ -260,6 +263,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
     for name in UNLESS_SET:
         assert callable(observes.pop(f"pretrain.{name}"))
+    assert observes.pop(BASELINE_RATES) is True
     observing = {path for path, value in observes.items() if value}
     assert {"pretrain.logging_steps", "pretrain.probe.every", "finetune.save_steps"} <= observing
     for path in observing:
