@@ -59,7 +59,10 @@ def make_inputs(collection: Path, task: str, folder: Path, seed: int = 0) -> Non
     draw, names = random.Random(seed), sorted({row["query-id"] for row in judged})
     chosen = {*(draw.sample(names, labels) if labels else names)}
     judged = [row for row in judged if row["query-id"] in chosen]
-    corpus, needed = read_rows(collection / "corpus.jsonl"), {row["corpus-id"] for row in judged}
+    corpus = read_rows(collection / "corpus.jsonl")
+    known = {row["_id"] for row in corpus}
+    judged = [row for row in judged if row["corpus-id"] in known]  # cacm lacks the text of one
+    needed = {row["corpus-id"] for row in judged}
     if passages:
         others = sorted({row["_id"] for row in corpus} - needed)
         kept = needed | {*draw.sample(others, passages - len(needed))}
@@ -137,7 +140,7 @@ class Texts:
             SentenceTransformerTrainingArguments,
         )
         from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-        from sentence_transformers.training_args import BatchSamplers
+        from sentence_transformers.sentence_transformer.training_args import BatchSamplers
         from sentence_transformers.util import mine_hard_negatives
 
         model = SentenceTransformer(str(self._encoder), device="cpu")
@@ -159,8 +162,9 @@ class Texts:
                 num_train_epochs=epochs,
                 per_device_train_batch_size=BATCH,
                 learning_rate=rate,
-                warmup_ratio=0.1,
+                warmup_steps=0.1,
                 bf16=True,
+                use_cpu=True,
                 batch_sampler=BatchSamplers.NO_DUPLICATES,
                 save_strategy="no",
                 report_to="none",
@@ -247,7 +251,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         inputs, encoder = Path(scratch) / given.task, given.models / given.encoder
         make_inputs(given.collections / given.task, given.task, inputs)
-        found = run_drkit(encoder, inputs, Path(scratch) / "run", given.minutes)
+        if given.out.exists():
+            found = json.loads(given.out.read_text(encoding="utf-8"))
+        else:
+            found = run_drkit(encoder, inputs, Path(scratch) / "run", given.minutes)
+            given.out.write_text(json.dumps(found), encoding="utf-8")
         if given.rival:
             rival = run_rival(encoder, inputs, given.minutes)
             found["rival"] = {name: value for name, value in rival.items() if name != "scores"}

@@ -23,8 +23,8 @@ from drkit.runs.work import encoder_size
 
 # Steps that a training should have: as many passes over the labels, and at least this number, where there are few.
 _EPOCHS, _STEPS = 4, 50
-# Steps that are worth their time, however many labels there are.
-_ENOUGH = 100
+# Steps that are worth giving up folds and tokens for, and those that help few labels if there is time for them.
+_ENOUGH, _MOST = 100, 200
 # (folds, share of these steps, tokens of a training passage or None for all), from the best to the least.
 _SHORT = 128
 _Choice = tuple[int | None, float, int | None]
@@ -78,7 +78,7 @@ def fit_budget(
         searched = evolve(size, passages=passages or size.passages)
         for candidate in candidates:
             cost = candidate.cost(searched, rates)
-            steps = min(wanted, cost.steps_within(limit))
+            steps = min(max(wanted, _MOST), cost.steps_within(limit))
             if steps >= candidate.steps(wanted):
                 break
         else:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import asdict, fields
 
 from drkit.core import processes
@@ -24,6 +25,7 @@ from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGES
 from drkit.evaluate import evaluate
+from drkit.evaluate.names import AS_IT_IS
 from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import choose_plainly, tune_bm25
 from drkit.runs.manifest import read_manifest, versions
@@ -107,6 +109,8 @@ def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
 
 
 _VECTORS = "vectors"
+# Vectors whose lengths are looked at, and the standard deviation, as a share of the mean, from which lengths vary.
+_MEASURED, _VARIES = 10_000, 0.02
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -134,14 +138,35 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
         processes.barrier()
         if processes.rank():
             return {}
+    made = Vectors.open(vectors)
+    if stage.inputs["encoder"].name == AS_IT_IS and stage.settings.reading.similarity == "dot":
+        stage.progress.note(note_lengths(made.shards))
     with filling_folder(stage.folder) as folder:
-        index = build_index(Vectors.open(vectors), folder, kind=stage.settings.kind)
+        index = build_index(made, folder, kind=stage.settings.kind)
     if index.facts.get("recall@10", 1.0) < LOW_RECALL:
         stage.progress.note(
             f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
             f"--set evaluation.index=flat finds all"
         )
     return {"vectors": len(index), "dimensions": index.dimension, "kind": index.kind, **index.facts}
+
+
+def note_lengths(vectors: Any) -> str:
+    """Say that the lengths of an existing encoder's vectors [N,D] vary under dot product; empty if they do not.
+
+    Reads the first vectors, as many as `_MEASURED`.
+
+    >>> note_lengths(np.eye(3))
+    ''
+    """
+    lengths = np.linalg.norm(np.asarray(vectors[:_MEASURED], dtype=np.float32), axis=1)
+    if lengths.std() <= _VARIES * lengths.mean():
+        return ""
+    return (
+        f"the vectors of the encoder as it is have lengths from {lengths.min():.3g} to {lengths.max():.3g} (standard "
+        f"deviation {lengths.std() / lengths.mean():.1%} of their mean), and dot product prefers long ones. An encoder "
+        f"that was trained for cosine finds less so: --set finetune.loss.similarity=cosine"
+    )
 
 
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
