@@ -19,26 +19,25 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.declarations import MODULES
+from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
-from drkit.runs.budget import fit_budget
+from drkit.runs.budget import SHORT, fit_budget
 from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
 from drkit.runs.stage import TextReading, declared_reading
 from drkit.runs.work import encoder_size
-from drkit.train.speed import Speed, measure_speeds
+from drkit.train.speed import TEXTS, Speed, measure_speed
 
 NAME = "improve"
 # Labelled queries below which an encoder is only evaluated, and below which a split has too few to evaluate on.
 FEWEST = 20
 # The collection that reads texts and labels as people have them.
 _LABELLED = "labelled"
-# bfloat16 is used where it reads this many times as fast.
-_FASTER = 1.2
-# Texts that the speed is measured with, every so many.
-_MEASURED, _SPREAD = 8, 20
+# The speed is measured with every 20th text.
+_SPREAD = 20
 
 
 @frozen
@@ -135,11 +134,13 @@ def fit(
             f"{FEWEST} queries with their passages (--labels FILE). `drkit compose --collection {collection} --encoder "
             f"{encoder} --pipeline texts` trains on queries that are made from the texts"
         )
-    texts = [passage.content for passage in islice(source.passages(), 0, _SPREAD * _MEASURED, _SPREAD)]
-    speeds = measure_speeds(encoder, texts, length=base.encoder.passage_length, pooling=base.encoder.pooling)
-    own, speed = [f"evaluation.split={labels.evaluated}"], _fastest(speeds)
-    own += [f"encoder.precision={speed.precision}"] if speed is not speeds[0] else []
-    own += [f"finetune.bf16={str(speed is not speeds[0]).lower()}"]
+    texts = [passage.content for passage in islice(source.passages(), 0, _SPREAD * TEXTS, _SPREAD)]
+    length = base.encoder.passage_length
+    speed = measure_speed(
+        encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling
+    )
+    own = [f"evaluation.split={labels.evaluated}", f"encoder.precision={speed.precision}"]
+    own += [f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]
     own += [f"finetune.loss.similarity={_similarity(encoder, base)}"]
     if sum(labels.queries.values()) < FEWEST or _learned(labels) < FEWEST:
         return _evaluate_only(_compose(encoder, collection, settings, (*own, "finetune=none"), parts), labels)
@@ -181,12 +182,6 @@ def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
     reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32")
     return declared_reading(encoder, reading).similarity
-
-
-def _fastest(speeds: Sequence[Speed]) -> Speed:
-    """Return the first speed, unless the second one reads and learns clearly faster."""
-    first, second = speeds
-    return second if first.read > _FASTER * second.read and first.learned > _FASTER * second.learned else first
 
 
 def _evaluate_only(recipe: Recipe, labels: Labels) -> Improvement:

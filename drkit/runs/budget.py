@@ -26,11 +26,11 @@ _EPOCHS, _STEPS = 4, 50
 # Steps that are worth giving up folds and tokens for, and those that help few labels if there is time for them.
 _ENOUGH, _MOST = 100, 200
 # (folds, share of these steps, tokens of a training passage or None for all), from the best to the least.
-_SHORT = 128
+SHORT = 128
 _Choice = tuple[int | None, float, int | None]
 _CHOICES: tuple[_Choice, ...] = (
-    *((5, 1.0, None), (5, 1.0, _SHORT), (3, 1.0, None), (3, 1.0, _SHORT), (3, 0.7, _SHORT)),
-    *((2, 1.0, _SHORT), (2, 0.7, _SHORT), (2, 0.5, _SHORT)),
+    *((5, 1.0, None), (5, 1.0, SHORT), (3, 1.0, None), (3, 1.0, SHORT), (3, 0.7, SHORT)),
+    *((2, 1.0, SHORT), (2, 0.7, SHORT), (2, 0.5, SHORT)),
 )
 # Fewest passages that are searched besides the judged ones; share of the minutes that is planned with.
 _FEWEST, _PLANNED = 1000, 0.9
