@@ -23,18 +23,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.folds import assign_folds
+from drkit.data.pairs import text_id
 from drkit.evaluate import evaluate, paired_t_test
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME
 from drkit.evaluate.significance import holm
 from drkit.search.bm25 import Bm25Retriever
 
 MEASURE = "nDCG@10"
+ARTICLES, LABELS = "articles.jsonl", "questions.csv"
 # Labelled queries, passages (None: all), and the split of the labels.
 TASKS: Mapping[str, tuple[int | None, int | None, str]] = {
     "cranfield": (None, None, "test"),
@@ -52,34 +54,36 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def make_inputs(collection: Path, task: str, folder: Path, seed: int = 0) -> None:
-    """Write the task's passages, queries and judgements in the BEIR layout; its labels are the split `train`."""
+    """Write the task's articles and its labels (query, article id), as people have them."""
     labels, passages, split = TASKS[task]
     with (collection / "qrels" / f"{split}.tsv").open(encoding="utf-8") as file:
         judged = [row for row in csv.DictReader(file, delimiter="\t") if int(float(row["score"])) > 0]
     draw, names = random.Random(seed), sorted({row["query-id"] for row in judged})
     chosen = {*(draw.sample(names, labels) if labels else names)}
-    judged = [row for row in judged if row["query-id"] in chosen]
     corpus = read_rows(collection / "corpus.jsonl")
     known = {row["_id"] for row in corpus}
-    judged = [row for row in judged if row["corpus-id"] in known]  # cacm lacks the text of one
+    judged = [row for row in judged if row["query-id"] in chosen and row["corpus-id"] in known]  # cacm lacks a text
     needed = {row["corpus-id"] for row in judged}
     if passages:
-        others = sorted({row["_id"] for row in corpus} - needed)
+        others = sorted(known - needed)
         kept = needed | {*draw.sample(others, passages - len(needed))}
         corpus = [row for row in corpus if row["_id"] in kept]
-    queries = [row for row in read_rows(collection / "queries.jsonl") if row["_id"] in chosen]
-    (folder / "qrels").mkdir(parents=True)
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    lines = ["query-id\tcorpus-id\tscore", *("\t".join((row["query-id"], row["corpus-id"], "1")) for row in judged)]
-    (folder / "qrels" / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = {row["_id"]: " ".join(row["text"].split()) for row in read_rows(collection / "queries.jsonl")}
+    folder.mkdir(parents=True)
+    articles = ({"id": row["_id"], "title": row.get("title", ""), "text": row["text"]} for row in corpus)
+    (folder / ARTICLES).write_text("".join(json.dumps(row) + "\n" for row in articles), encoding="utf-8")
+    with (folder / LABELS).open("w", newline="", encoding="utf-8") as file:
+        rows = ((texts[row["query-id"]], row["corpus-id"]) for row in judged)
+        csv.writer(file).writerows([("query", "article id"), *rows])
 
 
 def run_drkit(encoder: Path, inputs: Path, run: Path, minutes: float) -> dict[str, Any]:
     """Run `drkit improve` and return per-query values of every system, its verdict, and the seconds it took."""
-    command = [sys.executable, "-m", "drkit_cli.main", "improve", str(encoder), "--texts", f"beir:{inputs}"]
+    given = ["--texts", str(inputs / ARTICLES), "--labels", str(inputs / LABELS), "--minutes", str(minutes)]
     started = time.perf_counter()
-    subprocess.run([*command, "--minutes", str(minutes), "--run-dir", str(run)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "drkit_cli.main", "improve", str(encoder), *given, "--run-dir", str(run)], check=True
+    )
     seconds = time.perf_counter() - started
     scores = json.loads((run / "evaluation" / "scores.json").read_text(encoding="utf-8"))
     gains = json.loads((run / "choice" / "choice.json").read_text(encoding="utf-8"))
@@ -87,17 +91,25 @@ def run_drkit(encoder: Path, inputs: Path, run: Path, minutes: float) -> dict[st
     return {"scores": values, "recommended": gains["recommended"], "sentence": gains["sentence"], "seconds": seconds}
 
 
-def run_rival(encoder: Path, inputs: Path, minutes: float) -> dict[str, Any]:
-    """Tune with sentence-transformers and return per-query values of `rival` and `rival+bm25`, and the seconds."""
+def run_rival(encoder: Path, inputs: Path, minutes: float, ranked: Collection[str]) -> dict[str, Any]:
+    """Tune with sentence-transformers and return per-query values of `rival` and `rival+bm25`, and the seconds.
+
+    ranked: ids of the queries to rank, by a retriever that has not learned from them: all of them in two folds, or
+    those that are held out.
+    """
     started = time.perf_counter()
-    corpus = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in read_rows(inputs / "corpus.jsonl")}
-    queries = {row["_id"]: row["text"] for row in read_rows(inputs / "queries.jsonl")}
-    positives: dict[str, list[str]] = {}
-    for line in (inputs / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]:
-        query, passage, _ = line.split("\t")
-        positives.setdefault(query, []).append(passage)
-    asked = [query for query in queries if query in positives]
+    corpus = {row["id"]: f"{row['title']} {row['text']}".strip() for row in read_rows(inputs / ARTICLES)}
+    queries, positives = dict[str, str](), dict[str, list[str]]()
+    with (inputs / LABELS).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            query = text_id(row["query"])
+            queries[query] = row["query"]
+            positives.setdefault(query, []).append(row["article id"])
+    asked = [*queries]
+    assert {*ranked} <= queries.keys()
     folds = assign_folds([Query(query, queries[query]) for query in asked], FOLDS)
+    if len(ranked) < len(asked):
+        folds = {query: 0 if query in ranked else -1 for query in asked}
     texts = Texts(encoder, corpus, queries, positives)
     learned = [query for query in asked if folds[query] != 0]
     held = learned[::10]
@@ -112,11 +124,11 @@ def run_rival(encoder: Path, inputs: Path, minutes: float) -> dict[str, Any]:
             if value > best:
                 best, chosen = value, (rate, epochs)
     rankings: dict[str, list[tuple[str, float]]] = {}
-    for fold in range(FOLDS):
+    for fold in sorted({*folds.values()} - {-1}):
         model = texts.train([query for query in asked if folds[query] != fold], *chosen)
         rankings |= texts.rank(model, [query for query in asked if folds[query] == fold])
     return {
-        "scores": texts.values(rankings, asked),
+        "scores": texts.values(rankings, [query for query in asked if query in ranked]),
         "learning_rate": chosen[0],
         "epochs": chosen[1],
         "seconds": time.perf_counter() - started,
@@ -257,7 +269,7 @@ def main() -> None:
             found = run_drkit(encoder, inputs, Path(scratch) / "run", given.minutes)
             given.out.write_text(json.dumps(found), encoding="utf-8")
         if given.rival:
-            rival = run_rival(encoder, inputs, given.minutes)
+            rival = run_rival(encoder, inputs, given.minutes, found["scores"][AS_IT_IS].keys())
             found["rival"] = {name: value for name, value in rival.items() if name != "scores"}
             found["scores"] |= rival["scores"]
     means = {system: sum(values.values()) / len(values) for system, values in found["scores"].items()}

@@ -33,6 +33,7 @@ from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
 from drkit_cli.commands.queries import queries
+from drkit_cli.commands.reproduce import reproduce
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
@@ -142,7 +143,7 @@ def cli() -> None:
 SECTIONS = {
     "Compare methods": (compose, study),
     "Improve an encoder": (improve,),
-    "Recipes and runs": (init, run, status),
+    "Recipes and runs": (init, reproduce, run, status),
     "Results": (search, evaluate, compare),
     "Files": (encode, index, mine, queries, rerank, fuse, export, prune),
     "Parts and plugins": (list_parts, show, plugins, new_plugin),

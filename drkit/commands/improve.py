@@ -25,7 +25,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
-from drkit.runs.budget import SHORT, fit_budget
+from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out
 from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
 from drkit.runs.stage import TextReading, declared_reading
 from drkit.runs.work import encoder_size
@@ -171,6 +171,8 @@ def _fitted_numbers(recipe: Recipe) -> list[str]:
         "evaluation.folds": recipe.evaluation.folds,
         "evaluation.passages": recipe.evaluation.passages,
     }
+    if is_held_out(recipe):
+        numbers |= {"evaluation.folds": "none", "evaluation.split": "test", "collection.test_share": HELD_OUT}
     return [f"{path}={value}" for path, value in numbers.items() if value is not None]
 
 
@@ -221,6 +223,8 @@ def resumed(run: Path, encoder: str, collection: str, settings: Sequence[str], p
         return None
     found = read_recipe(run / RECIPE, parts.registry)
     asked = _compose(encoder, collection, settings, (), parts)
+    if is_held_out(found) and not is_held_out(asked):
+        asked = hold_out(asked)
     for what, one, other in (
         ("encoder", found.encoder.pretrained, asked.encoder.pretrained),
         ("collection", found.collection, asked.collection),

@@ -250,12 +250,14 @@ class NamedFile:
     """A recipe or pipeline of a plugin: its TOML file.
 
     small: the file of the small scale, NAME-small.toml beside NAME.toml; without it, `file` serves every scale.
+    results: the numbers of its paper, results.toml beside it.
     """
 
     name: str
     file: Traversable
     provider: str = ""
     small: Traversable | None = None
+    results: Traversable | None = None
 
     def text(self, *, small: bool = False) -> str:
         """Return the text of its file, or of that of the small scale if it has one.
@@ -374,10 +376,19 @@ def _answers(manager: pluggy.PluginManager, hook: str, wanted: type[_Spec]) -> l
 
 def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
     found = ((str(name), file) for answer in answers for name, file in dict(answer).items())
-    return tuple(NamedFile(name, file, provider, _small_file(file)) for name, file in found)
+    return tuple(
+        NamedFile(
+            name,
+            file,
+            provider,
+            small=_beside(file, f"{getattr(file, 'name', name).removesuffix('.toml')}-small.toml"),
+            results=_beside(file, "results.toml"),
+        )
+        for name, file in found
+    )
 
 
-def _small_file(file: Any) -> Traversable | None:
-    """Return the file of the small scale beside another file, or None if it is missing."""
-    small = file.parent / f"{file.name.removesuffix('.toml')}-small.toml" if hasattr(file, "parent") else None
-    return small if small is not None and small.is_file() else None
+def _beside(file: Any, name: str) -> Traversable | None:
+    """Return the file with a name beside another file, or None if it is missing."""
+    found = file.parent / name if hasattr(file, "parent") else None
+    return found if found is not None and found.is_file() else None

@@ -724,6 +724,9 @@ class Recipe:
     collection: CollectionChoice
     schema: int = field(default=SCHEMA, validator=in_((SCHEMA,)))
     seed: int = setting(42, and_(ge(0), lt(2**31)), "seed of the run")
+    reproduces: str | None = setting(
+        None, None, "row of a paper's tables that it composes, as PAPER: ROW; `drkit reproduce` sets it", observes=True
+    )
     encoder: EncoderSettings = field(factory=EncoderSettings)
     pretrain: Pretrain | None = None
     pseudo_queries: PseudoQueries | None = None

@@ -1,8 +1,8 @@
 """Fit a recipe that tunes an encoder to a number of minutes: folds, steps, tokens of passages, and passages searched.
 
 The time of a plan is estimated as `--dry-run` prints it, by rates that were measured with the encoder. Of all that may
-fit, the first that does is taken: first folds are given up, then tokens of training passages, then steps, and at last
-passages.
+fit, the first that does is taken: first folds are given up, then tokens of training passages, then steps; with many
+labels, then cross-validation for a share of labels that is held out; and at last passages.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from drkit.runs.work import encoder_size
 _EPOCHS, _STEPS = 4, 50
 # Steps that are worth giving up folds and tokens for, and those that help few labels if there is time for them.
 _ENOUGH, _MOST = 100, 200
-# (folds, share of these steps, tokens of a training passage or None for all), from the best to the least.
+# (folds, share of these steps, tokens of a training passage or None for all), from the best to the least. Without
+# folds, a share of the labels is held out, which is at least two trainings and two readings of all passages less.
 SHORT = 128
 _Choice = tuple[int | None, float, int | None]
 _CHOICES: tuple[_Choice, ...] = (
     *((5, 1.0, None), (5, 1.0, SHORT), (3, 1.0, None), (3, 1.0, SHORT), (3, 0.7, SHORT)),
     *((2, 1.0, SHORT), (2, 0.7, SHORT), (2, 0.5, SHORT)),
 )
+_HELD_OUT_CHOICES: tuple[_Choice, ...] = ((None, 1.0, SHORT), (None, 0.7, SHORT), (None, 0.5, SHORT))
+# The share of the labels that is held out, and the fewest queries that it must have.
+HELD_OUT, _FEWEST_HELD_OUT = 0.3, 100
 # Fewest passages that are searched besides the judged ones; share of the minutes that is planned with.
 _FEWEST, _PLANNED = 1000, 0.9
 
@@ -72,8 +76,9 @@ def fit_budget(
     """
     assert recipe.finetune is not None
     limit, wanted = _PLANNED * 60 * minutes, wanted_steps(labels, recipe.finetune.per_device_train_batch_size)
-    candidates = [_Candidate.of(recipe, choice, registry, memory) for choice in _choices(recipe)]
-    whole = min(one.cost(size, rates).seconds(one.steps(wanted)) for one in candidates)
+    candidates = [_Candidate.of(recipe, choice, registry, memory) for choice in _choices(recipe, labels)]
+    validated = [one for one in candidates if not one.held_out]
+    whole = min(one.cost(size, rates).seconds(one.steps(wanted)) for one in validated)
     for passages in _samples(size.passages, judged):
         searched = evolve(size, passages=passages or size.passages)
         for candidate in candidates:
@@ -87,7 +92,7 @@ def fit_budget(
     else:  # what takes the least time
         steps = candidate.steps(wanted)
     made = candidate.recipe(steps, passages)
-    notes = _notes(made, size, wanted, needed=whole / _PLANNED / 60)
+    notes = _notes(made, size, wanted, needed=whole / _PLANNED / 60, held_out=candidate.held_out)
     return Budget(made, cost.seconds(steps), tuple(notes))
 
 
@@ -129,11 +134,15 @@ class _Cost:
 
 @frozen
 class _Candidate:
-    """A recipe with some folds and some tokens of training passages; share: of the usual steps, which it needs."""
+    """A recipe with some folds and some tokens of training passages; share: of the usual steps, which it needs.
+
+    held_out: whether labels are held out in place of folds.
+    """
 
     base: Recipe
     share: float
     stages: tuple[Stage[Any], ...]
+    held_out: bool
 
     @classmethod
     def of(cls, recipe: Recipe, choice: _Choice, registry: Registry, memory: int | None) -> _Candidate:
@@ -142,17 +151,23 @@ class _Candidate:
         is_shorter = length is not None and length < recipe.encoder.passage_length
         finetune = evolve(recipe.finetune, passage_length=length if is_shorter else None, max_steps=1)
         made = evolve(recipe, finetune=finetune, evaluation=evolve(recipe.evaluation, folds=folds))
+        held_out = folds is None and recipe.evaluation.folds is not None
+        made = hold_out(made) if held_out else made
         stages = plan(made, registry).stages
         if memory is not None and (chunk := fitting_chunk(made, stages, memory)):
             made = evolve(made, finetune=evolve(finetune, gradient_cache_chunk=chunk))
             stages = plan(made, registry).stages
-        return cls(made, share, stages)
+        return cls(made, share, stages, held_out)
 
     def steps(self, wanted: int) -> int:
         """Return the fewest steps that this candidate is worth its time with."""
         return max(1, math.floor(self.share * min(wanted, _ENOUGH)))
 
     def cost(self, size: CollectionSize, rates: Rates) -> _Cost:
+        if self.held_out:
+            count = size.queries.get("train", 0)
+            held_out = round(HELD_OUT * count)
+            size = evolve(size, queries={"train": count - held_out, "test": held_out})
         sizes = sizes_of(self.base, size)
         one, more = (estimate_cost(_with_steps(self.stages, steps), sizes, rates).seconds for steps in (1, 101))
         step = (more - one) / 100
@@ -178,11 +193,26 @@ def _with_steps(stages: Sequence[Stage[Any]], steps: int) -> list[Stage[Any]]:
     ]
 
 
-def _choices(recipe: Recipe) -> Sequence[_Choice]:
+def _choices(recipe: Recipe, labels: int) -> Sequence[_Choice]:
     """Return the choices of folds, steps and tokens; without cross-validation, those of steps and tokens."""
-    if recipe.evaluation.folds is not None:
+    if recipe.evaluation.folds is None:
+        return [*dict.fromkeys((None, share, length) for _, share, length in _CHOICES)]
+    is_possible = recipe.evaluation.split == "train" and hasattr(recipe.collection.config, "test_share")
+    if not is_possible or HELD_OUT * labels < _FEWEST_HELD_OUT:
         return _CHOICES
-    return [*dict.fromkeys((None, share, length) for _, share, length in _CHOICES)]
+    return [*_CHOICES, *_HELD_OUT_CHOICES]
+
+
+def hold_out(recipe: Recipe) -> Recipe:
+    """Return the recipe with a share of the training queries as its test queries, on which it is evaluated."""
+    config = evolve(recipe.collection.config, test_share=HELD_OUT)
+    collection, evaluation = evolve(recipe.collection, config=config), evolve(recipe.evaluation, split="test")
+    return evolve(recipe, collection=collection, evaluation=evaluation)
+
+
+def is_held_out(recipe: Recipe) -> bool:
+    """Return whether `hold_out` has made a recipe."""
+    return getattr(recipe.collection.config, "test_share", 0.0) == HELD_OUT and recipe.evaluation.split == "test"
 
 
 def _samples(passages: int, judged: int) -> Iterator[int | None]:
@@ -196,14 +226,19 @@ def _samples(passages: int, judged: int) -> Iterator[int | None]:
         yield least
 
 
-def _notes(recipe: Recipe, size: CollectionSize, wanted: int, *, needed: float) -> Iterator[str]:
-    """Yield what the minutes do not reach; needed: the minutes that would take all passages."""
+def _notes(recipe: Recipe, size: CollectionSize, wanted: int, *, needed: float, held_out: bool) -> Iterator[str]:
+    """Yield what the minutes do not reach; needed: the minutes that would take all folds and passages."""
     assert recipe.finetune is not None
     minutes = f"--minutes {math.ceil(needed)}"
     if recipe.evaluation.passages is not None:
         yield (
             f"searches {recipe.evaluation.passages:,} of {size.passages:,} passages, all judged ones and a random "
             f"rest, with every system; {minutes} searches all"
+        )
+    if held_out:
+        yield (
+            f"learns from {1 - HELD_OUT:.0%} of the labelled queries, and ranks the others; {minutes} cross-validates, "
+            f"which ranks all"
         )
     if recipe.finetune.max_steps < wanted:
         yield f"trains for {recipe.finetune.max_steps:,} steps, and {wanted:,} are usual for as many labels"

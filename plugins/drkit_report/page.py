@@ -29,6 +29,7 @@ from drkit.core.files import LOG, PROBES, VALIDATION
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.evaluate.names import system_in_words, system_name
+from drkit.recipe.published import BesideThePaper, beside_the_paper
 from drkit.recipe.toml import recipe_toml
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, read_truncations
@@ -74,8 +75,8 @@ class RunSection:
     """What a page says about one run.
 
     conclusion: what it shows; verdict: each comparison by itself, in words. rows: what each of its systems is. table:
-    its systems, if the page has no table of its own for them. memory: the peak of all stages in bytes, by `host` and
-    `gpu`, as far as it was recorded. command: what repeats the run.
+    its systems, if the page has no table of its own for them. beside: values of the paper that it reproduces. memory:
+    the peak of all stages in bytes, by `host` and `gpu`, as far as it was recorded. command: what repeats the run.
     """
 
     name: str
@@ -88,6 +89,7 @@ class RunSection:
     truncated: Sequence[str]
     missing: Sequence[str]
     table: SystemTable | None
+    beside: Sequence[BesideThePaper]
     curves: Sequence[Chart]
     masking: Masking | None
     manifests: Mapping[str, Manifest]
@@ -199,6 +201,7 @@ def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> R
         truncated=list(dict.fromkeys(truncated)),
         missing=shown.missing,
         table=table,
+        beside=_beside_the_paper(run, parts),
         curves=[*curves_of_systems(run), *_training_charts(run)],
         masking=masking_or_note(run, parts),
         manifests=run.manifests,
@@ -210,6 +213,11 @@ def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> R
         command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
         recipe_toml=recipe_toml(shown.recipe),
     )
+
+
+def _beside_the_paper(run: RunRecord, parts: Installed) -> list[BesideThePaper]:
+    means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in run.scores.items()}
+    return beside_the_paper(run.recipe, means, parts.recipes)
 
 
 def _describe_systems(run: RunRecord) -> Iterator[tuple[str, str]]:

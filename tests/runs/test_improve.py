@@ -19,7 +19,7 @@ from drkit.evaluate.gains import compare_with_encoder, decide, gain_lines
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe, write_recipe
-from drkit.runs.budget import fit_budget, wanted_steps
+from drkit.runs.budget import fit_budget, hold_out, is_held_out, wanted_steps
 from drkit.runs.costs import Rates
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
@@ -284,17 +284,76 @@ def test_less_time_gives_up_folds_then_steps_then_passages(tiny_run, labelled):
         given = {"minutes": minutes, "labels": 200, "judged": 400, "memory": None}
         found = fit_budget(recipe, PARTS.registry, size, Rates(speed, 1.0, 1), **given)
         made = found.recipe
-        assert made.finetune.max_steps <= wanted_steps(200, 32) == 50
+        assert wanted_steps(200, 32) == 50
+        assert made.finetune.max_steps <= 200
         return made.evaluation.folds, made.finetune.max_steps, made.evaluation.passages, found
 
     plenty, some, little = fitted(1000), fitted(20), fitted(4)
-    assert plenty[:3] == (5, 50, None)
+    assert plenty[:3] == (5, 200, None)
     assert plenty[3].notes == ()
     assert some[0] <= plenty[0]
     assert little[2] is not None
     assert any("random rest" in note and "--minutes" in note for note in little[3].notes)
     for minutes, (*_, found) in ((1000, plenty), (20, some)):
         assert found.seconds <= 60 * minutes
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """The settings of 400 labelled articles."""
+    folder = tmp_path_factory.mktemp("many")
+    write_lines(folder / "a.jsonl", [{"id": f"d{i}", "text": f"topic{i} of the kind{i % 7}"} for i in range(400)])
+    rows = "".join(f"what is topic{i},d{i}\n" for i in range(400))
+    (folder / "labels.csv").write_text(f"query,id\n{rows}")
+    return f"labelled:{folder / 'a.jsonl'}", (f"collection.labels=['{folder / 'labels.csv'}']",)
+
+
+def test_many_labels_are_held_out_before_passages_are_left_out(tiny_run, many):
+    encoder, (collection, labels) = str(tiny_run[0] / "encoder"), many
+    own = (*labels, "evaluation.split=train", "evaluation.folds=5")
+    recipe = compose(ComposeRequest(paper="improve", encoder=encoder, collection=collection, settings=own), PARTS)
+    size = CollectionSize(20_000, {"train": 400}, (60,) * 10, (8,) * 10)
+
+    def given_up(minutes):
+        given = {"minutes": minutes, "labels": 400, "judged": 400, "memory": None}
+        found = fit_budget(recipe, PARTS.registry, size, Rates(2e8, 1.0, 1), **given)
+        assert found.recipe.evaluation.passages or found.seconds <= 60 * minutes
+        assert is_held_out(found.recipe) is any("ranks the others" in note for note in found.notes)
+        if is_held_out(found.recipe):
+            assert found.recipe.evaluation.folds is None
+            check(found.recipe, PARTS.registry)
+        return is_held_out(found.recipe), found.recipe.evaluation.passages is not None
+
+    seen = [given_up(minutes) for minutes in (1000, 64, 32, 24, 16, 12, 8, 6, 4, 2, 1)]
+    assert seen[0] == (False, False)
+    assert (True, False) in seen
+    assert seen[-1][1]
+    assert [sampled for _, sampled in seen] == sorted(sampled for _, sampled in seen)
+
+
+def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tiny_run, many, tmp_path):
+    encoder, (collection, labels) = tiny_run[0] / "encoder", many
+    recipe = compose(
+        ComposeRequest(
+            paper="improve",
+            encoder=str(encoder),
+            collection=collection,
+            settings=(*labels, "finetune.max_steps=2", "evaluation.depth=20", "finetune.passage_length=16"),
+        ),
+        PARTS,
+    )
+    write_recipe(hold_out(recipe), tmp_path / "held.toml")
+    drkit("run", tmp_path / "held.toml", "--run-dir", tmp_path / "run", "--no-trial")
+    stored = open_collection(tmp_path / "run" / "collection")
+    learned, ranked = ({query.text for query in stored.queries(split)} for split in ("train", "test"))
+    assert not learned & ranked
+    assert 90 < len(ranked) < 150
+    assert len(learned | ranked) == 400
+    gains = read_manifest(tmp_path / "run" / "evaluation").metrics["gains"]
+    assert f"{len(ranked)} labelled queries, the split test" in gains["sentence"]
+    texts, file = collection.removeprefix("labelled:"), labels[0].split("'")[1]
+    again = drkit("improve", encoder, "--texts", texts, "--labels", file, "--run-dir", tmp_path / "run")
+    assert gains["sentence"] in again.stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

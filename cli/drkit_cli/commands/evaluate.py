@@ -11,15 +11,19 @@ import click
 
 from drkit.core.files import local_path
 from drkit.core.quantities import counted
+from drkit.core.registry import installed
 from drkit.data.rows import COMPRESSED
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
+from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import read_recipe
 from drkit_cli.names import LocalPath, PathOrId
 from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, judgement_options, refuse_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
     from drkit.evaluate import Scores
+    from drkit.recipe.published import BesideThePaper
 
 _FILE = LocalPath(dir_okay=False)
 
@@ -85,7 +89,9 @@ def evaluate(
         if answers:
             refuse_options(("qrels", "split"), "with --answers, which judges all hits")
         judged |= {"answers": answers} if answers else {"qrels": qrels, "split": split}
-        _print_scores(*_score_files(sources[0], judged, **how), per_query)
+        scores, draws = _score_files(sources[0], judged, **how)
+        is_own = not any((collection, settings, qrels, split, answers))
+        _print_scores(scores, draws, per_query, _beside_the_paper(sources[0], scores) if is_own else [])
         return
     refuse_options(("sources", "qrels", "answers"), "with --encoder")
     if (collection is None) == (beir is None):
@@ -158,11 +164,28 @@ def _score_encoder(
     return [(short_name(encoder), scores)]
 
 
-def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None) -> None:
+def _beside_the_paper(source: str, scores: Sequence[tuple[str, Scores]]) -> list[BesideThePaper]:
+    """Return the values of a run beside those of its paper; empty for another source."""
+    from drkit.recipe.published import beside_the_paper
+
+    path = local_path(source) / RECIPE
+    if not path.is_file():
+        return []
+    parts = installed()
+    means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in scores}
+    return beside_the_paper(read_recipe(path, parts.registry), means, parts.recipes)
+
+
+def _print_scores(
+    scores: Sequence[tuple[str, Scores]],
+    draws: Mapping[str, int],
+    per_query: Path | None,
+    beside: Sequence[BesideThePaper] = (),
+) -> None:
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import write_per_query
     from drkit.evaluate.systems import table_caption
-    from drkit_cli.render import console, score_table
+    from drkit_cli.render import console, score_table, table
 
     rows = [attrs.asdict(row) for row in comparison(scores)]
     queries = scores[0][1].queries
@@ -172,8 +195,15 @@ def _print_scores(scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int]
         screen.print(score_table(counted(queries, "query"), [*rows[0]["values"]], rows))
         if len(rows) > 1:
             screen.print(table_caption(draws, scores[0][0]))
+        if beside:
+            shown = [
+                (one.system, one.measure, f"{one.paper:g}", f"{one.here:.3f}", f"{one.difference:+.3f}", one.table)
+                for one in beside
+            ]
+            screen.print(table("beside the paper", ("system", "measure", "paper", "here", "difference", "in"), shown))
 
-    print_result({"queries": queries, "rows": rows}, draw)
+    paper = [{**attrs.asdict(one), "difference": one.difference} for one in beside]
+    print_result({"queries": queries, "rows": rows, **({"paper": paper} if paper else {})}, draw)
     if per_query:
         write_per_query(per_query, scores)
 

@@ -47,8 +47,9 @@ _CONTRACT = ("receives", "signals", "requires", "provides")
     default="paper",
     help="Of a recipe or pipeline: the paper's numbers (the default), or those for minutes on a CPU.",
 )
+@click.option("--results", is_flag=True, help="Of a paper's recipe: every number that the paper prints.")
 @output_options
-def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
+def show(kind: str, name: str | None, other: str | None, scale: str, results: bool) -> None:
     r"""Show a part (its settings with defaults and meaning, its paper, its source file), a recipe or a pipeline.
 
     \b
@@ -57,11 +58,14 @@ def show(kind: str, name: str | None, other: str | None, scale: str) -> None:
     drkit show recipe retromae --scale small
     drkit show recipe retromae --diff cdmae
     drkit show recipe default --diff runs/R
+    drkit show recipe simlm --results
     drkit show pipeline three-stage
     """
     parts = installed()
     kind, name = _resolve_name(kind, name)
-    if other is not None:
+    if results:
+        _show_results(kind, name, parts)
+    elif other is not None:
         _show_differences(kind, name, other, scale, parts)
     elif kind in PARTS:
         _show_part(parts.registry.get(kind, name))
@@ -133,6 +137,39 @@ def _show_differences(kind: str, name: str, other: str, scale: str, parts: Insta
     found = recipe_differences(_recipe_of(kind, name, scale, parts), _recipe_of(kind, other, scale, parts))
     document = {"left": name, "right": other, "differences": [attrs.asdict(one) for one in found]}
     print_result(document, lambda: _print_differences(name, other, found))
+
+
+def _show_results(kind: str, name: str, parts: Installed) -> None:
+    from drkit.recipe.published import published_beside
+    from drkit_cli.render import console, table
+
+    if kind != "recipe":
+        raise click.UsageError(f"--results is of a paper's recipe, not of a {kind}: drkit show recipe simlm --results")
+    paper = published_beside(parts.recipes.get(name))
+    found = list(paper.results())
+    columns = ("in the paper", "system", "collection", "values")
+    rows = [
+        (
+            f"{one.table}: {one.row}",
+            one.stage or ("not drkit's" if not row else ""),
+            f"{one.collection} {one.split}",
+            ", ".join(f"{measure} {value:g}" for measure, value in one.measures.items()),
+        )
+        for row, one in found
+    ]
+    document = {
+        "paper": paper.title,
+        "source": paper.source,
+        "rows": [{"name": row.name, "options": row.options} for row in paper.rows],
+        "results": [{"reproduces": row, **attrs.asdict(one)} for row, one in found],
+    }
+
+    def draw() -> None:
+        screen = console()
+        screen.print(table(f"{paper.title} ({paper.source})", columns, rows))
+        screen.print(f"rows     drkit reproduce {name} lists those that drkit composes", markup=False, soft_wrap=True)
+
+    print_result(document, draw)
 
 
 def _recipe_of(kind: str, name: str, scale: str, parts: Installed) -> Recipe:

@@ -1,0 +1,47 @@
+"""`drkit reproduce`: compose a row of a paper's tables, with what belongs to it."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from drkit.core.registry import installed
+from drkit_cli.commands.compose import compose
+from drkit_cli.names import InstalledName
+from drkit_cli.output import print_note
+
+
+@click.command(
+    short_help="Compose a row of a paper's tables.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("paper", type=InstalledName("recipe"))
+@click.argument("row", required=False)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF COMPOSE]")
+@click.pass_context
+def reproduce(context: click.Context, paper: str, row: str | None, options: tuple[str, ...]) -> None:
+    r"""Compose ROW of the tables of PAPER as its authors ran it: the data, mixed precision, the measures.
+
+    Without ROW, the rows are listed; a part of a name is enough. Further options are those of `drkit compose`, and
+    replace the row's own. `drkit evaluate RUN` shows the paper's values beside the run's.
+
+    \b
+    drkit reproduce simlm
+    drkit reproduce simlm "table 5, BERT" --dry-run
+    drkit reproduce retromae "table 2" --encoder MODEL --run-dir runs/table-2
+    drkit reproduce cdmae "table 5, MS" -o cdmae.toml --dry-run
+    """
+    from drkit.recipe.published import arguments_of, published_beside
+    from drkit_cli.render import console, table
+
+    if row and row.startswith("-"):
+        raise click.UsageError(f"name the row before the options: drkit reproduce {paper} ROW {row}")
+    known = published_beside(installed().recipes.get(paper))
+    if row is None:
+        console().print(table(f"rows of {paper}", ("row", "options"), [(one.name, one.options) for one in known.rows]))
+        return
+    arguments = [*arguments_of(known, known.row(row), paper), *options]
+    print_note(f"drkit compose {shlex.join(arguments)}")
+    with compose.make_context("compose", arguments, parent=context.parent) as made:
+        compose.invoke(made)

@@ -1,0 +1,214 @@
+"""The numbers that a paper prints, beside the recipes that are to reach them: `results.toml`.
+
+A row has the options of `drkit compose` that make it, and the paper's numbers, each of a system of the run, on a
+collection and split. `quoted` are the other systems of the paper's tables. `drkit show recipe simlm --results` prints
+them, and `drkit reproduce simlm "table 5, BERT"` composes a row.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+
+from attrs import Factory, field, frozen
+from attrs.validators import and_, deep_mapping, ge, instance_of, le, min_len
+from cattrs import BaseValidationError, Converter, transform_error
+
+from drkit.core.registry import NamedFile, NameTable
+from drkit.errors import DrkitError, UnknownNameError
+from drkit.recipe.schema import Recipe
+from drkit.recipe.toml import parse_toml
+
+_NAME = min_len(1)
+_SHARE = and_(instance_of(float), ge(0), le(1))
+
+
+@frozen
+class PublishedResult:
+    """Numbers of one cell or more of a paper's table: in its words (`table`, `row`), and in drkit's.
+
+    stage: the system of a run that corresponds, as in `drkit evaluate RUN`; empty if the paper does not say, or for a
+    quoted system. collection: an id of ir_datasets without `irds:`. measures: fractions by ir_measures name.
+    """
+
+    table: str = field(validator=_NAME)
+    row: str = field(validator=_NAME)
+    collection: str = field(validator=_NAME)
+    split: str = field(validator=_NAME)
+    measures: Mapping[str, float] = field(validator=deep_mapping(instance_of(str), _SHARE))
+    stage: str = ""
+
+
+@frozen
+class PublishedRow:
+    """A row of the paper that drkit composes: its name on the paper's page, and the options that make it.
+
+    options: of `drkit compose`, as in a shell. A row without `--paper` or parts in them is no run of its own, such as
+    one that compares others.
+    """
+
+    name: str = field(validator=_NAME)
+    options: str
+    results: tuple[PublishedResult, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options as a list; empty for a row that is no run of its own."""
+        found = shlex.split(self.options)
+        return found if found and found[0].startswith("--") else []
+
+
+@frozen
+class PublishedPaper:
+    """A paper, the encoder that its runs start from, the rows that drkit composes, and the quoted ones."""
+
+    title: str
+    source: str
+    encoder: str
+    rows: tuple[PublishedRow, ...]
+    quoted: tuple[PublishedResult, ...] = Factory(tuple)
+
+    def row(self, name: str) -> PublishedRow:
+        """Return a row by its name, or by a part of it that only one has, without regard to case.
+
+        Raises UnknownNameError for none, and DrkitError for several.
+        """
+        names = [row.name for row in self.rows]
+        found = [row for row in self.rows if row.name == name]
+        found = found or [row for row in self.rows if name.casefold() in row.name.casefold()]
+        if not found:
+            raise UnknownNameError("row", name, names, where=self.title)
+        if len(found) > 1:
+            several = "; ".join(repr(row.name) for row in found)
+            raise DrkitError(f"{name!r} is in the names of {len(found)} rows: {several}; give more of one")
+        return found[0]
+
+    def results(self) -> Iterator[tuple[str, PublishedResult]]:
+        """Yield all numbers of the paper, each with the name of its row; empty for a quoted one."""
+        for row in self.rows:
+            yield from ((row.name, result) for result in row.results)
+        yield from (("", result) for result in self.quoted)
+
+
+def published_beside(recipe: NamedFile) -> PublishedPaper:
+    """Return what the paper of a recipe prints, from the file beside it.
+
+    Raises DrkitError if there is none, or with every problem of the file.
+    """
+    if recipe.results is None:
+        raise DrkitError(
+            f"no numbers are known of the paper of {recipe.name!r}: there is no results.toml beside its recipe"
+        )
+    where = f"results.toml of {recipe.name!r} ({recipe.provider})"
+    table = parse_toml(recipe.results.read_text(encoding="utf-8"), where)
+    try:
+        return Converter(forbid_extra_keys=True).structure(table, PublishedPaper)
+    except (BaseValidationError, ValueError, TypeError) as error:
+        raise DrkitError(f"{where}: {'; '.join(transform_error(error, path='results'))}") from None
+
+
+# What a run on a collection of the papers needs, as options of `drkit compose`.
+_MEASURES = '--set evaluation.measures=["RR@10","nDCG@10","R@50","R@100","R@1000"]'
+_COLLECTIONS = {
+    "msmarco-passage": (
+        "--collection irds:msmarco-passage --set collection.train_dataset=msmarco-passage/train/judged "
+        f"--set collection.test_datasets=['msmarco-passage/dev/small'] --set collection.dev_share=0.001 {_MEASURES}"
+    ),
+    "msmarco-document": (
+        "--collection irds:msmarco-document --set collection.train_dataset=msmarco-document/train "
+        f"--set collection.test_datasets=['msmarco-document/dev'] --set collection.dev_share=0.001 {_MEASURES}"
+    ),
+    "dpr-w100/natural-questions": (
+        "--collection irds:dpr-w100 --set collection.train_dataset=dpr-w100/natural-questions/train "
+        "--set collection.test_datasets=['dpr-w100/natural-questions/dev'] --set collection.dev_share=0.01 "
+        '--set evaluation.measures=["Success@20","Success@100"]'
+    ),
+}
+_FIRST = "msmarco-passage"
+# Papers train in mixed precision, and compare with no untrained encoder.
+_AS_PAPERS_RUN = (
+    "encoder.precision=bfloat16",
+    "pretrain.bf16=true",
+    "finetune.bf16=true",
+    "finetune.baselines=[]",
+    "evaluation.start=false",
+    "evaluation.depth=1000",
+)
+
+
+def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str) -> list[str]:
+    """Return the arguments of `drkit compose` that make a row of a paper, on the first collection of its numbers.
+
+    name: of the recipe that the row is asked of. Raises DrkitError for a row that is no run of its own.
+    """
+    if not row.arguments:
+        raise DrkitError(f"the row {row.name!r} of {name} is no run of its own: {row.options}")
+    known = next((one.collection for one in row.results if one.collection in _COLLECTIONS), _FIRST)
+    collection = [] if "--collection" in row.arguments else _COLLECTIONS[known].split(" ")
+    settings = (*_AS_PAPERS_RUN, f"reproduces={json.dumps(f'{name}: {row.name}')}")
+    return [
+        *("--encoder", paper.encoder, *collection),
+        *(word for one in settings for word in ("--set", one)),
+        *row.arguments,
+    ]
+
+
+def place_of(recipe: Recipe) -> tuple[str, str] | None:
+    """Return the collection and split, in the words of results.toml, on which a run of a recipe is evaluated.
+
+    None for texts that are known by no id of ir_datasets, and for another split than `test`.
+    """
+    tests = getattr(recipe.collection.config, "test_datasets", ())
+    if recipe.collection.use != "irds" or recipe.evaluation.split != "test" or len(tests) > 1:
+        return None
+    dataset = tests[0] if tests else recipe.collection.config.dataset
+    for suffix, split in (("/dev/small", "dev"), ("/dev", "dev"), ("/test", "test")):
+        if dataset.endswith(suffix):
+            return dataset.removesuffix(suffix), split
+    return dataset, "test"
+
+
+@frozen
+class BesideThePaper:
+    """A value of a run beside that of the paper, and the table of the paper that prints it."""
+
+    system: str
+    measure: str
+    paper: float
+    here: float
+    table: str
+
+    @property
+    def difference(self) -> float:
+        """How much higher the value of the run is."""
+        return self.here - self.paper
+
+
+def beside_the_paper(
+    recipe: Recipe, means: Mapping[str, Mapping[str, float]], recipes: NameTable[NamedFile]
+) -> list[BesideThePaper]:
+    """Return the values of a run for which its paper prints one: same system, collection, split and measure.
+
+    means: by system and measure. Empty for a recipe that reproduces no row. A value that the paper prints differently
+    in two tables is left out.
+
+    Raises DrkitError if the paper or the row is not known (any more).
+    """
+    place = place_of(recipe)
+    if recipe.reproduces is None or place is None:
+        return []
+    name, _, row = recipe.reproduces.partition(": ")
+    results = published_beside(recipes.get(name)).row(row).results
+    found = []
+    for system, values in means.items():
+        printed: dict[str, set[tuple[float, str]]] = {}
+        for one in results:
+            if (one.stage, one.collection, one.split) == (system, *place):
+                for measure, value in one.measures.items():
+                    printed.setdefault(measure, set()).add((value, one.table))
+        for measure, cells in printed.items():
+            if measure in values and len({value for value, _ in cells}) == 1:
+                paper, table = min(cells)
+                found.append(BesideThePaper(system, measure, paper, values[measure], table))
+    return found
