@@ -33,7 +33,12 @@ from drkit.recipe.schema import (
     REPLACED,
     RERANKER,
     SCHEDULE,
+    EncoderSettings,
+    Evaluation,
+    Finetune,
+    Pretrain,
     Recipe,
+    Reranker,
 )
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
@@ -46,6 +51,14 @@ _BASE, IMPROVE = "default", "improve"
 _RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
+# Tables whose settings may be `none`, where that is their default.
+_TABLES: Mapping[str, type] = {
+    "encoder": EncoderSettings,
+    "pretrain": Pretrain,
+    "finetune": Finetune,
+    RERANKER: Reranker,
+    "evaluation": Evaluation,
+}
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
@@ -432,9 +445,9 @@ def _without_unused(table: Table, given: Set[str]) -> Table:
     given: the settings that the user chose, which stay.
     """
     table = _without_none(table, ("pretrain", *_FINE_TUNING))
-    for name in ("encoder", RERANKER):
+    for name, cls in _TABLES.items():
         if name in table:
-            table[name] = _without_none(table[name], ("pretrained",))
+            table[name] = _without_none(table[name], (one.name for one in fields(cls) if one.default is None))
     if pretrain := _inner(table, "pretrain"):
         decoders = _without_none(pretrain.get("decoders", {}), _inner(pretrain, "decoders"))
         if isinstance(decoders, Mapping):
@@ -465,7 +478,8 @@ def _without_none(table: Any, names: Iterable[str]) -> Any:
     """Return a table without those of some settings that are `none`."""
     if not isinstance(table, Mapping):  # reported when the recipe is read
         return table
-    return {key: value for key, value in table.items() if key not in {*names} or _use(value) != NONE}
+    removable = {*names}
+    return {key: value for key, value in table.items() if key not in removable or _use(value) != NONE}
 
 
 def _inner(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -362,3 +362,26 @@ def test_a_byte_order_mark_in_a_recipe_is_skipped(tmp_path):
     text = recipe_toml(compose(ComposeRequest(), installed()))
     (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert recipe_toml(read_recipe(tmp_path / "recipe.toml", installed().registry)) == text
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("evaluation.folds", "3"),
+        ("evaluation.passages", "50"),
+        ("evaluation.baseline", "'bm25'"),
+        ("finetune.passage_length", "64"),
+        ("finetune.keep_steps", "[10]"),
+        ("pretrain.keep_steps", "[10]"),
+        ("pretrain.baseline_learning_rates", '{"decoder=mlm" = 1e-4}'),
+    ],
+)
+def test_a_setting_that_may_be_none_is_set_to_none(setting, value):
+    """As the messages of cross-validation advise: --set evaluation.folds=none."""
+    section, name = setting.split(".")
+
+    def found(*settings):
+        return getattr(getattr(compose(ComposeRequest(settings=settings), PARTS), section), name)
+
+    assert found(f"{setting}={value}") not in (None, ())
+    assert found(f"{setting}={value}", f"{setting}=none") is None
