@@ -164,7 +164,7 @@ def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequen
 def _fitted_numbers(recipe: Recipe) -> list[str]:
     """Return the settings of a recipe that are fitted to the minutes."""
     assert recipe.finetune is not None
-    numbers = {
+    numbers: dict[str, Any] = {
         "finetune.max_steps": recipe.finetune.max_steps,
         "finetune.gradient_cache_chunk": recipe.finetune.gradient_cache_chunk,
         "finetune.passage_length": recipe.finetune.passage_length,

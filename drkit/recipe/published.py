@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from attrs import Factory, field, frozen
-from attrs.validators import and_, deep_mapping, ge, instance_of, le, min_len
+from attrs import Attribute, Factory, field, frozen
+from attrs.validators import min_len
 from cattrs import BaseValidationError, Converter, transform_error
 
 from drkit.core.registry import NamedFile, NameTable
@@ -20,8 +21,11 @@ from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml
 
-_NAME = min_len(1)
-_SHARE = and_(instance_of(float), ge(0), le(1))
+
+def _check_shares(_result: object, attribute: Attribute[Any], value: Mapping[str, float]) -> None:
+    wrong = [f"{measure} = {one}" for measure, one in value.items() if not 0 <= one <= 1]
+    if wrong or not value:
+        raise ValueError(f"'{attribute.name}' must be shares from 0 to 1, got {', '.join(wrong) or 'none'}")
 
 
 @frozen
@@ -32,11 +36,11 @@ class PublishedResult:
     quoted system. collection: an id of ir_datasets without `irds:`. measures: fractions by ir_measures name.
     """
 
-    table: str = field(validator=_NAME)
-    row: str = field(validator=_NAME)
-    collection: str = field(validator=_NAME)
-    split: str = field(validator=_NAME)
-    measures: Mapping[str, float] = field(validator=deep_mapping(instance_of(str), _SHARE))
+    table: str = field(validator=min_len(1))
+    row: str = field(validator=min_len(1))
+    collection: str = field(validator=min_len(1))
+    split: str = field(validator=min_len(1))
+    measures: Mapping[str, float] = field(validator=_check_shares)
     stage: str = ""
 
 
@@ -48,7 +52,7 @@ class PublishedRow:
     one that compares others.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=min_len(1))
     options: str
     results: tuple[PublishedResult, ...] = ()
 
