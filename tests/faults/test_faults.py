@@ -248,8 +248,11 @@ def test_every_command_is_in_one_of_these_tests(beir, tmp_path):
     writers = commands(*[tmp_path] * 5).values()
     names = {arguments[0] for arguments in (*writers, *readers(tmp_path).values(), compose("ance", beir, tmp_path))}
     # `run` is what `compose` and `improve` do after they have composed a recipe, and `study` does both several times;
-    # `serve` runs until it is stopped, and writes judgements through the same functions as the others.
-    assert names | {"prune", "run", "improve", "study", "serve"} == set(cli.list_commands(click.Context(cli)))
+    # `reproduce` is `compose` with the arguments of a row; `serve` runs until it is stopped, and writes judgements
+    # through the same functions as the others.
+    assert names | {"prune", "run", "improve", "reproduce", "study", "serve"} == set(
+        cli.list_commands(click.Context(cli))
+    )
 
 
 def test_a_command_that_only_reads_writes_nothing(server, finished):

@@ -151,6 +151,8 @@ def test_the_commands_print_them(tmp_path):
     code, out, _ = drkit("reproduce", "simlm", cwd=tmp_path)
     assert code == 0
     assert "table 7, Enc-Dec RTD" in out
+    code, out, _ = drkit("reproduce", "simlm", "--json", cwd=tmp_path)
+    assert [row["name"] for row in json.loads(out)["rows"]] == [row.name for row in PUBLISHED["simlm"].rows]
     for wrong, said in (
         (("show", "masker", "pmi", "--results"), "paper's recipe"),
         (("show", "recipe", "default", "--results"), "no results.toml"),
@@ -167,3 +169,7 @@ def test_a_row_is_planned_without_a_download(tmp_path):
     assert code == 0, err
     assert "drkit compose --encoder" in err
     assert 'reproduces = "simlm: table 5, BERT"' in (tmp_path / "r.toml").read_text()
+    given = ("--json", "--set", "pretrain.max_steps=7", "--dry-run")
+    code, out, _ = drkit("reproduce", "simlm", "table 5, BERT", *given, cwd=tmp_path)
+    assert code == 0
+    assert json.loads(out)["recipe"]["pretrain"]["max_steps"] == 7

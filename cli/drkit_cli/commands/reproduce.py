@@ -9,16 +9,17 @@ import click
 from drkit.core.registry import installed
 from drkit_cli.commands.compose import compose
 from drkit_cli.names import InstalledName
-from drkit_cli.output import print_note
+from drkit_cli.output import output_options, print_note, print_result
 
 
 @click.command(
     short_help="Compose a row of a paper's tables.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"ignore_unknown_options": True},
 )
 @click.argument("paper", type=InstalledName("recipe"))
 @click.argument("row", required=False)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF COMPOSE]")
+@output_options
 @click.pass_context
 def reproduce(context: click.Context, paper: str, row: str | None, options: tuple[str, ...]) -> None:
     r"""Compose ROW of the tables of PAPER as its authors ran it: the data, mixed precision, the measures.
@@ -39,7 +40,9 @@ def reproduce(context: click.Context, paper: str, row: str | None, options: tupl
         raise click.UsageError(f"name the row before the options: drkit reproduce {paper} ROW {row}")
     known = published_beside(installed().recipes.get(paper))
     if row is None:
-        console().print(table(f"rows of {paper}", ("row", "options"), [(one.name, one.options) for one in known.rows]))
+        rows = [(one.name, one.options) for one in known.rows]
+        document = {"paper": known.title, "rows": [{"name": name, "options": made} for name, made in rows]}
+        print_result(document, lambda: console().print(table(f"rows of {paper}", ("row", "options"), rows)))
         return
     arguments = [*arguments_of(known, known.row(row), paper), *options]
     print_note(f"drkit compose {shlex.join(arguments)}")
