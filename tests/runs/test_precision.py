@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from safetensors.torch import load_file
 
 from drkit.commands import open_encoder
@@ -46,3 +47,17 @@ def test_the_exported_encoder_is_whole(run):
     weights = load_file(run / "encoder" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert open_encoder(run, device="cpu").identity()["precision"] == PRECISIONS[0]
+
+
+@pytest.mark.parametrize(("similarity", "is_noted"), [("dot", True), ("cosine", False)])
+def test_lengths_of_vectors_that_vary_under_dot_product_are_noted(similarity, is_noted, beir, tmp_path):
+    reading = evolve(READING, similarity=similarity)
+    write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
+    done = drkit(
+        *("compose", "--encoder", tmp_path / "made", "--collection", f"beir:{beir}", "--run-dir", tmp_path / "run"),
+        *("--set=pretrain=none", "--set=finetune=none", "--set=evaluation.depth=20"),
+    )
+    lengths = np.linalg.norm(np.load(tmp_path / "run" / "index-as-it-is" / "vectors.npy"), axis=1)
+    assert bool(lengths.std() > 0.02 * lengths.mean()) is is_noted
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert (f"have lengths from {lengths.min():.3g} to {lengths.max():.3g}" in printed) is is_noted

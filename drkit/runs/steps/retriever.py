@@ -139,8 +139,9 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
         if processes.rank():
             return {}
     made = Vectors.open(vectors)
-    if stage.inputs["encoder"].name == AS_IT_IS and stage.settings.reading.similarity == "dot":
-        stage.progress.note(note_lengths(made.shards))
+    is_compared = stage.inputs["encoder"].name == AS_IT_IS and stage.settings.reading.similarity == "dot"
+    if is_compared and not made.is_sparse and (warned := note_lengths(made.shards)):
+        stage.progress.note(warned)
     with filling_folder(stage.folder) as folder:
         index = build_index(made, folder, kind=stage.settings.kind)
     if index.facts.get("recall@10", 1.0) < LOW_RECALL:
