@@ -1,7 +1,7 @@
 """From an existing encoder, texts and labels to a recipe that fits a number of minutes, for `drkit improve`.
 
-The labelled queries are cross-validated, unless the collection has its own queries to evaluate on. Few labels train
-nothing: they only evaluate.
+The labelled queries are cross-validated, unless the collection has its own queries to evaluate on, or many labels and
+little time hold a share out. Few labels train nothing: they only evaluate.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ def improve(
 ) -> None:
     r"""Tune ENCODER, a folder or hub id, on labelled queries, and say whether it gained.
 
-    Every labelled query is ranked by a retriever that has not learned from it (cross-validation). The encoder folder is
-    the tuned one if the numbers show that it is better, and else your own. A repeated command resumes the run.
+    No labelled query is ranked by a retriever that has learned from it (cross-validation, or labels that are held
+    out). The encoder folder is the tuned one if the numbers show that it is better, and else your own. A repeated
+    command resumes the run.
 
     \b
     drkit improve ENCODER --texts articles/ --labels questions.csv
