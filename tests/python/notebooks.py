@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.cli.following import install, run_warm
 from tests.cli.test_strangers_data import beside
+from tests.warm import MEASURES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -33,8 +34,8 @@ def read(name):
 class Runner:
     """Runs cells of code one after the other in one namespace, with `folder` as the working folder."""
 
-    def __init__(self, folder):
-        self.folder, self.environment = folder, {}
+    def __init__(self, folder, **environment):
+        self.folder, self.environment = folder, {**environment}
         self.names = {"__name__": "__main__", "_shell": self.shell}
 
     def shell(self, command):
@@ -72,9 +73,12 @@ def outputs(text):
     return found
 
 
-def execute(name, folder, replaced=()):
-    """Run a notebook in a folder; return it with its outputs. `replaced`: pairs of a text and what it becomes."""
-    notebook, runner = read(name), Runner(folder)
+def execute(name, folder, replaced=(), **environment):
+    """Run a notebook in a folder; return it with its outputs.
+
+    replaced: pairs of a text and what it becomes. environment: variables of its commands.
+    """
+    notebook, runner = read(name), Runner(folder, **environment)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, cell in enumerate(cells, 1):
         source = "".join(cell["source"])
@@ -93,7 +97,7 @@ def main():
     for name in given.names:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            notebook = execute(name, Path(folder), given.replace)
+            notebook = execute(name, Path(folder), given.replace, **{MEASURES: "1"})
         text = json.dumps(notebook, indent=1, ensure_ascii=False)
         for own, local in [("..", folder), *given.replace]:
             text = text.replace(local, own)
