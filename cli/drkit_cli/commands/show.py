@@ -141,22 +141,12 @@ def _show_differences(kind: str, name: str, other: str, scale: str, parts: Insta
 
 def _show_results(kind: str, name: str, parts: Installed) -> None:
     from drkit.recipe.published import published_beside
-    from drkit_cli.render import console, table
+    from drkit_cli.render import console
 
     if kind != "recipe":
         raise click.UsageError(f"--results is of a paper's recipe, not of a {kind}: drkit show recipe simlm --results")
     paper = published_beside(parts.recipes.get(name))
     found = list(paper.results())
-    columns = ("in the paper", "system", "collection", "values")
-    rows = [
-        (
-            f"{one.table}: {one.row}",
-            one.stage or ("not drkit's" if not row else ""),
-            f"{one.collection} {one.split}",
-            ", ".join(f"{measure} {value:g}" for measure, value in one.measures.items()),
-        )
-        for row, one in found
-    ]
     document = {
         "paper": paper.title,
         "source": paper.source,
@@ -166,8 +156,14 @@ def _show_results(kind: str, name: str, parts: Installed) -> None:
 
     def draw() -> None:
         screen = console()
-        screen.print(table(f"{paper.title} ({paper.source})", columns, rows))
-        screen.print(f"rows     drkit reproduce {name} lists those that drkit composes", markup=False, soft_wrap=True)
+        screen.print(f"{paper.title} ({paper.source})", markup=False, soft_wrap=True)
+        for place in dict.fromkeys(f"{one.collection} {one.split}" for _, one in found):
+            screen.print(f"\n{place}", style="bold")
+            for _, one in found:
+                if f"{one.collection} {one.split}" == place:
+                    values = "  ".join(f"{measure} {value:g}" for measure, value in one.measures.items())
+                    screen.print(f"  {values:<40} {one.stage:<20} {one.table}: {one.row}", markup=False, soft_wrap=True)
+        screen.print(f"\n`drkit reproduce {name}` lists the rows that drkit composes", markup=False, soft_wrap=True)
 
     print_result(document, draw)
 
