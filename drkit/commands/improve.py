@@ -15,6 +15,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.files import MANIFEST, local_path, replacing_folder
+from drkit.core.protocols import EstimatesSize
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
@@ -36,8 +37,8 @@ NAME = "improve"
 FEWEST = 20
 # The collection that reads texts and labels as people have them.
 _LABELLED = "labelled"
-# The speed is measured with every 20th text.
-_SPREAD = 20
+# The speed is measured with texts from all of a collection, but not from beyond this one.
+_FURTHEST = 30_000
 
 
 @frozen
@@ -134,7 +135,7 @@ def fit(
             f"{FEWEST} queries with their passages (--labels FILE). `drkit compose --collection {collection} --encoder "
             f"{encoder} --pipeline texts` trains on queries that are made from the texts"
         )
-    texts = [passage.content for passage in islice(source.passages(), 0, _SPREAD * TEXTS, _SPREAD)]
+    texts = _some_texts(source)
     length = base.encoder.passage_length
     speed = measure_speed(
         encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling
@@ -150,6 +151,13 @@ def fit(
     # What the user sets is not fitted.
     numbers = _fitted_numbers(fitted.recipe)
     return evolve(fitted, recipe=_compose(encoder, collection, settings, (*own, *numbers), parts))
+
+
+def _some_texts(source: Any) -> list[str]:
+    """Return a few texts from all of a collection: those at its beginning may be shorter, or longer, than others."""
+    size = source.size() if isinstance(source, EstimatesSize) else None
+    spread = max(min(size.passages, _FURTHEST) // TEXTS, 1) if size else 1
+    return [passage.content for passage in islice(source.passages(), 0, spread * TEXTS, spread)]
 
 
 def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequence[str], parts: Installed) -> Recipe:
@@ -223,7 +231,7 @@ def resumed(run: Path, encoder: str, collection: str, settings: Sequence[str], p
         return None
     found = read_recipe(run / RECIPE, parts.registry)
     asked = _compose(encoder, collection, settings, (), parts)
-    if is_held_out(found) and not is_held_out(asked):
+    if is_held_out(found) and asked.collection.use == found.collection.use:
         asked = hold_out(asked)
     for what, one, other in (
         ("encoder", found.encoder.pretrained, asked.encoder.pretrained),

@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 
 from drkit.commands import best_system, open_system, search_systems
+from drkit.commands.improve import resumed
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.corpus import open_collection
@@ -331,7 +332,7 @@ def test_many_labels_are_held_out_before_passages_are_left_out(tiny_run, many):
     assert [sampled for _, sampled in seen] == sorted(sampled for _, sampled in seen)
 
 
-def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tiny_run, many, tmp_path):
+def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tiny_run, many, labelled, tmp_path):
     encoder, (collection, labels) = tiny_run[0] / "encoder", many
     recipe = compose(
         ComposeRequest(
@@ -354,6 +355,8 @@ def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tin
     texts, file = collection.removeprefix("labelled:"), labels[0].split("'")[1]
     again = drkit("improve", encoder, "--texts", texts, "--labels", file, "--run-dir", tmp_path / "run")
     assert gains["sentence"] in again.stdout.replace("\n", " ")
+    with refused("another collection"):
+        resumed(tmp_path / "run", str(encoder), f"beir:{labelled}", (), PARTS)
 
 
 @pytest.mark.parametrize(
