@@ -30,7 +30,7 @@ def reproduce(context: click.Context, paper: str, row: str | None, options: tupl
     \b
     drkit reproduce simlm
     drkit reproduce simlm "table 5, BERT" --dry-run
-    drkit reproduce retromae "table 2" --encoder MODEL --dry-run
+    drkit reproduce retromae "table 2" --set pretrain.max_steps=1000 --dry-run
     drkit reproduce cdmae "table 5, MS" -o cdmae.toml --dry-run
     """
     from drkit.recipe.published import arguments_of, published_beside
