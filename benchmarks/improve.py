@@ -274,7 +274,7 @@ def main() -> None:
             found["scores"] |= rival["scores"]
     means = {system: sum(values.values()) / len(values) for system, values in found["scores"].items()}
     tests = verdicts(found["scores"], found["recommended"])
-    record = {"task": given.task, "measure": MEASURE, "means": means, "tests": tests, **found}
+    record = {**found, "task": given.task, "measure": MEASURE, "means": means, "tests": tests}
     given.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
     print(found["sentence"], *(f"{name:16} {mean:.4f}" for name, mean in means.items()), sep="\n")
     for one in tests:

@@ -321,6 +321,9 @@ class LabelledCollection(FileCollection):
             for column, value in columns.items()
         )
         ids = [passage.doc_id for passage in islice(self.passages(), _SHOWN)]
+        if not ids:
+            texts = ", ".join((self.config.path, *self.config.more_texts))
+            return DrkitError(f"collection labelled: {texts} has no text, so no label names one; give files with texts")
         return DrkitError(
             f"{problem}. Of {len(labels):,} labels, so many are found by {tried}; the first ids of the texts are "
             f"{', '.join(map(repr, ids))}. Columns: {', '.join(row.values)}; {self._columns.query(row)!r} is read as "

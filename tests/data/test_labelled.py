@@ -234,6 +234,14 @@ def test_texts_that_are_missing_or_of_two_kinds_are_refused(folder, texts, tmp_p
         LabelledCollection(LabelledConfig(path=texts, more_texts=(texts,)))
 
 
+def test_texts_without_a_row_are_named(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    labels = write(tmp_path / "labels.csv", [{"query": QUESTIONS[0], "article id": "a-1"}])
+    config = LabelledConfig(path=str(tmp_path / "empty.jsonl"), labels=(labels,))
+    with pytest.raises(DrkitError, match=r"empty\.jsonl has no text"):
+        list(LabelledCollection(config).judgements("train"))
+
+
 def test_labels_in_the_folder_of_the_texts_are_no_texts(tmp_path):
     (tmp_path / "kb").mkdir()
     write(tmp_path / "kb" / "articles.csv", ARTICLES)
