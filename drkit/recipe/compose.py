@@ -39,6 +39,7 @@ from drkit.recipe.schema import (
     Pretrain,
     Recipe,
     Reranker,
+    Round,
 )
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
@@ -447,7 +448,11 @@ def _without_unused(table: Table, given: Set[str]) -> Table:
     table = _without_none(table, ("pretrain", *_FINE_TUNING))
     for name, cls in _TABLES.items():
         if name in table:
-            table[name] = _without_none(table[name], (one.name for one in fields(cls) if one.default is None))
+            table[name] = _without_none(table[name], _optional(cls))
+    finetune = _inner(table, "finetune")
+    if isinstance(finetune.get("rounds"), list):
+        rounds = [_without_none(one, _optional(Round)) for one in finetune["rounds"]]
+        table["finetune"] = {**finetune, "rounds": rounds}
     if pretrain := _inner(table, "pretrain"):
         decoders = _without_none(pretrain.get("decoders", {}), _inner(pretrain, "decoders"))
         if isinstance(decoders, Mapping):
@@ -466,6 +471,11 @@ def _without_unused(table: Table, given: Set[str]) -> Table:
         unused = {name for name in FROM_SCRATCH if f"encoder.{name}" not in given}
         table["encoder"] = {name: value for name, value in table["encoder"].items() if name not in unused}
     return table
+
+
+def _optional(cls: type) -> list[str]:
+    """Return the settings of a table that are `none` by default."""
+    return [one.name for one in fields(cls) if one.default is None]
 
 
 def _without_idle_losses(task: Any) -> Any:

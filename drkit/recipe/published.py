@@ -65,13 +65,17 @@ class PublishedRow:
 
 @frozen
 class PublishedPaper:
-    """A paper, the encoder that its runs start from, the rows that drkit composes, and the quoted ones."""
+    """A paper, the encoder that its runs start from, the rows that drkit composes, and the quoted ones.
+
+    differs: what no option of a row brings about, such as texts that ir_datasets does not have.
+    """
 
     title: str
     source: str
     encoder: str
     rows: tuple[PublishedRow, ...]
     quoted: tuple[PublishedResult, ...] = Factory(tuple)
+    differs: str = ""
 
     def row(self, name: str) -> PublishedRow:
         """Return a row by its name, or by a part of it that only one has, without regard to case.
@@ -161,12 +165,15 @@ def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str) -> list[st
 def place_of(recipe: Recipe) -> tuple[str, str] | None:
     """Return the collection and split, in the words of results.toml, on which a run of a recipe is evaluated.
 
-    None for texts that are known by no id of ir_datasets, and for another split than `test`.
+    None for texts that are known by no id of ir_datasets, a sample of them, and another split than `test`. The papers'
+    dev queries of MS MARCO's passages are `dev/small`, not all of them.
     """
     tests = getattr(recipe.collection.config, "test_datasets", ())
     if recipe.collection.use != "irds" or recipe.evaluation.split != "test" or len(tests) > 1:
         return None
     dataset = tests[0] if tests else recipe.collection.config.dataset
+    if recipe.evaluation.passages is not None or dataset == "msmarco-passage/dev":
+        return None
     for suffix, split in (("/dev/small", "dev"), ("/dev", "dev"), ("/test", "test")):
         if dataset.endswith(suffix):
             return dataset.removesuffix(suffix), split

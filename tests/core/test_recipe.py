@@ -385,3 +385,11 @@ def test_a_setting_that_may_be_none_is_set_to_none(setting, value):
 
     assert found(f"{setting}={value}") not in (None, ())
     assert found(f"{setting}={value}", f"{setting}=none") is None
+
+
+def test_a_setting_of_a_round_is_set_to_none():
+    def found(*settings):
+        return compose(ComposeRequest(settings=settings), PARTS).finetune.rounds[0].negatives
+
+    assert found("finetune.rounds.0.negatives=3") == 3
+    assert found("finetune.rounds.0.negatives=3", "finetune.rounds.0.negatives=none") is None

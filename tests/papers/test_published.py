@@ -111,7 +111,10 @@ def test_values_stand_beside_their_like_only():
     other = attrs.evolve(recipe.collection.config, test_datasets=("msmarco-passage/trec-dl-2019/judged",))
     elsewhere = attrs.evolve(recipe, collection=attrs.evolve(recipe.collection, config=other))
     dev = attrs.evolve(recipe, evaluation=attrs.evolve(recipe.evaluation, split="dev"))
-    for no in (elsewhere, dev, attrs.evolve(recipe, reproduces=None)):
+    everyone = attrs.evolve(recipe.collection.config, test_datasets=("msmarco-passage/dev",))
+    longer = attrs.evolve(recipe, collection=attrs.evolve(recipe.collection, config=everyone))
+    sample = attrs.evolve(recipe, evaluation=attrs.evolve(recipe.evaluation, passages=1000))
+    for no in (elsewhere, longer, sample, dev, attrs.evolve(recipe, reproduces=None)):
         assert beside_the_paper(no, means, PARTS.recipes) == []
     with unknown("row", "table 55"):
         beside_the_paper(attrs.evolve(recipe, reproduces="simlm: table 55"), means, PARTS.recipes)
@@ -168,6 +171,7 @@ def test_a_row_is_planned_without_a_download(tmp_path):
     code, _, err = drkit("reproduce", "simlm", "table 5, BERT", "--dry-run", "-o", "r.toml", cwd=tmp_path)
     assert code == 0, err
     assert "drkit compose --encoder" in err
+    assert "have titles" in " ".join(err.split())
     assert 'reproduces = "simlm: table 5, BERT"' in (tmp_path / "r.toml").read_text()
     given = ("--json", "--set", "pretrain.max_steps=7", "--dry-run")
     code, out, _ = drkit("reproduce", "simlm", "table 5, BERT", *given, cwd=tmp_path)

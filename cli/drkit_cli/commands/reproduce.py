@@ -22,7 +22,7 @@ from drkit_cli.output import output_options, print_note, print_result
 @output_options
 @click.pass_context
 def reproduce(context: click.Context, paper: str, row: str | None, options: tuple[str, ...]) -> None:
-    r"""Compose ROW of the tables of PAPER as its authors ran it: the data, mixed precision, the measures.
+    r"""Compose ROW of the tables of PAPER, with the data, mixed precision and measures that belong to it.
 
     Without ROW, the rows are listed; a part of a name is enough. Further options are those of `drkit compose`, and
     replace the row's own. `drkit evaluate RUN` shows the paper's values beside the run's.
@@ -46,5 +46,7 @@ def reproduce(context: click.Context, paper: str, row: str | None, options: tupl
         return
     arguments = [*arguments_of(known, known.row(row), paper), *options]
     print_note(f"drkit compose {shlex.join(arguments)}")
+    if known.differs:
+        print_note(known.differs)
     with compose.make_context("compose", arguments, parent=context.parent) as made:
         compose.invoke(made)
