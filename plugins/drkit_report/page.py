@@ -217,7 +217,10 @@ def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> R
 
 def _beside_the_paper(run: RunRecord, parts: Installed) -> list[BesideThePaper]:
     means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in run.scores.items()}
-    return beside_the_paper(run.recipe, means, parts.recipes)
+    try:
+        return beside_the_paper(run.recipe, means, parts.recipes)
+    except DrkitError:  # another version's name of the row, or a plugin that is not installed
+        return []
 
 
 def _describe_systems(run: RunRecord) -> Iterator[tuple[str, str]]:

@@ -50,3 +50,17 @@ def test_elsewhere_the_paper_says_nothing(run, tiny_run):
     for folder in (run, tiny_run[0]):
         assert "paper" not in json.loads(drkit("evaluate", folder, "--json").stdout)
         assert "Beside the paper" not in report_page([folder], installed(), ReportOptions())
+
+
+def test_a_row_that_is_not_known_any_more_takes_nothing_away(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(published, "place_of", lambda _recipe: ("msmarco-passage", "dev"))
+    renamed = shutil.copytree(run, tmp_path / "run")
+    text = (renamed / "recipe.toml").read_text(encoding="utf-8").replace(ROW, "simlm: table 99")
+    (renamed / "recipe.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["drkit", "evaluate", str(renamed), "--json"])
+    assert _status() == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["rows"]
+    assert "nothing beside the paper" in shown.err
+    assert "table 99" in shown.err
+    assert "Beside the paper" not in report_page([renamed], installed(), ReportOptions())

@@ -173,7 +173,11 @@ def _beside_the_paper(source: str, scores: Sequence[tuple[str, Scores]]) -> list
         return []
     parts = installed()
     means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in scores}
-    return beside_the_paper(read_recipe(path, parts.registry), means, parts.recipes)
+    try:
+        return beside_the_paper(read_recipe(path, parts.registry), means, parts.recipes)
+    except DrkitError as error:  # another version's name of the row, or a plugin that is not installed
+        print_note(f"nothing beside the paper: {error}")
+        return []
 
 
 def _print_scores(
