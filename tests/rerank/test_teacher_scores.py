@@ -457,7 +457,7 @@ def test_progress_is_reported_within_a_block(work, monkeypatch):
 
 def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
     lm, parts = checkpoint(tmp_path / "lm", "distilbert"), installed()
-    steps = ("finetune.max_steps=5", "finetune.per_device_train_batch_size=4", "finetune.rounds.2.negatives=3")
+    steps = ("finetune.max_steps=5", "finetune.batch_size=4", "finetune.rounds.2.negatives=3")
     collection = CollectionSize(1000, {"train": 500}, (400,), (10,))
 
     def work(*settings, **choices):

@@ -171,7 +171,7 @@ EXISTING_GENERATOR = StageSpec(
 )
 TRAINED_GENERATOR = StageSpec(
     name="trained-generator",
-    version=2,
+    version=3,
     settings=TrainedGeneratorSettings,
     run="drkit.runs.steps.start:train_generator",
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
