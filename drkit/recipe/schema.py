@@ -163,8 +163,8 @@ _USED = (
 )
 # What to do instead of setting one that is not used.
 _INSTEAD = {
-    "train_sampling_strategy": "texts of similar length share a batch already, except where a loss compares them",
-    "group_by_length": "texts of similar length share a batch already, except where a loss compares them",
+    "train_sampling_strategy": "the micro-batches of a step have texts of similar length already",
+    "group_by_length": "the micro-batches of a step have texts of similar length already",
     "label_smoothing_factor": "the loss is a part: choose one that smooths its labels, or write one",
     "neftune_noise_alpha": "write a masker or a loss that adds noise",
     "use_liger_kernel": "drkit has a fused loss over the vocabulary already",
