@@ -1,8 +1,9 @@
-"""How an encoder reads a passage's title and text: joined by a space, as a pair of segments, or the text alone.
+"""How an encoder reads a passage's title and text: joined by a space, separated, as a pair, or the text alone.
 
-As a pair, a title is separated from its text as the tokenizer separates two texts, and a model with token types is
-given those of a pair, as in the code of SimLM (Wang et al. 2023). The choice is kept in the configuration of the model,
-so that it travels with every checkpoint and exported folder.
+Separated, the tokenizer's separator is between them, as in the code of RetroMAE (Xiao et al. 2022). As a pair, they are
+separated as the tokenizer separates two texts, and a model with token types is given those of a pair, as in the code of
+SimLM (Wang et al. 2023). The choice is kept in the configuration of the model, so that it travels with every checkpoint
+and exported folder.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from attrs.validators import in_, instance_of, optional
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 
-JOINED, PAIR, TEXT = "joined", "pair", "text"
-TITLES = (JOINED, PAIR, TEXT)
+JOINED, SEPARATED, PAIR, TEXT = "joined", "separated", "pair", "text"
+TITLES = (JOINED, SEPARATED, PAIR, TEXT)
 # The key of a model's configuration.
 SETTING = "drkit_titles"
 TYPES = "token_type_ids"
@@ -25,10 +26,10 @@ _PROBE = ("A title of some words", "and its text, too.")
 
 @frozen
 class Titles:
-    """How titles are read: `joined`, `pair` or `text`.
+    """How titles are read: `joined`, `separated`, `pair` or `text`.
 
-    separator: what stands between the two texts of a pair, spelled as the tokenizer reads it. types_after: the token
-    after which tokens have type 1; None: the model has no token types, or the texts are not read as a pair.
+    separator: what stands between title and text, spelled as the tokenizer reads it, unless they are joined. types_after: the
+    token after which tokens have type 1; None: the model has no token types, or the texts are no pair.
     """
 
     reads: str = field(default=JOINED, validator=in_(TITLES))
@@ -40,16 +41,18 @@ class Titles:
         """Return how a model with this configuration and fast tokenizer reads titles.
 
         Without a configuration, the texts are the same; the types of tokens are not known.
-        Raises DrkitError if it cannot read pairs: the tokenizer has no separator, or a pair differs from one text with
-        the separator written out.
+        Raises DrkitError if the tokenizer has no separator, or reads pairs otherwise than one text with its separator
+        written out.
         """
-        if reads != PAIR:
+        if reads == SEPARATED and tokenizer.sep_token:
+            return cls(reads, tokenizer.sep_token)
+        if reads in (JOINED, TEXT):
             return cls(reads)
         name = type(tokenizer).__name__
-        between = _between(tokenizer)
+        between = _between(tokenizer) if reads == PAIR else []
         if not between:
             raise DrkitError(
-                f"this {name} puts no token between two texts, so titles cannot be read as pairs: "
+                f"this {name} puts no token between two texts, so titles cannot be read apart from them: "
                 f"--set encoder.titles={JOINED} @ encoder.titles"
             )
         found = cls(PAIR, "".join(tokenizer.convert_ids_to_tokens(between)))
@@ -92,9 +95,13 @@ class Titles:
         """Return a passage as the tokenizer is given it; without a title, all ways are the same."""
         return passage.content if self.reads == JOINED else self.text_of(passage.title, passage.text)
 
+    def has_title(self, passage: Passage) -> bool:
+        """Return whether a passage has a title, so that it matters how titles are read."""
+        return bool(passage.title)
+
     def text_of(self, title: str, text: str) -> str:
         """Return a title and a text, which are not joined, as the tokenizer is given them."""
-        return f"{title}{self.separator}{text}" if self.reads == PAIR and title else text
+        return f"{title}{self.separator}{text}" if self.separator and title else text
 
     def without_separator(self, text: str) -> str:
         """Return a part of a text with a space for the separator."""

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
-from drkit.data.titles import PAIR, TEXT, Titles
+from drkit.data.titles import PAIR, SEPARATED, TEXT, Titles
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
 from drkit.encoders.declarations import DRKIT, LENGTH, MODULES, POOLING_FLAGS, SETTINGS, UNLIMITED
 from drkit.encoders.folder import (
@@ -438,6 +438,11 @@ def _titles(titles: Titles) -> str:
     """Return a sentence on how the title of a passage is read."""
     if titles.reads == TEXT:
         return "The text of a passage is encoded without its title."
+    if titles.reads == SEPARATED:
+        return (
+            f"A passage is encoded as its title, `{titles.separator}` and its text in one string; one without a title "
+            f"as its text. Without the separator the vectors are others."
+        )
     if titles.reads == PAIR:
         return (
             'A passage is encoded as a pair, `encode_document([("title", "text")])`; one without a title as its text. '

@@ -111,7 +111,7 @@ class EncoderSettings:
     titles: str = setting(
         JOINED,
         in_(TITLES),
-        "how a passage's title and text are read: joined by a space, as a pair of segments, or the text alone",
+        "how a passage's title and text are read: joined by a space, separated by [SEP], as a pair, or the text alone",
     )
     precision: str = setting(
         "float32",

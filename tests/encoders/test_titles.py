@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, BertTokenizerFast, PreTrainedTokenizerFast
 
-from drkit.core.types import BackboneInfo, BuildContext, Passage
 from drkit.core.draws import Draws
+from drkit.core.types import BackboneInfo, BuildContext, Passage
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.titles import JOINED, PAIR, SETTING, TEXT, Titles
+from drkit.data.titles import JOINED, PAIR, SEPARATED, SETTING, TEXT, TITLES, Titles
 from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.maskers.uniform import UniformConfig, UniformMasker
@@ -78,20 +78,25 @@ def test_a_model_without_types_is_given_none():
 
 @pytest.mark.parametrize("pair", ["<s> $A $B </s>", "<s> $B </s> $A </s>"], ids=["no separator", "another order"])
 def test_a_tokenizer_without_such_pairs_is_refused(pair):
-    with pytest.raises(DrkitError, match=r"cannot be read as pairs: --set encoder.titles=joined"):
+    with pytest.raises(DrkitError, match=r"cannot be read (as pairs|apart from them): --set encoder.titles=joined"):
         Titles.of(PAIR, byte_level(pair))
 
 
 @pytest.mark.parametrize(
     ("reads", "expected"),
-    [(JOINED, "a title some text"), (TEXT, "some text"), (PAIR, "a title[SEP]some text")],
+    [
+        (JOINED, "a title some text"),
+        (TEXT, "some text"),
+        (SEPARATED, "a title[SEP]some text"),
+        (PAIR, "a title[SEP]some text"),
+    ],
 )
-def test_three_ways(reads, expected):
+def test_four_ways(reads, expected):
     assert Titles.of(reads, bert()).read(Passage("1", "some text", "a title")) == expected
     assert Titles.of(reads, bert()).read(Passage("1", "some text")) == "some text"
 
 
-@pytest.mark.parametrize("reads", [JOINED, TEXT, PAIR])
+@pytest.mark.parametrize("reads", TITLES)
 def test_the_way_is_kept_with_the_model(tmp_path, reads):
     model, tokenizer = masked_lm(), bert()
     titles = Titles.of(reads, tokenizer, model.config)
@@ -135,6 +140,23 @@ def test_vectors_are_those_of_the_tokenizers_pairs():
         assert torch.allclose(trained, expected, atol=1e-6)
 
 
+def test_separated_titles_have_a_single_separator_and_no_types():
+    tokenizer, config = byte_level(), masked_lm().config
+    titles = Titles.of(SEPARATED, tokenizer, config)
+    title, text = (tokenizer(one, add_special_tokens=False)["input_ids"] for one in ("a b", "c"))
+    separator = [tokenizer.sep_token_id]
+    expected = [tokenizer.cls_token_id, *title, *separator, *text, *separator]
+    assert tokenizer(titles.text_of("a b", "c"))["input_ids"] == expected
+    assert Titles.of(SEPARATED, bert(), config).inputs(torch.ones(1, 3)) == {}
+
+
+def test_a_tokenizer_without_a_separator_is_refused():
+    tokenizer = byte_level()
+    tokenizer.sep_token = None
+    with pytest.raises(DrkitError, match=r"cannot be read apart from them"):
+        Titles.of(SEPARATED, tokenizer)
+
+
 def test_types_change_the_vector():
     model, tokenizer = masked_lm().eval(), bert()
     plain = TextEncoder(model.bert, tokenizer, pooling="cls")
@@ -153,9 +175,7 @@ def test_no_masker_hides_a_separator(tmp_path):
     for number, passage in enumerate(PASSAGES):
         expected = pair(tokenizer, passage.title, passage.text, truncation=True, max_length=24)["input_ids"]
         assert store.tokens(number).tolist() == expected
-    backbone = BackboneInfo(
-        *(32, 2, 48, 2, len(tokenizer), 64, 4, 0), special_ids=special_ids(tokenizer)
-    )
+    backbone = BackboneInfo(*(32, 2, 48, 2, len(tokenizer), 64, 4, 0), special_ids=special_ids(tokenizer))
     masker = UniformMasker(UniformConfig(ratio=0.9), BuildContext(backbone=backbone, tokenizer=tokenizer, seed=1))
     tokens = store.batch([0, 1, 3])
     view = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=0, nested=None)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from drkit.commands.inputs import open_encoder
+from drkit.commands.inputs import export_checkpoint, open_encoder
 from drkit.commands.search import encode_collection
 from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
+from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder
 from drkit.train.checkpoints import load_tokenizer
 from tests.runs.conftest import drkit, tiny, write_lines
@@ -69,11 +70,13 @@ def test_the_exported_folder_declares_it(run, beir, tmp_path):
     assert "was trained with titles = 'pair', the recipe says 'joined'" in refused.stderr
 
 
-def test_a_backend_without_token_types_is_refused(run, tmp_path):
-    folder, _ = run
-    refused = drkit("export", folder, "--output", tmp_path / "converted", "--backend", "openvino", check=False)
-    assert refused.returncode == 2
-    assert "reads titles as segments of their own" in refused.stderr
+def test_a_backend_without_token_types_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("drkit.commands.inputs.check_conversion", lambda *_: None)  # its package is not installed
+    with pytest.raises(
+        DrkitError, match="reads titles as segments of their own"
+    ):
+        export_checkpoint(str(run[0]), tmp_path / "converted", backends=("openvino",))
+    assert not (tmp_path / "converted").exists()
 
 
 def test_passages_without_titles_are_noted(beir, tmp_path):

@@ -19,7 +19,7 @@ from drkit.data.contexts import PretrainingTexts
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore
-from drkit.data.titles import JOINED, PAIR, Titles
+from drkit.data.titles import JOINED, PAIR, SEPARATED, Titles
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import STATIC, longest_text
 from drkit.encoders.folder import is_lexical
@@ -109,9 +109,10 @@ def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
 
 def _read_titles(encoder: MaskedLmEncoder, tokenizer: Any, titles: str) -> None:
     """Set how a model reads titles. Raises DrkitError if it cannot read them so."""
-    if titles == PAIR and encoder.config.model_type == STATIC:
+    if titles in (SEPARATED, PAIR) and encoder.config.model_type == STATIC:
         raise DrkitError(
-            f"a static encoder reads words in no order, and no pairs: --set encoder.titles={JOINED} @ encoder.titles"
+            f"a static encoder reads words in no order, and no separator between them: --set encoder.titles={JOINED} "
+            f"@ encoder.titles"
         )
     Titles.of(titles, tokenizer, encoder.config).save(encoder.config)
 

@@ -119,7 +119,7 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
 
     def texts() -> Iterator[tuple[str, str]]:
         for passage in corpus:
-            titled[bool(passage.title)] += 1
+            titled[titles.has_title(passage)] += 1
             yield passage.doc_id, titles.read(passage)
 
     counts = tokenise(texts(), tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
