@@ -371,7 +371,7 @@ def finetuned(tmp_path):
             miners=(),
             queries=6,
             draw=1,
-            reading=TextReading("mean", "dot", 16, 32, "", "", "float32"),
+            reading=TextReading("mean", "dot", 16, 32, "", "", "float32", titles="joined"),
             training=evolve(FEW, **changes),
             loss=Choice("margin-mse", MarginMseConfig()),
             negatives=2,

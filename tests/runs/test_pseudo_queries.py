@@ -267,7 +267,7 @@ def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):
     texts = ("--collection", f"jsonl:{beir / 'corpus.jsonl'}")
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.batch_size=4")
     again = (
@@ -292,7 +292,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
 
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pre_training_helps(beir, tmp_path):
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     request = ComposeRequest(paper="retromae", encoder=str(tmp_path / "made"), collection=f"beir:{beir}")
     planned = plan(compose(request, PARTS), PARTS.registry)

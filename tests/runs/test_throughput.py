@@ -69,6 +69,9 @@ class Marked(Toy):
         super().__init__()
         self.clock = clock
 
+    def count(self, _tensors):
+        return {"items.copy": torch.tensor(4)}
+
     def forward(self, x, real=None, local=True):
         self.clock.now += SECONDS["trained"]
         return super().forward(x, local)
