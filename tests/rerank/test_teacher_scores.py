@@ -430,7 +430,7 @@ def test_drawn_passages_are_those_of_every_batch(data):
     training = Training(
         max_steps=data.draw(st.integers(1, 6)), per_device_train_batch_size=data.draw(st.integers(1, 4))
     )
-    batches = Schedule.of(training, np.array([len(own) for own in positives], dtype=np.int32), seed=3)
+    batches = Schedule.of(training, np.array([len(own) for own in positives], dtype=np.int32), seed=3, compares=True)
     naive = [set() for _ in positives]
     for batch in batches:
         for epoch, row in batch:
