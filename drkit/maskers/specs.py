@@ -35,6 +35,11 @@ class UniformConfig:
     ratio: float = ratio_setting()
     unit: str = unit_setting()
     mask_token_share: Shares = setting(BERT_SHARES, shares, SHARES_MEANING)
+    row_share: str = setting(
+        "fixed",
+        in_(("fixed", "random")),
+        "share that each row of `enhanced` does not see: fixed (words up to `ratio`), or random (each by a coin)",
+    )
 
 
 @frozen
