@@ -167,6 +167,21 @@ def test_the_commands_print_them(tmp_path):
         assert said in " ".join(err.split())
 
 
+def test_papers_numbers_are_in_mixed_precision_where_a_gpu_is(run_drkit, tmp_path, monkeypatch):
+    paper = ("compose", "--paper", "cdmae", "--set", "finetune.bf16=false", "--dry-run", "-o", str(tmp_path / "r.toml"))
+    for has_gpu, scale, found in (
+        (True, "paper", [True, False, True]),
+        (True, "small", [False] * 2),
+        (False, "paper", [False] * 3),
+    ):
+        monkeypatch.setattr("drkit.runs.costs.has_gpu", lambda has_gpu=has_gpu: has_gpu)
+        code, out, err = run_drkit(*paper, "--scale", scale)
+        assert code == 0, err
+        made = parse_toml((tmp_path / "r.toml").read_text(), "recipe")
+        assert [made[name]["bf16"] for name in ("pretrain", "finetune", "reranker") if name in made] == found
+        assert ("pretrain.bf16 and reranker.bf16: mixed precision" in " ".join(out.split())) is (True in found)
+
+
 def test_a_row_is_planned_without_a_download(tmp_path):
     code, _, err = drkit("reproduce", "simlm", "table 5, BERT", "--dry-run", "-o", "r.toml", cwd=tmp_path)
     assert code == 0, err
