@@ -160,8 +160,8 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
         ]
     if found and found.is_causal and recipe.reranker and not recipe.reranker.pretrained:
         return [
-            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, which reads from left "
-            f"to right: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
+            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, which reads from "
+            f"left to right: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
             f"@ reranker.pretrained"
         ]
     problems = [*_prompt_problems(encoder, folder)]
