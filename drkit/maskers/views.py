@@ -198,7 +198,7 @@ def _ascending(keys: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
 
 
-def choose_in_order(sizes: NDArray[np.int64], budget: NDArray[np.int64]) -> NDArray[np.bool_]:
+def choose_in_order(sizes: NDArray[np.int32], budget: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the greedy choice bool[M,W] among words that are already in order; see `choose_words`."""
     taken = np.zeros(sizes.shape, dtype=np.bool_)
     left, rows = budget.copy(), np.arange(len(sizes))

@@ -49,8 +49,8 @@ class ImportanceSignal:
     def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
         """Yield the importance of every content token, from the counts that `fit` wrote to `folder`."""
         counts, config = NgramCounts(folder / COUNTS), self.config
-        where = {"scratch": texts.scratch, "engine": texts.engine}
-        return token_values(texts.store, counts, pmi=config.pmi, ends=config.ends, **where)
+        settings: Any = {"pmi": config.pmi, "ends": config.ends}
+        return token_values(texts.store, counts, **settings, scratch=texts.scratch, engine=texts.engine)
 
 
 def corpus_importance(
