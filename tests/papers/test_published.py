@@ -123,6 +123,7 @@ def test_values_stand_beside_their_like_only():
 def test_a_part_of_a_name_is_enough_if_only_one_row_has_it():
     paper = PUBLISHED["simlm"]
     assert paper.row("enc-dec rtd").name == "table 7, Enc-Dec RTD"
+    assert PUBLISHED["retromae"].row("Table 2").name.startswith("table 2; table 6")  # two have it in their names
     with refused("rows", "table 8, 15/15"):
         paper.row("table 8")
     with unknown("row", "table 77"):
