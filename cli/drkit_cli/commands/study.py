@@ -135,7 +135,7 @@ def _search(
     if dry_run:
         _print_rungs(plan)
         return
-    with show_progress(1) as progress:
+    with show_progress(len(plan.rungs) or 1) as progress:
         record = run_search(plan, hours, processes=processes, engine=engine, progress=progress)
     page, line = write_search(record, space), winner_line(record, space)
     document = {
