@@ -7,6 +7,7 @@ Talwalkar 2016, with a third instead of a half). The last rung has two or three.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from attrs import frozen
@@ -49,15 +50,17 @@ def plan_rungs(available: int, seconds: float, timing: Timing, least: int) -> tu
     >>> [(rung.compositions, rung.steps) for rung in rungs]
     [(9, 53), (3, 240)]
     """
-    for compositions in range(available, 1, -1):
-        rungs = divide(compositions, seconds - timing.shared, timing)
-        if rungs[0].steps >= least:
-            return rungs
-    needed = (timing.shared + timing.seconds(2, least)) / 3600
+    left = seconds - timing.shared
+
+    def are_too_many(compositions: int) -> bool:
+        return divide(compositions, left, timing)[0].steps < least
+
+    if fitting := bisect_left(range(2, available + 1), True, key=are_too_many):
+        return divide(fitting + 1, left, timing)
+    given, needed = max(seconds, 0.0) / 3600, (timing.shared + timing.seconds(2, least)) / 3600
     raise DrkitError(
-        f"{seconds / 3600:.2g} hours are too few: two compositions of {least:,} steps each take about {needed:.2g} "
-        f"hours. Give more hours, fewer steps (--set pretrain.max_steps), or read fewer passages (--set "
-        f"evaluation.passages=5000)"
+        f"{given:.2g} hours are too few: two compositions of {least:,} steps each take about {needed:.2g} hours. Give "
+        f"more hours, fewer steps (--set pretrain.max_steps), or read fewer passages (--set evaluation.passages=5000)"
     )
 
 

@@ -227,8 +227,10 @@ def _with_next_rung(plan: SearchPlan, record: SearchRecord, engine: Engine, prog
         cells = tuple(dict(cell.levels) for cell in plan.drawn.cells)
         return evolve(record, rungs=(RungRecord(first.steps, cells, first.seconds),))
     last = record.rungs[-1]
-    if len(last.cells) <= KEPT or len(last.scores) < 2:
+    if len(last.cells) <= KEPT:
         return _ended(space, record, "the last rung is finished")
+    if len(last.scores) < 2:
+        return _ended(space, record, "all other compositions failed")
     number = min(len(last.scores), max(2, survivors(len(last.cells))))
     runs = _runs_of(space, record, len(record.rungs))
     timing = measured_timing(runs, last.seconds, last.steps, min(record.slots, len(runs)))

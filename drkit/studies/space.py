@@ -220,7 +220,10 @@ def _why_not(
 
 
 def draw(space: Space, wanted: int) -> Drawn:
-    """Return so many compositions, the baseline first and others in a seeded order, of those that can be composed."""
+    """Return so many compositions, the baseline first and others in a seeded order, of those that can be composed.
+
+    Raises DrkitError if two of them have the same name.
+    """
     others = range(1, space.combinations)
     order = random.Random(space.seed).sample(others, min(len(others), _TRIES * wanted))
     cells, left_out, tried = list[Cell](), dict[str, int](), 0
@@ -236,6 +239,8 @@ def draw(space: Space, wanted: int) -> Drawn:
                 left_out[problem] = left_out.get(problem, 0) + 1
         else:
             cells.append(cell)
+    if len({cell.name for cell in cells}) < len(cells):
+        raise DrkitError("two combinations have the same name, as x:1 and x-1 have; give each value once")
     return Drawn(tuple(cells), tried, left_out)
 
 

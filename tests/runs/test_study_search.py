@@ -254,6 +254,9 @@ def test_compositions_are_drawn_by_the_seed_and_what_does_not_fit_is_counted(bei
     assert sum(drawn.left_out.values()) == 2
     assert all("replaced-token-detection" in problem for problem in drawn.left_out)
     assert len(draw(space, 2).cells) == 2
+    alike = {"pretrain.learning_rate": [1e-3, 2e-3], "encoder.query_prompt": ["a:b", "a-b"]}
+    with pytest.raises(DrkitError, match="same name"):
+        draw(open_space(folder=tmp_path / "search", seed=1, collection=f"beir:{beir}", **CHOICES, **alike), 4)
 
 
 def test_trainings_are_shortened_in_proportion(beir, tmp_path):
