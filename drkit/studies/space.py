@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
+from drkit.core.files import digest
 from drkit.core.registry import installed
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import reads_mask
 from drkit.recipe.schema import NONE, Recipe
+from drkit.recipe.toml import recipe_table
 from drkit.studies.design import (
     ADDED,
     Cell,
@@ -42,6 +45,7 @@ _PARTS = {
 _RATE = "pretrain.learning_rate"
 # The first rung has at least this share of the recipe's steps; combinations that are tried for each that is wanted.
 _LEAST, _TRIES = 16, 30
+_SAME = "it trains the same as another combination: they differ in a masker that the decoder does not read"
 # What a search decides itself, and why it cannot be chosen.
 _DECIDED = {
     "evaluation.split": "a search decides by dev queries, and never reads those of test",
@@ -222,26 +226,44 @@ def _why_not(
 def draw(space: Space, wanted: int) -> Drawn:
     """Return so many compositions, the baseline first and others in a seeded order, of those that can be composed.
 
+    Of combinations that train the same, such as two maskers for a decoder that reads no masked text, the first is kept.
+
     Raises DrkitError if two of them have the same name.
     """
     others = range(1, space.combinations)
     order = random.Random(space.seed).sample(others, min(len(others), _TRIES * wanted))
-    cells, left_out, tried = list[Cell](), dict[str, int](), 0
+    cells, left_out, tried, made = list[Cell](), dict[str, int](), 0, set[str]()
     for number in (0, *order):
         if len(cells) == wanted:
             break
         tried += 1
         cell = space.cell(number)
         try:
-            space.run(cell, space.steps, 0)
+            recipe = space.run(cell, space.steps, 0).recipe
         except DrkitError as error:
-            for problem in reasons(error):
-                left_out[problem] = left_out.get(problem, 0) + 1
+            problems = reasons(error)
         else:
-            cells.append(cell)
+            identity = _identity(recipe)
+            problems = (_SAME,) if identity in made else ()
+            made.add(identity)
+            cells += [] if problems else [cell]
+        for problem in problems:
+            left_out[problem] = left_out.get(problem, 0) + 1
     if len({cell.name for cell in cells}) < len(cells):
         raise DrkitError("two combinations have the same name, as x:1 and x-1 have; give each value once")
     return Drawn(tuple(cells), tried, left_out)
+
+
+def _identity(recipe: Recipe) -> str:
+    """Return a hash of all that a recipe trains by, without its name, and the maskers that no decoder reads."""
+    if recipe.pretrain:
+        tasks = recipe.pretrain.decoders
+        read = {
+            name: task if reads_mask(task, installed().registry) else evolve(task, masker=None)
+            for name, task in tasks.items()
+        }
+        recipe = evolve(recipe, pretrain=evolve(recipe.pretrain, decoders=read))
+    return digest(recipe_table(evolve(recipe, name="same")))
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:

@@ -254,6 +254,13 @@ def test_compositions_are_drawn_by_the_seed_and_what_does_not_fit_is_counted(bei
     assert sum(drawn.left_out.values()) == 2
     assert all("replaced-token-detection" in problem for problem in drawn.left_out)
     assert len(draw(space, 2).cells) == 2
+    unread = open_space(
+        **{"folder": tmp_path / "search", "seed": 1, "collection": f"beir:{beir}", **CHOICES},
+        **{"masker": ["uniform", "pmi"], "decoder": ["mlm", "bow"], "pretrain.learning_rate": [1e-3, 1e-4]},
+    )
+    drawn = draw(unread, 100)
+    assert len(drawn.cells) == 6, "a bag of words reads no masked text: one masker is enough"
+    assert sum("trains the same" in problem and number for problem, number in drawn.left_out.items()) == 2
     alike = {"pretrain.learning_rate": [1e-3, 2e-3], "encoder.query_prompt": ["a:b", "a-b"]}
     with pytest.raises(DrkitError, match="same name"):
         draw(open_space(folder=tmp_path / "search", seed=1, collection=f"beir:{beir}", **CHOICES, **alike), 4)
