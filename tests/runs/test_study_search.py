@@ -310,9 +310,9 @@ def test_a_search_needs_dev_queries_hours_and_two_compositions(beir, tmp_path, t
             ("masker=uniform,pmi", "--collection", f"beir:{without}", "--search", 1, *chosen),
             ("dev queries", "train, test"),
         ),
-        ((*both, "--search", -1), ("hours", "above 0")),
-        ((*both, "--search", "nan"), ("hours", "above 0")),
-        ((*both, "--search", 0.0001), ("0.0001 hours are too few", "Give more hours")),
+        ((*both, "--search", -1), ("--search", "-1", "0.001")),
+        ((*both, "--search", "nan"), ("--search", "nan")),
+        ((*both, "--search", 0.001), ("0.001 hours are too few", "Give more hours")),
         ((*both, "--search", 1, "--seeds", "1,2"), ("--search", "one seed")),
         ((*both, "--search", 1, "--labels", 5), ("--search", "finetune.rounds.0.queries")),
     ):

@@ -12,7 +12,7 @@ from attrs import asdict
 
 from drkit.recipe.compose import CHOICES
 from drkit.recipe.toml import parse_value
-from drkit_cli.names import InstalledName, LocalPath, PathOrId, count
+from drkit_cli.names import Between, InstalledName, LocalPath, PathOrId, count
 from drkit_cli.options import engine_option, open_collection_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 
@@ -35,7 +35,7 @@ _NONE, _ALL = "none", "all"
 @click.option(
     "--search",
     metavar="HOURS",
-    type=float,
+    type=Between(0.001, 10_000),
     help="Search for the best combination by dev queries, in so many hours of wall-clock time; of all parts if no "
     "CHOICE is given.",
 )
