@@ -158,6 +158,12 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
         ]
+    if found and found.is_causal and recipe.reranker and not recipe.reranker.pretrained:
+        return [
+            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, which reads from "
+            f"left to right: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
+            f"@ reranker.pretrained"
+        ]
     problems = [*_prompt_problems(encoder, folder)]
     declared = None if encoder.declared == "ignore" else declared_settings_of(folder)
     return problems + (declared.clashes(encoder) if declared else [])

@@ -84,7 +84,7 @@ class KeptSettings:
 
 PRETRAIN = StageSpec(
     name="pretrain",
-    version=4,
+    version=5,
     settings=PretrainSettings,
     run="drkit.runs.steps.pretrain:pretrain",
     inputs={
