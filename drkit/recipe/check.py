@@ -424,7 +424,7 @@ def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
     found = []
     for task in pretrain.decoders.values():
         decoder = registry.get(Kind.DECODER, task.decoder.use)
-        if task.masker is None or decoder.receives_of(task.decoder.config) & {*_DECODER_VIEWS}:
+        if task.masker is None or reads_mask(task, registry):
             continue
         masker = PartInUse.of(Kind.MASKER, task.masker, registry)
         if signals := sorted(masker.spec.signals_of(masker.config)):
@@ -434,6 +434,12 @@ def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
                 f"--encoder-masker {masker.spec.name} masks what the encoder reads"
             )
     return found
+
+
+def reads_mask(task: DecoderTask, registry: Registry) -> bool:
+    """Return whether a decoder reads what its masker makes."""
+    decoder = registry.get(Kind.DECODER, task.decoder.use)
+    return bool(decoder.receives_of(task.decoder.config) & {*_DECODER_VIEWS})
 
 
 # What a masker makes for the decoder alone.
