@@ -7,6 +7,7 @@ part, and `--set` replaces a setting.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
@@ -273,6 +274,9 @@ def _quickened(table: Table, name: str) -> Table:
     quick = parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
     table = {"encoder": {}, **table}  # which a recipe may leave out
     table = merge(table, _settings_that_apply(quick, table))
+    if {"hidden", "heads"} <= table["encoder"].keys():  # as many heads as divide the smaller width
+        heads = math.gcd(table["encoder"]["heads"], table["encoder"]["hidden"])
+        table = merge(table, {"encoder": {"heads": heads}})
     rounds = [_quick_round(current) for current in table.get("finetune", {}).get("rounds", [])]
     return merge(table, {"finetune": {"rounds": rounds}}) if rounds else table
 

@@ -398,6 +398,7 @@ def test_a_smoke_run_of_a_complete_recipe_has_small_steps_and_downloads_nothing(
     quick = quickened(compose(ComposeRequest(paper="simlm", encoder=encoder, scale="paper"), PARTS), REGISTRY)
     trainings = [quick.pretrain, *(quick.finetune.for_round(one) for one in quick.finetune.rounds), quick.reranker]
     assert {StepSize.of(one, compares=True).examples for one in trainings} <= {2, 8, 32}
+    check(quick, REGISTRY)
     if encoder:
         assert quick.reranker.pretrained is None
         assert quick.pretrain.encoder.masker.config.model == ""
