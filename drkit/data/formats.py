@@ -270,6 +270,8 @@ class TrecCollection(JudgedFiles):
     def notes(self) -> Iterator[str]:
         """Yield how the files are read."""
         yield from super().notes()
+        if self.titles and not self.config.titles:
+            yield f"{self.titles} has the titles of {self.passage_files[0].name}"
         found = systems_of(self.negative_ids) if self.negative_ids else ()
         if unknown := [name for name in self.config.negative_systems if name not in found]:
             raise UnknownNameError("system", unknown[0], found, where=str(self.negative_ids))

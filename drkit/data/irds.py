@@ -62,6 +62,11 @@ class IrdsCollection:
             )
         return dataset
 
+    @property
+    def has_titles(self) -> bool:
+        """Whether documents have a title apart from their text, by their type."""
+        return {"title", "text"} <= {*getattr(self._dataset.docs_cls(), "_fields", ())}
+
     def passages(self) -> Iterator[Passage]:
         """Stream every document, with its title if it has one."""
         with _reading_irds(self.config.dataset):

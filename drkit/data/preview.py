@@ -12,6 +12,7 @@ from drkit.core.protocols import ExplainsReading
 from drkit.core.quantities import counted
 from drkit.core.types import Passage, Query
 from drkit.data.collection import FileCollection
+from drkit.data.titles import JOINED
 from drkit.errors import DrkitError
 
 # Queries and judgements of a split that a plan reads; larger files are checked when they are stored.
@@ -64,6 +65,21 @@ def reading_notes(collection: object) -> Iterator[str]:
         yield from preview(collection)
     elif isinstance(collection, ExplainsReading):
         yield from collection.notes()
+
+
+def title_note(collection: object, titles: str) -> Iterator[str]:
+    """Yield a note if passages have no title that could be read as `titles` says, as far as is known before a run.
+
+    That is known by the first rows of files, and by the attribute `has_titles` of other collections.
+    """
+    found = getattr(collection, "has_titles", None)
+    if titles != JOINED and isinstance(collection, FileCollection):
+        found = any(one.title.strip() for one in islice(collection.passages(), _PASSAGES))
+    if titles != JOINED and found is False:
+        yield (
+            f"{getattr(collection, 'name', 'the collection')} has no titles, so encoder.titles = {titles!r} changes "
+            f"nothing: texts are read alone"
+        )
 
 
 def _look_at(collection: FileCollection, split: str, texts: QueryTexts) -> None:

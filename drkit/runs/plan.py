@@ -20,7 +20,7 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.data.preview import reading_notes
+from drkit.data.preview import reading_notes, title_note
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
@@ -77,6 +77,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     splits = tuple(collection.splits())
     builder = PlanBuilder(recipe, registry, splits)
     builder.notes.extend(reading_notes(collection))
+    builder.notes.extend(title_note(collection, recipe.encoder.titles))
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))

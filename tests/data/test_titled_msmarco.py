@@ -14,6 +14,7 @@ from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage
 from drkit.data.collection import with_titles
+from drkit.data.preview import title_note
 from drkit.data.rows import Row
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.start import find_collection
@@ -137,3 +138,31 @@ def test_two_titles_are_refused(tmp_path):
     lines(path, [("1", "another")])
     with pytest.raises(DrkitError, match=r"para.txt:1: the passage '1' has a title, and .*para.title.txt:1 gives it"):
         list(with_titles(iter([(Row("para.txt", 1, {}), Passage("1", "text", "its own"))]), path))
+
+
+def test_the_file_of_titles_is_named(tmp_path):
+    rocketqa(tmp_path)
+    spec = PARTS.registry.get(Kind.COLLECTION, "trec")
+    source = PARTS.registry.build(Kind.COLLECTION, "trec", spec.config(path=str(tmp_path)))
+    assert f"{tmp_path / 'para.title.txt'} has the titles of para.txt" in [*source.notes()]
+    assert [*title_note(source, "pair")] == []
+
+
+def test_a_collection_without_titles_says_so(tmp_path):
+    rocketqa(tmp_path)
+    (tmp_path / "para.title.txt").unlink()
+    (tmp_path / "para.txt").rename(tmp_path / "collection.tsv")
+    spec = PARTS.registry.get(Kind.COLLECTION, "trec")
+    source = PARTS.registry.build(Kind.COLLECTION, "trec", spec.config(path=str(tmp_path)))
+    (note,) = title_note(source, "pair")
+    assert note.endswith("has no titles, so encoder.titles = 'pair' changes nothing: texts are read alone")
+    assert [*title_note(source, "joined")] == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "has_titles"), [("msmarco-passage", False), ("msmarco-document", False), ("beir/scifact", True)]
+)
+def test_titles_of_ir_datasets_are_known_by_their_type(dataset, has_titles):
+    spec = PARTS.registry.get(Kind.COLLECTION, "irds")
+    source = PARTS.registry.build(Kind.COLLECTION, "irds", spec.config(dataset=dataset))
+    assert bool([*title_note(source, "separated")]) is not has_titles
