@@ -223,3 +223,24 @@ def refuse_options(names: Collection[str], where: str) -> None:
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option.get_error_hint(context)} has no effect {where}; leave it out")
+
+
+_ONE_COLLECTION = (
+    "; a run learns from the labels of one collection. Texts of others, for pre-training: "
+    '--set \'pretrain.texts={more={use="beir", path="FOLDER"}}\''
+)
+
+
+def refuse_repeated(command: click.Command, arguments: Sequence[str], parent: click.Context | None) -> None:
+    """Raise UsageError for an option of one value that is given twice, of which click would keep the last."""
+    context = click.Context(command, parent, command.name, **command.context_settings)
+    try:
+        _, _, given = command.make_parser(context).parse_args([*arguments])
+    except click.UsageError:
+        return  # which the command itself reports
+    for option in given:
+        takes_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count)
+        if takes_one and given.count(option) > 1:
+            composes = any(other.name == "paper" for other in command.params)
+            hint = _ONE_COLLECTION if composes and option.name == "collection" else ""
+            raise click.UsageError(f"{max(option.opts, key=len)} is given twice, but takes one value{hint}", context)
