@@ -82,7 +82,7 @@ engine_option = click.option(
     default="local",
     show_default=True,
     metavar="NAME[:ADDRESS]",
-    help="Where the work is done: local, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
+    help="Where the work is done: local, processes:N, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
 )
 seed_option = click.option("--seed", default=42, show_default=True, type=count(0, LARGEST_SEED), help="Random seed.")
 token_budget_option = click.option(
