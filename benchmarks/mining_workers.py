@@ -70,7 +70,7 @@ class InTurn:
     threads: int = 1
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of all tasks in order; worker n does the tasks n, n + slots, and so on, as under torchrun."""
+        """Yield the results of all tasks in order; worker n does every task n + k * slots, as under torchrun."""
         waiting = [*tasks]
         results = [[*ProcessEngine(1).run(waiting[worker :: self.slots])] for worker in range(self.slots)]
         return (results[number % self.slots][number // self.slots] for number in range(len(waiting)))
@@ -145,10 +145,8 @@ def main() -> None:
         rows = [mine(stored, Path(scratch) / f"by-{count}", count, given.depth) for count in given.workers]
         size = sum(file.stat().st_size for file in (stored / "index").iterdir())
     print(f"{rows[0]['queries']:,} queries, depth {given.depth}, an index of {size / 1e6:.0f} MB\n")
-    print(
-        "| workers | clock s | processor s | longest worker s | of it start | times as fast | peak MB | without files MB |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    columns = "workers, clock s, processor s, longest worker s, of it start, times as fast, peak MB, without files MB"
+    print(f"| {columns.replace(', ', ' | ')} |\n{'|---' * 8}|")
     for row in rows:
         ratio = rows[0]["longest"] / row["longest"]
         clock = f"{row['clock']:.1f}" if row["workers"] <= available_cores() else ""
