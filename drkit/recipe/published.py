@@ -149,12 +149,15 @@ def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str, *, is_else
     """Return the arguments of `drkit compose` that make a row of a paper, on the first collection of its numbers.
 
     name: of the recipe that the row is asked of. is_elsewhere: whether another collection follows, so that none is
-    named here. Raises DrkitError for a row that is no run of its own.
+    named here, only its measures. Raises DrkitError for a row that is no run of its own.
     """
     if not row.arguments:
         raise DrkitError(f"the row {row.name!r} of {name} is no run of its own: {row.options}")
     known = next((one.collection for one in row.results if one.collection in _COLLECTIONS), _FIRST)
-    collection = [] if is_elsewhere or "--collection" in row.arguments else _COLLECTIONS[known].split(" ")
+    collection = [] if "--collection" in row.arguments else _COLLECTIONS[known].split(" ")
+    if is_elsewhere:
+        measures = [one for one in collection if one.startswith("evaluation.")]
+        collection = [word for one in measures for word in ("--set", one)]
     settings = (*_AS_PAPERS_RUN, f"reproduces={json.dumps(f'{name}: {row.name}')}")
     return [
         *("--encoder", paper.encoder, *collection),
