@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import local_path
+from drkit.core.hub import is_cached
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
 
@@ -49,9 +50,7 @@ def _models(table: Any) -> Iterator[str]:
 def _has_model(name: str) -> bool:
     if local_path(name).exists():
         return True
-    from huggingface_hub import try_to_load_from_cache
-
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        return is_cached(name)
     except ValueError:  # no hub id: planning says so elsewhere
         return True
