@@ -134,11 +134,11 @@ def broadcast(value: Any) -> Any:
 def scatter(values: Sequence[Any] | None) -> Any:
     """Return the value that the first process has for this one; values: one for each process, None in the others."""
     if count() == 1:
-        return values and values[0]
+        return values[0] if values else None
     import torch.distributed as dist
 
-    held = [None]
-    dist.scatter_object_list(held, values and [*values], src=0)
+    held: list[Any] = [None]
+    dist.scatter_object_list(held, None if values is None else [*values], src=0)
     return held[0]
 
 
