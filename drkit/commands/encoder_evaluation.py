@@ -28,6 +28,7 @@ from drkit.evaluate.measures import check_judgements
 from drkit.recipe.start import RECIPE
 from drkit.search import FlatIndex, Retriever, build_index, encode_corpus, read_run
 from drkit.search.blocks import rank_to_run
+from drkit.search.encode import passage_texts
 from drkit.search.rankings import Rankings
 
 DEPTH = 1000
@@ -187,7 +188,7 @@ class EncoderEvaluation:
             self.progress.begin(name, f"{short_name(self.encoder)}, {split} queries")
             vectors = encode_corpus(
                 self._opened,
-                ((passage.doc_id, passage.content) for passage in collection.corpus),
+                passage_texts(collection.corpus, self._opened),
                 work / "vectors",
                 on_progress=lambda done: self.progress.advance(done, len(collection.corpus), "passages"),
             )

@@ -273,6 +273,10 @@ def _check_convertible(encoder: AnyEncoder, source: Path) -> None:
     """Raise DrkitError for an encoder whose computation a backend does not convert."""
     if encoder.is_sparse:
         raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
+    if any(one.titles.types_after is not None for one, _ in _encoders_in(encoder, source)):
+        raise DrkitError(
+            f"{source} reads titles as segments of their own, whose token types only torch is given; omit --backend"
+        )
     if any(isinstance(one.model, StaticModel) for one, _ in _encoders_in(encoder, source)):
         raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
 

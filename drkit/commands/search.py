@@ -12,6 +12,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.errors import DrkitError
 from drkit.search import Encoder, Storage, Vectors, encode_corpus, read_run, rerank, write_run
+from drkit.search.encode import passage_texts
 from drkit.search.reranking import Scorer
 
 
@@ -35,11 +36,13 @@ def encode_collection(
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist, or has no words at all.
     """
     source = NamedCollection(collection, tuple(settings))
-    loaded_value(encoder)  # which may be missing, before the collection is read
+    opened = loaded_value(encoder)  # which may be missing, before the collection is read
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     role = "queries" if split else "passages"
     made = attrs.evolve(storage or Storage(), role=role)
-    texts = _with_words(queries or source.contents(), f"{collection}: none of the {{:,}} {role} has a text")
+    texts = _with_words(
+        queries or passage_texts(source.passages(), opened), f"{collection}: none of the {{:,}} {role} has a text"
+    )
     return encode_corpus(encoder, texts, folder, storage=made, engine=engine, on_progress=on_progress)
 
 

@@ -32,6 +32,7 @@ from drkit.miners.hard_negatives import as_triplets, as_tuples, text_rows
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index
+from drkit.search.encode import passage_texts
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -170,8 +171,7 @@ def _make_retriever(
     """Return the retriever of the mined run, if it has the index of this encoder, or one over vectors in `scratch`."""
     if _has_own_index(miners, collection):
         return Retriever(encoder, open_index(find_index(collection)))
-    texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
-    return Retriever.build(encoder, texts, scratch / "vectors")
+    return Retriever.build(encoder, passage_texts(stored.corpus, encoder), scratch / "vectors")
 
 
 def _write(

@@ -353,14 +353,63 @@ def passage_notes(files: Sequence[Path], columns: PassageColumns | None = None) 
             yield from columns.notes(row)
 
 
-def passage_files(text: str, subject: str) -> tuple[Path, ...]:
+class _TitleColumns:
+    """The columns of a table of titles: id and title, by a header or without one."""
+
+    given = GivenColumns()
+
+    def is_header(self, cells: Sequence[str]) -> bool:
+        """Return whether a line names both columns."""
+        return len(cells) == 2 and bool(matching(tuple(cells), IDS)) and bool(matching(tuple(cells), TITLES))
+
+    def default_names(self, width: int) -> Sequence[str]:  # noqa: ARG002
+        """Return the names of the columns of a table without a header."""
+        return ("_id", TITLE)
+
+
+def with_titles(passages: Iterable[tuple[Row, Passage]], path: Path) -> Iterator[tuple[Row, Passage]]:
+    """Yield passages with the titles that a file has for their ids; a passage that it leaves out has none.
+
+    Both are read once, side by side, so the titles must have the order of the passages. Raises DrkitError at a title
+    that belongs to none of the passages that are left, and at a passage that has a title already.
+    """
+    rows = read_rows(path, _TitleColumns())
+    given = next(rows, None)
+    for where, passage in passages:
+        if given is None or given.id(given.first(IDS)) != passage.doc_id:
+            yield where, passage
+            continue
+        if passage.title:
+            raise DrkitError(f"the passage {passage.doc_id!r} has a title, and {given} gives it another", where=where)
+        yield where, evolve(passage, title=given.text(given.first(TITLES), default=""))
+        given = next(rows, None)
+    if given is not None:
+        raise DrkitError(
+            f"the passage {given.id(given.first(IDS))!r} does not exist, or titles have another order than passages; "
+            f"sort both files in the same way",
+            where=given,
+        )
+
+
+# Formats of tables that settings name one by one.
+TEXT_TABLES = (*FORMATS, ".txt")
+
+
+def find_titled(folder: Path) -> tuple[tuple[Path, ...], Path | None]:
+    """Find RocketQA's files of passages and of their titles in a folder, `para.txt` and `para.title.txt`."""
+    corpus = find_file(folder, ("para",), formats=TEXT_TABLES)
+    titles = find_file(folder, ("title", "titles"), formats=TEXT_TABLES)
+    return ((corpus,), titles) if corpus and corpus != titles else ((), None)
+
+
+def passage_files(text: str, subject: str, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
     """Return the file of passages that a setting gives, or the files of the folder that it gives, by name.
 
     Raises DrkitError if the file is missing, its format is not supported, or the folder has queries or judgements too.
     """
     folder = local_path(text)
     if not folder.is_dir():
-        return (require_file(text, subject),)
+        return (require_file(text, subject, formats),)
     files = _data_files(folder)
     if not files:
         raise DrkitError(f"{subject}: {folder} has no files of passages ({', '.join(FORMATS)}, or with .gz, .zst)")

@@ -11,14 +11,17 @@ from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import (
     QRELS_FORMATS,
     SPLIT_NAMES,
+    TEXT_TABLES,
     FileCollection,
     PassageColumns,
     find_corpus,
     find_file,
+    find_titled,
     judged_queries,
     passage_files,
     passage_notes,
     read_passages,
+    with_titles,
 )
 from drkit.data.columns import (
     ID,
@@ -213,9 +216,13 @@ class TrecCollection(JudgedFiles):
         if config.path and not given.exists():
             raise DrkitError(f"collection trec: {given} does not exist; expected: a folder with {_TREC_FILES}")
         corpus = config.corpus or (config.path if given.is_file() else "")
-        found = passage_files(corpus, "collection trec") if corpus else find_corpus(folder) if folder else ()
+        found = passage_files(corpus, "collection trec", TEXT_TABLES) if corpus else ()
+        self.titles = require_file(config.titles, "collection trec", TEXT_TABLES) if config.titles else None
+        if folder and not found:
+            found, self.titles = (find_corpus(folder), self.titles) if self.titles else find_titled(folder)
+            found = found or find_corpus(folder)
         self.qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
-        self.topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
+        self.topics = _by_split(config, folder, ("topics", "queries", "query"), TOPIC_FORMATS)
         self.negative_ids = _find_negatives(config, folder)
         if self.negative_ids and "train" not in self.qrels and "train" in self.topics:
             self.qrels = {"train": self.negative_ids, **self.qrels}
@@ -225,6 +232,11 @@ class TrecCollection(JudgedFiles):
         if problems:
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
         self.passage_files = found
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """Yield every row of the corpus, with its title if titles have a file of their own."""
+        passages = super().located_passages()
+        return with_titles(passages, self.titles) if self.titles else passages
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
         """Yield the judgements of a split; without a file of them, the positives that come with the negatives."""
@@ -252,8 +264,8 @@ class TrecCollection(JudgedFiles):
         return read_negative_ids(self.negative_ids, self.config.negative_systems)
 
     def files(self) -> Iterable[Path]:
-        """Return the files of the corpus, of topics, of judgements and of negatives."""
-        return (*super().files(), *([self.negative_ids] if self.negative_ids else []))
+        """Return the files of the corpus, of titles, of topics, of judgements and of negatives."""
+        return (*super().files(), *filter(None, (self.titles, self.negative_ids)))
 
     def notes(self) -> Iterator[str]:
         """Yield how the files are read."""

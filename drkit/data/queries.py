@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.draws import Draws
@@ -29,6 +29,7 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encode_texts, kept_tokens
+from drkit.data.titles import Titles
 from drkit.data.words import word_spans
 from drkit.errors import DrkitError
 
@@ -298,7 +299,8 @@ class Sentences:
 class ImportantSpans:
     """The spans of highest mean importance (`extractive_queries`), as the passage spells them.
 
-    store, importance: of the passages; prompt_tokens: their number before every text of the store.
+    store, importance: of the passages; prompt_tokens: their number before every text of the store; titles: how they
+    are read there.
     """
 
     count: int
@@ -306,16 +308,19 @@ class ImportantSpans:
     importance: SignalValues
     tokenizer: Any
     prompt_tokens: int = 0
+    titles: Titles = field(factory=Titles)
 
     def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
         """Return at most `count` spans of each passage, best first."""
-        encodings = encode_texts(((passage.doc_id, passage.content) for passage in passages), self.tokenizer)
+        texts = ((passage.doc_id, self.titles.read(passage)) for passage in passages)
+        encodings = encode_texts(texts, self.tokenizer)
         ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=LENGTH)
         begins = self.store.offsets[indices] + self.prompt_tokens
-        return [
+        found = [
             [text[_beginning(e.offsets, max(a - begin, 0)) : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
             for (_, text, e), own, begin in zip(encodings, ranges, begins.tolist(), strict=True)
         ]
+        return [[self.titles.without_separator(query) for query in own] for own in found]
 
 
 def _beginning(offsets: Sequence[tuple[int, int]], token: int) -> int:

@@ -40,7 +40,8 @@ _LOGGER = logging.getLogger(__name__)
 Item = TypeVar("Item")
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_SEPARATORS = {".tsv": "\t", ".csv": ","}
+# A .txt file is a table only where its name says so.
+_SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 COMPRESSED = (".gz", ".zst")
 # The longest documents are books of some megabytes; a line of a gzip bomb would fill the memory.
 LONGEST_LINE = 16 << 20
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def is_of_table(self) -> bool:
-        """Whether the row is of a .tsv or .csv file, where every value is a string."""
+        """Whether the row is of a .tsv, .csv or .txt file, where every value is a string."""
         return file_kind(Path(self.path)) in _SEPARATORS
 
     def text(self, key: str, *, default: str | None = None) -> str:
@@ -336,8 +337,8 @@ def _check_names(names: Sequence[str], where: str) -> None:
 
 
 def _read_cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every line: of a .tsv with tabs never quoted, else quoted if needed."""
-    if file_kind(path) == ".tsv" and separator == "\t":
+    """Yield (line number, cells) of every line: of a .tsv or .txt with tabs never quoted, else quoted if needed."""
+    if file_kind(path) != ".csv" and separator == "\t":
         lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
     else:
         lines = _read_csv(path, separator)

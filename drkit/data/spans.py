@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.corpus import StoredCorpus
 from drkit.data.sentences import cut_at_ends
 from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
+from drkit.data.titles import Titles
 from drkit.errors import DrkitError, import_extra
 
 FILE = "spans.arrow"
@@ -249,10 +250,14 @@ class Spans:
 
 @frozen(eq=False)
 class NamedTexts:
-    """The texts that pre-training reads, with names: passages by their ids, or their spans as `DOC#n`."""
+    """The texts that pre-training reads, with names: passages by their ids, or their spans as `DOC#n`.
+
+    titles: how those of passages are read; spans are cut out of titles and texts that are joined.
+    """
 
     corpus: StoredCorpus
     spans: Spans | None = None
+    titles: Titles = field(factory=Titles)
 
     def __len__(self) -> int:
         return len(self.corpus) if self.spans is None else len(self.spans)
@@ -260,7 +265,7 @@ class NamedTexts:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the (name, text) of each, in the order of their token store."""
         if self.spans is None:
-            yield from ((passage.doc_id, passage.content) for passage in self.corpus)
+            yield from ((passage.doc_id, self.titles.read(passage)) for passage in self.corpus)
             return
         for number, passage in enumerate(self.corpus):
             first, count = (int(value) for value in self.spans.of(number))

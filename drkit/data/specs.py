@@ -172,6 +172,7 @@ class TrecConfig:
 
     path: str = setting("", None, "folder with corpus, topics and qrels under their usual names; or the corpus file")
     corpus: str = setting("", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst) or .parquet file, or a folder")
+    titles: str = setting("", None, "titles of the passages, if they are in a file of their own: id and title")
     train_topics: str = setting("", None, "training topics: TREC's <top>, .tsv, .csv or .jsonl")
     train_qrels: str = setting("", None, "judgements of the training topics: TREC's four columns, or BEIR's three")
     dev_topics: str = setting("", None, "dev topics")

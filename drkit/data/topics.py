@@ -103,12 +103,12 @@ def require_text(query: Query, where: object) -> Query:
 
 
 def read_topics(path: Path, element: str = "title", given: GivenColumns | None = None) -> Iterator[tuple[Row, Query]]:
-    """Stream the queries of a file: topics in markup (`element` is the query), JSON Lines, or a table.
+    """Stream the queries of a file: topics in markup (`element` is the query), JSON Lines, or a table (.txt: tabs).
 
     given: columns of a table that settings name. Raises DrkitError naming `file:line` at a topic without a number or
     without that element, or for no topics at all.
     """
-    if file_kind(path) in FORMATS:
+    if not _is_markup(path):
         columns = TopicColumns(given or GivenColumns())
         return ((row, columns.read(row)) for row in read_rows(path, columns))
     return ((topic, _topic_query(topic, element)) for topic in _read_markup(path))
@@ -116,7 +116,7 @@ def read_topics(path: Path, element: str = "title", given: GivenColumns | None =
 
 def topic_notes(path: Path, element: str = "title", given: GivenColumns | None = None) -> Iterator[str]:
     """Yield how a file of queries is read, where its header or its elements leave it open."""
-    if file_kind(path) not in FORMATS:
+    if _is_markup(path):
         for topic in islice(_read_markup(path), 1):
             name = _named(topic, element)
             if name and name != element:
@@ -135,7 +135,7 @@ def read_topic_file(path: Path) -> list[Query]:
 
     Topics without a title are read by their description. Raises DrkitError, with both lines, for a duplicate id.
     """
-    element = "title" if file_kind(path) in FORMATS else _first_element(path)
+    element = _first_element(path) if _is_markup(path) else "title"
     for note in topic_notes(path, element):
         _LOGGER.warning("note: %s", note)
     found: dict[str, Query] = {}
@@ -149,6 +149,15 @@ def read_topic_file(path: Path) -> list[Query]:
             )
         found[query.query_id], lines[query.query_id] = query, row.number
     return list(found.values())
+
+
+def _is_markup(path: Path) -> bool:
+    """Return whether a file has topics in markup; a .txt without a tag in its first line is a table with tabs."""
+    kind = file_kind(path)
+    if kind != ".txt":
+        return kind not in FORMATS
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    return "\t" not in first or first.lstrip().startswith("<")
 
 
 def _first_element(path: Path) -> str:

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
+from drkit.data.titles import PAIR, SEPARATED, TEXT, Titles
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
 from drkit.encoders.declarations import DRKIT, LENGTH, MODULES, POOLING_FLAGS, SETTINGS, UNLIMITED
 from drkit.encoders.folder import (
@@ -140,9 +141,13 @@ def export_encoder(
     _check_vectors(declared, given, token_weights, learned_pooling)
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
+        reads = Titles.of_config(given.config)
         write(given, tokenizer, temporary, declared, token_weights or learned_pooling)
         write_json(temporary / DRKIT, {"format": 1, **declared.given(), "provenance": dict(provenance or {})})
-        write_text(temporary / "README.md", _model_card(declared, provenance or {}, given.config))
+        write_text(
+            temporary / "README.md",
+            _model_card(declared, provenance or {}, reads, given.config),
+        )
     return Path(folder)
 
 
@@ -169,12 +174,15 @@ def export_dual(
         for (name, model, tokenizer), weights, learned in zip(sides, token_weights, learned_poolings, strict=True):
             how = {**settings, "token_weights": weights, "learned_pooling": learned, "provenance": provenance}
             export_encoder(model, tokenizer, temporary / name, **how)
-        declared = _Declarations.of(**settings)
+        declared, reads = _Declarations.of(**settings), Titles.of_config(passages[0].config)
         write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
         modules = _modules_of(declared, is_static=is_static(getattr(queries[0], "base_model", queries[0])))
         write_json(temporary / ROUTER, _router_config(modules))
         write_json(temporary / SETTINGS, _model_settings(declared))
-        write_text(temporary / "README.md", _model_card(declared, provenance or {}))
+        write_text(
+            temporary / "README.md",
+            _model_card(declared, provenance or {}, reads),
+        )
     return Path(folder)
 
 
@@ -383,7 +391,7 @@ def _model_settings(declared: _Declarations) -> dict[str, Any]:
     }
 
 
-def _model_card(declared: _Declarations, provenance: Mapping[str, Any], config: Any = None) -> str:
+def _model_card(declared: _Declarations, provenance: Mapping[str, Any], titles: Titles, config: Any = None) -> str:
     facts = "".join(
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
         for key, value in {**declared.given(), **provenance}.items()
@@ -402,7 +410,7 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any], config: 
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"{_NO_VECTOR if declared.lexical and declared.lexical.dense else ''}"
-        f"{_lengths(declared)} A text is encoded title first, then body, with a space between."
+        f"{_lengths(declared)} {_titles(titles)}"
         f"{_without_dropout(config, library, trusted)}\n\n"
         f"| | |\n|---|---|\n{facts}"
     )
@@ -424,6 +432,23 @@ def _without_dropout(config: Any, library: str, trusted: str) -> str:
         "text by dropout (SimCSE) learns nothing from it; load it with dropout for that:\n\n```python\n"
         f'encoder = {library}("path/to/this/folder", config_kwargs={{{settings}}}{trusted})\n```'
     )
+
+
+def _titles(titles: Titles) -> str:
+    """Return a sentence on how the title of a passage is read."""
+    if titles.reads == TEXT:
+        return "The text of a passage is encoded without its title."
+    if titles.reads == SEPARATED:
+        return (
+            f"A passage is encoded as its title, `{titles.separator}` and its text in one string; one without a title "
+            f"as its text. Without the separator the vectors are others."
+        )
+    if titles.reads == PAIR:
+        return (
+            'A passage is encoded as a pair, `encode_document([("title", "text")])`; one without a title as its text. '
+            "Titles and texts that are joined to one string have other vectors."
+        )
+    return "A text is encoded title first, then body, with a space between."
 
 
 def _lengths(declared: _Declarations) -> str:

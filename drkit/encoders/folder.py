@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from drkit.core.files import local_path, read_json
+from drkit.data.titles import JOINED, Titles
 from drkit.encoders.declarations import (
     ADVICE,
     CONFIG,
@@ -260,7 +262,13 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     named = {"query_length": "query_length", "passage_length": "document_length"}
     lengths = {name: reading[key] for name, key in named.items() if reading.get(key)}
     truncation = {"truncate_dim": model["truncate_dim"]} if model.get("truncate_dim") else {}
-    return {**pooling, **truncation, **prompts, **lengths, **own}, declared_length(folder)
+    titles = {} if (reads := declared_titles(folder)) == JOINED else {"titles": reads}
+    return {**pooling, **truncation, **prompts, **lengths, **own, **titles}, declared_length(folder)
+
+
+def declared_titles(folder: Path) -> str:
+    """Return how the transformer in a folder reads titles. Raises DrkitError for an unknown way."""
+    return Titles.of_config(SimpleNamespace(**read_object(folder / CONFIG, {}))).reads
 
 
 def _declared_scores(pooling: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

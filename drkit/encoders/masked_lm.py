@@ -14,6 +14,7 @@ from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
 from drkit.core.loading import load_pretrained
 from drkit.core.types import BackboneInfo, BuildContext, Encoded
+from drkit.data.titles import Titles
 from drkit.encoders.architectures import (
     STATIC,
     TIED,
@@ -70,6 +71,11 @@ class MaskedLmEncoder(nn.Module):
         return self.model if self.learned_pooling and self.learned_pooling.receives_heads else self.backbone
 
     @property
+    def titles(self) -> Titles:
+        """How the model reads titles, as its configuration says."""
+        return Titles.of_config(self.config)
+
+    @property
     def dimension(self) -> int:
         """The size D of the bottleneck: the hidden size, or the dimension of a learned pooling."""
         return self.learned_pooling.dimension if self.learned_pooling else int(self.config.hidden_size)
@@ -91,7 +97,8 @@ class MaskedLmEncoder(nn.Module):
         Raises DrkitError for a text longer than the position table, or a layer that does not exist.
         """
         self._check(ids, layers)
-        out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
+        more = {"output_hidden_states": bool(layers), **self.titles.inputs(ids)}
+        out = self.backbone(input_ids=ids, attention_mask=attention, **more)
         hidden = out.last_hidden_state
         last = len(self.layers)  # transformers does not always list the last layer's output normed
         chosen = tuple(hidden if layer == last else self._normed(out.hidden_states[layer], layer) for layer in layers)

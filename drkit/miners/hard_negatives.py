@@ -32,6 +32,7 @@ from drkit.miners.chain import (
 )
 from drkit.miners.filters import QueryTextFilter
 from drkit.search import Retriever
+from drkit.search.encode import passage_texts
 from drkit.search.reranking import Scorer, as_scorer
 from drkit.search.sentence_encoder import as_encoder
 
@@ -184,7 +185,7 @@ class HardNegatives:
     def _index(self, texts: TextCorpus, stack: ExitStack) -> Retriever:
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH))) / "vectors"
-        return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
+        return Retriever.build(encoder, passage_texts(texts, encoder), folder)
 
 
 def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ from drkit.core.settings import MOST, at_least, local_name, more_than, setting, 
 from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings
 from drkit.core.spec import Choice as Choice
 from drkit.data.mixture import OWN
+from drkit.data.titles import JOINED, TITLES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import did_you_mean
 
@@ -107,6 +108,11 @@ class EncoderSettings:
     )
     query_prompt: str = setting("", None, "text put before every query, in training and search")
     passage_prompt: str = setting("", None, "text put before every passage, in training and search")
+    titles: str = setting(
+        JOINED,
+        in_(TITLES),
+        "how a passage's title and text are read: joined by a space, separated by [SEP], as a pair, or the text alone",
+    )
     precision: str = setting(
         "float32",
         in_(PRECISIONS),

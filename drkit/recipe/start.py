@@ -43,7 +43,7 @@ _HINTS = {
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-DECLARABLE = ("pooling", "pooling_settings", *LENGTHS, *PROMPTS)
+DECLARABLE = ("pooling", "pooling_settings", "titles", *LENGTHS, *PROMPTS)
 
 
 @frozen

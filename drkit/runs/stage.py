@@ -26,8 +26,9 @@ from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
+from drkit.data.titles import joined_titles
 from drkit.encoders.declarations import MODULES
-from drkit.encoders.folder import read_encoder_settings
+from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
@@ -314,6 +315,7 @@ class TextReading:
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
     precision: str = from_recipe("encoder.precision")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
     passages_per_document: int | None = field(
         default=None,
         metadata={
@@ -336,11 +338,12 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     settings = read_encoder_settings(folder)
     if settings.pop("normalize"):
         settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
+    transformer = settings.pop("transformer")
     # Truncated encoders start no run.
-    for name in ("transformer", "word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
+    for name in ("word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
         del settings[name]
     own = {name: getattr(reading, name) for name in ("precision", "passages_per_document")}
-    return TextReading(**{**settings, **own})
+    return TextReading(**{**settings, **own, "titles": declared_titles(transformer)})
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from drkit.core.files import digest
+from drkit.core.types import Passage
 from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.folder import TORCH, is_dual, read_encoder_settings, read_routes
 from drkit.errors import DrkitError
@@ -81,6 +82,10 @@ class DualEncoder:
         both = {key: digest([queries[key], passages[key]]) for key in ("weights", "config", "tokenizer")}
         own = {key: queries[key] for key in ("query_length", "query_prompt")}
         return {**passages, **own, **both, "precision": " ".join(sorted({queries["precision"], passages["precision"]}))}
+
+    def read(self, passage: Passage) -> str:
+        """Return a passage's title and text as `encode_passages` is to be given them."""
+        return self.passages.read(passage)
 
     @property
     def query_length(self) -> int:

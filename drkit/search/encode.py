@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.files import digest, file_hash, make_folder, remove_temporaries, write_json
 from drkit.core.processes import Shard
+from drkit.core.types import Passage
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
 from drkit.data.rows import batched
@@ -191,10 +192,23 @@ def _whole_texts(texts: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]
         yield name, text
 
 
-def stored_texts(corpus: StoredCorpus, store: TokenStore | None) -> Iterator[tuple[str, Text]]:
+def passage_texts(passages: Iterable[Passage], encoder: Any) -> Iterator[tuple[str, str]]:
+    """Yield (id, text) of passages for `encode_corpus`, with titles as the encoder reads them.
+
+    An encoder without a method `read` is given titles joined to their texts.
+    """
+    read = getattr(loaded_value(encoder), "read", _joined)
+    return ((passage.doc_id, read(passage)) for passage in passages)
+
+
+def _joined(passage: Passage) -> str:
+    return passage.content
+
+
+def stored_texts(corpus: StoredCorpus, store: TokenStore | None, encoder: Any) -> Iterator[tuple[str, Text]]:
     """Yield (id, text) of each passage of a corpus for `encode_corpus`; its tokens, if they are in a store."""
     if store is None:
-        return ((passage.doc_id, passage.content) for passage in corpus)
+        return passage_texts(corpus, encoder)
     return ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
 
 

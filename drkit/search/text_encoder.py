@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
+from drkit.core.types import Passage
 from drkit.data.prompts import check_prompt
+from drkit.data.titles import Titles
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.declarations import UnsupportedEncoderError
@@ -254,6 +256,15 @@ class TextEncoder:
         """Encode n passages as f32[n,D]; an empty text is encoded as its special tokens."""
         return self.encode_tokens(self._tokens(texts, self.passage_prompt, self.passage_length))
 
+    @cached_property
+    def titles(self) -> Titles:
+        """How the encoder reads titles, as its model's configuration says."""
+        return Titles.of_config(self.model.config)
+
+    def read(self, passage: Passage) -> str:
+        """Return a passage's title and text as `encode_passages` is to be given them."""
+        return self.titles.read(passage)
+
     def encode_tokens(self, texts: Sequence[Any]) -> NDArray[np.float32]:
         """Encode n texts given as token ids (with special tokens, already truncated) as f32[n,D].
 
@@ -318,7 +329,8 @@ class TextEncoder:
         ids, attention = ids.to(device), attention.to(device)
         backbone = self.model if heads is None else self.model.base_model
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
-            hidden = backbone(input_ids=ids, attention_mask=attention).last_hidden_state.float()
+            more = self.titles.inputs(ids)
+            hidden = backbone(input_ids=ids, attention_mask=attention, **more).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
             if self.learned_pooling is not None:
                 vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()

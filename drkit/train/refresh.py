@@ -63,7 +63,9 @@ class ChainMiner:
         """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.models()['retriever'][:16]}"
         store = None if self.encoder.passages_per_document else self.passages
-        encode_corpus(self.encoder, stored_texts(self.corpus, store), vectors, shard=Shard.from_environment())
+        encode_corpus(
+            self.encoder, stored_texts(self.corpus, store, self.encoder), vectors, shard=Shard.from_environment()
+        )
         processes.barrier()
         if processes.rank():
             return

@@ -276,7 +276,7 @@ def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
 
 def _passage_tokens(builder: PlanBuilder, encoder: str, reading: TextReading) -> StageOutput:
     """Return the tokens of all passages as an encoder reads them; adds a stage if the recipe reads them otherwise."""
-    own = {"length": reading.passage_length, "prompt": reading.passage_prompt}
+    own = {"length": reading.passage_length, "prompt": reading.passage_prompt, "titles": reading.titles}
     if own == asdict(builder.stages["tokens"].settings):
         return TOKENS
     summary = f"tokenise every passage as {encoder} reads it"

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
+from drkit.data.titles import joined_titles
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
@@ -53,6 +54,7 @@ class EncoderSizes:
     dropout: float = from_recipe("encoder.dropout")
     lm_head: str = from_recipe("encoder.lm_head")
     init_embeddings: str = from_recipe("encoder.init_embeddings")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
     seed: int = from_recipe("seed")
 
 
@@ -67,6 +69,7 @@ class ExistingEncoderSettings:
     token_weights: bool
     learned_pooling: PoolingPart | None
     pretrained: str = from_recipe("encoder.pretrained")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
 
 
 # Seconds for each token of preparing word embeddings from the PPMI-SVD.
@@ -123,6 +126,7 @@ class ExistingGeneratorSettings:
     random: bool
     sizes: GeneratorSizes | None
     passage_length: int = from_recipe("encoder.passage_length")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
     seed: int = from_recipe("seed")
 
 
@@ -137,6 +141,7 @@ class TrainedGeneratorSettings:
     steps: int
     training: Training = from_recipe("pretrain")
     held_out: int = from_recipe("pretrain.probe.texts")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
     seed: int = from_recipe("seed")
 
 

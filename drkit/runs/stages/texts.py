@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
+from drkit.data.titles import JOINED, joined_titles
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
@@ -112,10 +113,11 @@ EXISTING_VOCABULARY = StageSpec(
 
 @frozen
 class PassageSettings:
-    """Length limit and prompt of passages."""
+    """Length limit and prompt of passages, and how titles are read."""
 
     length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
 
 
 @frozen
@@ -193,6 +195,7 @@ class SignalSettings:
 
     signal: Choice
     prompt: str = from_recipe("encoder.passage_prompt")
+    titles: str = from_recipe("encoder.titles", observes=joined_titles)
 
 
 @frozen
@@ -332,7 +335,7 @@ def plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> str
         read["passages"] = PASSAGES if texts == TOKENS else passages_of_pretraining(builder)
         read |= {"spans": texts} if texts == StageOutput("spans") else {}
     else:
-        extra["prompt"] = ""
+        extra |= {"prompt": "", "titles": JOINED}
     sources = {"signal": files_state(spec, chosen.config)}
     name = f"signal-{chosen.use}" if texts == pretraining_texts(builder) else f"signal-{chosen.use}-passages"
     return builder.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)

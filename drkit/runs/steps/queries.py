@@ -31,6 +31,7 @@ from drkit.data.queries import (
 from drkit.data.rows import batched
 from drkit.data.spans import NamedTexts, Spans, punkt_for
 from drkit.data.store import TokenStore, prompt_tokens
+from drkit.data.titles import Titles
 from drkit.data.writing import write_pairs
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
@@ -233,6 +234,7 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
             SignalValues.open(inputs["importance"]),
             tokenizer,
             len(prompt_tokens(settings.prompt, tokenizer, settings.passage_length)),
+            Titles.of(settings.titles, tokenizer),
         )
     if kind == "sentences":
         return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))

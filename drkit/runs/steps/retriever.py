@@ -128,7 +128,7 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     store = TokenStore.open(stage.inputs["tokens"]) if "tokens" in stage.inputs else None
     encode_corpus(
         encoder,
-        stored_texts(corpus, store),
+        stored_texts(corpus, store, encoder),
         vectors,
         shard=shard,
         engine=stage.engine,
@@ -240,11 +240,12 @@ def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyE
 
 
 def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
-    """Return the text encoder of a masked LM, which may be in training."""
+    """Return the text encoder of a masked LM, which may be in training; its model knows how titles are read."""
+    settings = {name: value for name, value in asdict(reading).items() if name != "titles"}
     return TextEncoder(
         encoder.text_model,
         tokenizer,
-        **asdict(reading),
+        **settings,
         token_weights=encoder.token_weights,
         learned_pooling=encoder.learned_pooling,
     )

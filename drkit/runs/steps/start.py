@@ -19,8 +19,9 @@ from drkit.data.contexts import PretrainingTexts
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore
+from drkit.data.titles import JOINED, PAIR, SEPARATED, Titles
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
-from drkit.encoders.architectures import longest_text
+from drkit.encoders.architectures import STATIC, longest_text
 from drkit.encoders.folder import is_lexical
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
@@ -79,6 +80,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
         _start_token_weights(encoder, tokenizer, stage.inputs)
     if settings.learned_pooling:
         encoder = _with_learned_pooling(encoder, tokenizer, stage)
+    _read_titles(encoder, tokenizer, settings.titles)
     save_masked_lm(encoder, tokenizer, stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
 
@@ -94,6 +96,7 @@ def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
         _start_token_weights(encoder, tokenizer, stage.inputs)
     if stage.settings.learned_pooling:
         encoder = _with_learned_pooling(encoder, tokenizer, stage, source=local_path(source))
+    _read_titles(encoder, tokenizer, stage.settings.titles)
     save_masked_lm(encoder, tokenizer, stage.folder)
     copy_parts(Path(source), stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
@@ -102,6 +105,16 @@ def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
 def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
     """Return a pooling with or without token weights; which one it is exactly does not affect a checkpoint."""
     return "weighted" if settings.token_weights else "mean"
+
+
+def _read_titles(encoder: MaskedLmEncoder, tokenizer: Any, titles: str) -> None:
+    """Set how a model reads titles. Raises DrkitError if it cannot read them so."""
+    if titles in (SEPARATED, PAIR) and encoder.config.model_type == STATIC:
+        raise DrkitError(
+            f"a static encoder reads words in no order, and no separator between them: --set encoder.titles={JOINED} "
+            f"@ encoder.titles"
+        )
+    Titles.of(titles, tokenizer, encoder.config).save(encoder.config)
 
 
 def _with_learned_pooling(
@@ -151,6 +164,7 @@ def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, A
                 f"the generator {settings.model!r} reads at most {longest} tokens, but passages have up to "
                 f"{settings.passage_length}: --set encoder.passage_length={longest}, or use another generator"
             )
+    _read_titles(generator, tokenizer, settings.titles)
     save_masked_lm(generator, tokenizer, stage.folder)
     return {"parameters": sum(p.numel() for p in generator.backbone.parameters())}
 
@@ -159,6 +173,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     """Train a small masked LM on the passages and write its checkpoint; returns parameters, steps and loss."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     generator = _from_scratch(settings.sizes, tokenizer, settings.seed)
+    _read_titles(generator, tokenizer, settings.titles)
     backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
     context = BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed)
     store = TokenStore.open(stage.inputs["tokens"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from drkit.data.mixture import Mixture
 from drkit.data.sample import PassageSample
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
 from drkit.data.store import StoredTexts, TokenStore, tokenise
+from drkit.data.titles import JOINED, Titles
 from drkit.data.vocabulary import train_wordpiece, with_last_token
 from drkit.data.writing import write_collection
 from drkit.encoders.architectures import architecture, check_vocabulary
@@ -112,10 +114,26 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
     """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
-    texts = ((passage.doc_id, passage.content) for passage in StoredCorpus(stage.inputs["passages"]))
-    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    corpus, titles = StoredCorpus(stage.inputs["passages"]), Titles.of(settings.titles, tokenizer)
+    titled = Counter[bool]()
+
+    def texts() -> Iterator[tuple[str, str]]:
+        for passage in corpus:
+            titled[titles.has_title(passage)] += 1
+            yield passage.doc_id, titles.read(passage)
+
+    counts = tokenise(texts(), tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
     _record_truncated(stage, counts, "passages", "encoder.passage_length")
-    return counts
+    if titles.reads != JOINED and titled[False]:
+        stage.progress.note(_describe_untitled(titled))
+    return {**counts, "titled": titled[True]}
+
+
+def _describe_untitled(titled: Mapping[bool, int]) -> str:
+    """Describe passages without a title, where titles are read in their own way."""
+    if not titled[True]:
+        return "no passage has a title, so encoder.titles has no effect: texts are read alone"
+    return f"{titled[False]:,} of {titled[False] + titled[True]:,} passages have no title: their texts are read alone"
 
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
@@ -166,7 +184,8 @@ def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
     """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
     chosen = stage.settings.signal
     signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
-    texts, fitted = _stored_texts(stage, stage.settings.prompt), stage.folder / FITTED
+    settings = stage.settings
+    texts, fitted = _stored_texts(stage, settings.prompt, settings.titles), stage.folder / FITTED
     fitted.mkdir(parents=True, exist_ok=True)
     facts = dict(signal.fit(texts, fitted)) if isinstance(signal, FittedSignal) else {}
     return {**facts, "values": _write_values(stage, signal, texts, fitted)}
@@ -187,23 +206,24 @@ def _write_values(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted:
     return len(write_signal(chosen.use, values, stage.folder / VALUES, scope=scope, count=counts[scope]))
 
 
-def _stored_texts(stage: StageRun[Any], prompt: str) -> StoredTexts:
+def _stored_texts(stage: StageRun[Any], prompt: str, titles: str = JOINED) -> StoredTexts:
     """Open the texts with all inputs that the plan has added for the signal."""
     inputs = stage.inputs
+    tokenizer = load_tokenizer(str(inputs["vocabulary"])) if "vocabulary" in inputs else None
     # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
     config = json.loads(inputs["encoder"].read_text(encoding="utf-8")) if "encoder" in inputs else {"vocab_size": 0}
     return StoredTexts(
         store=TokenStore.open(inputs["texts"]),
-        tokenizer=load_tokenizer(str(inputs["vocabulary"])) if "vocabulary" in inputs else None,
+        tokenizer=tokenizer,
         vocab_size=int(config["vocab_size"]),
-        characters=_characters(inputs) if "passages" in inputs else None,
+        characters=_characters(inputs, Titles.of(titles, tokenizer)) if "passages" in inputs else None,
         prompt=prompt,
         engine=stage.engine,
         scratch=stage.folder,
     )
 
 
-def _characters(inputs: Mapping[str, Path]) -> Any:
+def _characters(inputs: Mapping[str, Path], titles: Titles) -> Any:
     corpus = StoredCorpus(inputs["passages"])
-    named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None)
+    named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None, titles)
     return lambda: (text for _, text in named)
