@@ -102,6 +102,14 @@ class ReadsLayers(Protocol):
 
 
 @runtime_checkable
+class CountsTargets(Protocol):
+    """A decoder that knows its targets without computing anything: their number weighs a micro-batch of a step."""
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, Any]:
+        """Return the outputs with states f[N,0], of which losses count the items; `inputs.encoded` has no numbers."""
+
+
+@runtime_checkable
 class StartsFromEncoder(Protocol):
     """A decoder that copies weights of the encoder before training starts."""
 
@@ -130,7 +138,7 @@ class Loss(Protocol):
 
 @runtime_checkable
 class CountsItems(Protocol):
-    """A loss that is a mean over items other than rows; their number makes chunks of a batch add up correctly."""
+    """A loss that is a mean over items other than rows; their number makes the parts of a step add up correctly."""
 
     def items(self, **given: Any) -> Tensor:
         """Return the number of items that the mean is over, f[] or i64[]; called with the arguments of the loss."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from drkit.decoders.layers import init_weights as init_weights
     from drkit.decoders.layers import sizes_of as sizes_of
     from drkit.decoders.layers import states_at as states_at
+    from drkit.decoders.layers import uncomputed_states as uncomputed_states
     from drkit.decoders.layers import with_bottleneck as with_bottleneck
     from drkit.decoders.mlm import MlmDecoder as MlmDecoder
     from drkit.decoders.specs import BowDecoderConfig as BowDecoderConfig

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
-from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, uncomputed_states, with_bottleneck
 from drkit.decoders.specs import EnhancedConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
@@ -40,6 +40,10 @@ class EnhancedDecoder(nn.Module):
     def rows(self, length: int) -> int:
         """Return the number of visibility rows: one for each position, or for the share of them that is rebuilt."""
         return length if self.config.targets == 1 else math.ceil(length * self.config.targets)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of the view's targets (never position 0)."""
+        return {"token_states": uncomputed_states(inputs.view.labels[:, 1:])}
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the layer's states f[N,D] at the N targets of the view (never position 0).

@@ -7,7 +7,7 @@ residual is the queries'. After the attention every position is computed on its 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.protocols import ReadsLayers, ReadsRows
-from drkit.core.types import BackboneInfo, BuildContext
+from drkit.core.types import BackboneInfo, BuildContext, TokenStates
 from drkit.encoders.architectures import LayerNames
 from drkit.errors import DrkitError
 
@@ -90,6 +90,12 @@ def visibility_rows(decoder: Any, length: int) -> int:
 def layers_read(decoder: Any) -> tuple[int, ...]:
     """Return the numbers of the encoder's layers that a decoder reads."""
     return tuple(decoder.needs_layers) if isinstance(decoder, ReadsLayers) else ()
+
+
+def uncomputed_states(labels: Tensor) -> TokenStates:
+    """Return token states f[N,0] without numbers, of which only the labels are known: i64[B,L], -100: not a target."""
+    found, heads = labels[labels != -100], cast("Any", None)
+    return TokenStates(states=torch.zeros(len(found), 0), labels=found, heads=heads)
 
 
 def states_at(layers: Iterable[nn.Module], states: Tensor, visible: Tensor, targets: Tensor) -> Tensor:

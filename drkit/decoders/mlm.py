@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, TokenStates
-from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.decoders.layers import (
+    Bottleneck,
+    PostLnLayer,
+    init_weights,
+    sizes_of,
+    states_at,
+    uncomputed_states,
+    with_bottleneck,
+)
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
@@ -46,6 +54,10 @@ class MlmDecoder(nn.Module):
         for mine, theirs in zip(self.layers, encoder.layers[-len(self.layers) :], strict=True):
             assert isinstance(mine, PostLnLayer)
             mine.copy_from(theirs, encoder.architecture.layer)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of the view's targets."""
+        return {"token_states": uncomputed_states(inputs.view.labels)}
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N targets of the view."""

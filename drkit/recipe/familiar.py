@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 _SETTINGS = {
     "learning_rate": ("lr", "base_lr", "peak_lr", "init_lr"),
     "num_train_epochs": ("epoch", "epochs", "num_epochs", "n_epochs", "max_epochs", "train_epochs"),
-    "per_device_train_batch_size": ("batch_size", "train_batch_size", "per_device_batch_size", "per_gpu_batch_size"),
+    "batch_size": ("train_batch_size", "global_batch_size", "total_batch_size", "effective_batch_size"),
+    "per_device_train_batch_size": ("per_device_batch_size", "per_gpu_batch_size", "micro_batch_size"),
     "max_steps": ("steps", "num_steps", "train_steps", "max_train_steps", "num_train_steps", "total_steps"),
     "warmup_steps": ("warmup", "warmup_ratio", "num_warmup_steps", "warmup_proportion"),
     "gradient_accumulation_steps": ("accumulation_steps", "gradient_accumulation", "grad_accum", "accumulate"),
@@ -50,7 +51,7 @@ def own_setting(name: str) -> str:
     """Return drkit's name of a setting that other tools call `name`, or the name itself, with underscores.
 
     >>> own_setting("lr"), own_setting("batch-size"), own_setting("window")
-    ('learning_rate', 'per_device_train_batch_size', 'window')
+    ('learning_rate', 'batch_size', 'window')
     """
     text = name.lower().replace("-", "_")
     return _SETTING.get(text, text)

@@ -165,6 +165,12 @@ def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:
     return f"maskers that fit: {', '.join(names) or 'none'}"
 
 
+def compares_texts(pretrain: Pretrain, registry: Registry) -> bool:
+    """Return whether any loss of a pre-training compares the texts of a batch (scope `batch`)."""
+    terms = [term for _, term in pretrain.losses().values()]
+    return any(registry.get(Kind.LOSS, term.use).scope_of(term.config) == "batch" for term in terms)
+
+
 def losses_that_fit(registry: Registry, provided: Iterable[str]) -> str:
     """Return a phrase that lists the losses that receive only these names."""
     available = {*provided}

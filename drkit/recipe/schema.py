@@ -126,7 +126,9 @@ class EncoderSettings:
 
 
 # The settings of `Training` that decide which examples it reads in which step.
-SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
+SCHEDULE = (
+    *("max_steps", "num_train_epochs", "batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"),
+)
 
 # Arguments of transformers' Trainer that runs rely on: where and when checkpoints are written, how training resumes,
 # what is logged, and the schedule of batches.
@@ -167,8 +169,8 @@ _USED = (
 )
 # What to do instead of setting one that is not used.
 _INSTEAD = {
-    "train_sampling_strategy": "texts of similar length share a batch already, except where a loss compares them",
-    "group_by_length": "texts of similar length share a batch already, except where a loss compares them",
+    "train_sampling_strategy": "the micro-batches of a step have texts of similar length already",
+    "group_by_length": "the micro-batches of a step have texts of similar length already",
     "label_smoothing_factor": "the loss is a part: choose one that smooths its labels, or write one",
     "neftune_noise_alpha": "write a masker or a loss that adds noise",
     "use_liger_kernel": "drkit has a fused loss over the vocabulary already",
@@ -218,13 +220,25 @@ class Training:
     learning_rate: float = setting(1e-3, more_than(0, 100), "peak learning rate")
     max_steps: int = setting(-1, training_steps, "optimizer steps; -1: num_train_epochs decides")
     num_train_epochs: float = setting(3.0, more_than(0), "passes over the data, if max_steps is -1")
-    per_device_train_batch_size: int = setting(32, at_least(1, 1_000_000), "texts or queries per device and step")
-    gradient_accumulation_steps: int = setting(1, at_least(1, 1_000_000), "steps whose gradients are summed")
+    batch_size: int | None = setting(
+        None,
+        optional(at_least(1, 1_000_000)),
+        "texts or queries of an optimizer step, over all processes; none: per_device_train_batch_size x processes x "
+        "gradient_accumulation_steps",
+        observes=lambda training: training.batch_size is None,
+    )
+    per_device_train_batch_size: int = setting(
+        32, at_least(1, 1_000_000), "texts or queries that a process reads at a time, as its memory allows"
+    )
+    gradient_accumulation_steps: int = setting(
+        1, at_least(1, 1_000_000), "batches whose gradients are summed in a step, without batch_size"
+    )
     warmup_steps: float = setting(0.1, at_least(0), "warm-up: below 1, a share of all steps; otherwise steps")
     gradient_cache_chunk: int = setting(
         0,
         at_least(0),
-        "texts per forward pass with cached gradients, for batches larger than memory; 0: the whole batch",
+        "texts per forward pass with cached gradients, for batches larger than memory; 0: those of "
+        "per_device_train_batch_size",
     )
     weight_decay: float = setting(0.01, at_least(0, 100), "decoupled weight decay")
     max_grad_norm: float = setting(1.0, at_least(0), "maximum gradient norm (clipping)")

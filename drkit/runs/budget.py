@@ -19,7 +19,7 @@ from drkit.recipe.schema import Recipe
 from drkit.runs.costs import Rates, estimate_cost, fitting_chunk, sizes_of
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
-from drkit.runs.work import encoder_size
+from drkit.runs.work import encoder_size, examples_at_once, examples_per_step
 
 # Steps that a training should have: as many passes over the labels, and at least this number, where there are few.
 _EPOCHS, _STEPS = 4, 50
@@ -75,7 +75,7 @@ def fit_budget(
     all of which are searched. memory: bytes that a step may need, None for no limit.
     """
     assert recipe.finetune is not None
-    limit, wanted = _PLANNED * 60 * minutes, wanted_steps(labels, recipe.finetune.per_device_train_batch_size)
+    limit, wanted = _PLANNED * 60 * minutes, wanted_steps(labels, examples_per_step(recipe.finetune))
     candidates = [_Candidate.of(recipe, choice, registry, memory) for choice in _choices(recipe, labels)]
     validated = [one for one in candidates if not one.held_out]
     whole = min(one.cost(size, rates).seconds(one.steps(wanted)) for one in validated)
@@ -111,7 +111,7 @@ def fit_memory(recipe: Recipe, registry: Registry, memory: int) -> tuple[Recipe,
     if chunk is None:
         return recipe, {}
     reason = (
-        f"a batch of {finetune.per_device_train_batch_size} queries and their passages needs more than the "
+        f"a batch of {examples_at_once(finetune)} queries and their passages needs more than the "
         f"{memory / 2**30:.0f} GB of memory of this machine; {chunk} texts at a time give the same gradients"
     )
     made = evolve(recipe, finetune=evolve(finetune, gradient_cache_chunk=chunk))

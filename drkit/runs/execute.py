@@ -83,7 +83,7 @@ def take_over(
     if current is not None and current.fingerprint == fingerprint:
         return
     for other in reuse:
-        if stage.is_training and (recorded_processes(other) or 1) != processes.batch_processes():
+        if stage.scales_with_processes and (recorded_processes(other) or 1) != processes.batch_processes():
             continue  # trained on batches of another size
         found = load_manifest(other / stage.name)
         if found is None or found.fingerprint != fingerprint or found.stale:

@@ -186,8 +186,17 @@ class Stage(Generic[S]):
     @property
     def is_training(self) -> bool:
         """Whether the stage trains a model."""
+        return bool(self._trainings)
+
+    @property
+    def scales_with_processes(self) -> bool:
+        """Whether the stage trains a model with larger steps the more processes there are."""
+        return any(training.batch_size is None for training in self._trainings)
+
+    @property
+    def _trainings(self) -> list[Training]:
         settings: Any = self.settings
-        return any(isinstance(value, Training) for value in attrs.astuple(settings, recurse=False))
+        return [value for value in attrs.astuple(settings, recurse=False) if isinstance(value, Training)]
 
     def identity(self, contents: Mapping[str, str]) -> dict[str, Any]:
         """Return everything that affects the result, as plain data; contents: content hashes of inputs, by name."""

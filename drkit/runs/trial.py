@@ -60,6 +60,7 @@ from drkit.testing import toys
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
 from drkit.testing.data import check_values, written_signal
 from drkit.testing.decoders import (
+    check_counts,
     check_declarations,
     check_decoder_gradients,
     check_outputs,
@@ -282,6 +283,7 @@ def _try_decoder(
         out = require_outputs(decoder(inputs, module.encoder.heads()), title, provided)
         width = module.encoder.config.hidden_size
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
+        check_counts(decoder, inputs, out, title)
         if out:
             check_decoder_gradients(title, out, inputs, decoder)
 

@@ -15,6 +15,7 @@ from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
 from drkit.encoders.architectures import SizeNames, find_architecture
 from drkit.recipe.schema import EncoderSettings, Training
+from drkit.train.batches import StepSize, check_step
 
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
 FORWARD, TRAINED = 2.0, 6.0
@@ -139,27 +140,36 @@ class Sizes:
         return self.passages * self.collection.passage_tokens(length)
 
 
-def batch_size(training: Training) -> int:
-    """Return the examples of an optimizer step, in one process."""
-    return training.per_device_train_batch_size * training.gradient_accumulation_steps
+def examples_per_step(training: Training) -> int:
+    """Return the examples of an optimizer step, over all processes."""
+    return StepSize.of(training, compares=False).examples
+
+
+def examples_at_once(training: Training) -> int:
+    """Return the examples that a process keeps in memory at once."""
+    return min(StepSize.of(training, compares=True).share, training.per_device_train_batch_size)
 
 
 def count_examples(training: Training, available: float) -> float:
     """Return how many examples a training reads, repeated ones too; available: how many there are."""
     if training.max_steps > 0:
-        return float(training.max_steps * batch_size(training))
+        return float(training.max_steps * examples_per_step(training))
     return training.num_train_epochs * available
 
 
-def describe_schedule(training: Training) -> str:
-    """Return the length of a training in words.
+def describe_schedule(training: Training, *, compares: bool, table: str) -> str:
+    """Return the length of a training in words, and its steps; see `StepSize`. Raises DrkitError as `check_step` does.
 
-    >>> describe_schedule(Training(max_steps=3000)), describe_schedule(Training(num_train_epochs=3))
-    ('3,000 steps of 32', '3 epochs in steps of 32')
+    >>> describe_schedule(Training(max_steps=3000), compares=True, table="finetune")
+    '3,000 steps of 32'
+    >>> describe_schedule(Training(num_train_epochs=3, batch_size=256), compares=False, table="pretrain")
+    '3 epochs in steps of 256: at most 32 at a time'
     """
+    check_step(training, table)
+    step = StepSize.of(training, compares=compares)
     if training.max_steps > 0:
-        return f"{counted(training.max_steps, 'step')} of {batch_size(training):,}"
-    return f"{training.num_train_epochs:g} epochs in steps of {batch_size(training):,}"
+        return f"{counted(training.max_steps, 'step')} of {step}"
+    return f"{training.num_train_epochs:g} epochs in steps of {step}"
 
 
 def describe_encoder(encoder: EncoderSettings) -> str:
@@ -189,9 +199,9 @@ def training_work(
     examples: those of all steps. texts, tokens, scores: of an example. texts: those that a step keeps in memory, cut
     after `length` tokens. scores: products of two vectors.
     """
-    together = training.per_device_train_batch_size * texts
+    together = examples_at_once(training) * texts
     kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length)
-    steps = examples / batch_size(training)
+    steps = examples / examples_per_step(training)
     read, passes = examples * tokens, TRAINED / FORWARD
     numbers, updates = read * model.hidden, steps * model.weights
     return Work(

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.loading import weights_to_save
+from drkit.core.protocols import CountsTargets
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates, map_tensors
+from drkit.core.types import DecoderInput, Encoded, MaskedView, TokenBatch, TokenStates, map_tensors
 from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.maskers import UniformConfig, UniformMasker
@@ -45,6 +46,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     inputs = _inputs(spec, decoder, encoder)
     check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
     _check_targets(out, spec, inputs)
+    check_counts(decoder, inputs, out, spec.name)
     _require_same(out, _decode(spec, decoder, encoder), f"{spec.name}: a second call in eval mode gives another result")
     _check_start(spec, settings, decoder)
     own = {id(parameter) for parameter in decoder.parameters()}
@@ -232,6 +234,27 @@ def _check_targets(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderI
             require(found, f"{spec.name}: the labels of {key} are not tokens of the texts in reading order")
         elif key == "replaced":
             require(len(value) == targets, f"{spec.name}: {key} has shape ({len(value)},), expected ({targets},)")
+
+
+def check_counts(decoder: Any, inputs: DecoderInput, out: Mapping[str, Any], title: str) -> None:
+    """Check that a decoder that counts its targets before it computes anything counts those that it returns.
+
+    Raises ContractError.
+    """
+    if not isinstance(decoder, CountsTargets):
+        return
+    texts, length = inputs.tokens.ids.shape
+    nothing = Encoded(bottleneck=torch.zeros(texts, 0), hidden=torch.zeros(texts, length, 0))
+    with running(title, "counting its targets"):
+        counted = decoder.targets(attrs.evolve(inputs, encoded=nothing))
+    for key, value in require_outputs(counted, title, frozenset()).items():
+        require(key in out, f"{title}: targets(..) has {key}, which its output lacks")
+        if isinstance(value, TokenStates):
+            same = isinstance(out[key], TokenStates) and torch.equal(value.labels, out[key].labels)
+            require(same, f"{title}: the labels of {key} from targets(..) are not those of its output")
+        else:
+            mine, theirs = len(value), len(out[key])
+            require(mine == theirs, f"{title}: targets(..) counts {mine} of {key}, and its output has {theirs}")
 
 
 def _are_within(labels: Tensor, tokens: Tensor) -> bool:

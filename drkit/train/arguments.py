@@ -45,14 +45,19 @@ class OneDevice(TrainingArguments):  # type: ignore[misc]
         return min(int(super().n_gpu), 1)
 
 
-def training_arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
-    """Return transformers' arguments of a training. Raises DrkitError for those that it rejects."""
+def training_arguments(
+    training: Training, folder: Path, steps: int, seed: int, *, micro_batches: int = 1
+) -> TrainingArguments:
+    """Return transformers' arguments of a training. Raises DrkitError for those that it rejects.
+
+    micro_batches: those of an optimizer step.
+    """
     warmup = training.warmup_steps
     arguments = {
         "output_dir": str(folder),
         "max_steps": steps,
         "per_device_train_batch_size": training.per_device_train_batch_size,
-        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "gradient_accumulation_steps": micro_batches,
         "learning_rate": training.learning_rate,
         "warmup_steps": math.ceil(warmup * steps) if warmup < 1 else int(warmup),
         "weight_decay": training.weight_decay,

@@ -1,9 +1,8 @@
-"""Which examples make up each batch of a training: decided before it starts, from the seed alone; and batches in words.
+"""Which examples make up each step of a training: decided before it starts, from the seed alone; and batches in words.
 
-Examples of similar length share a batch (little padding, few shapes), except where a loss compares the examples of a
-batch: those of a bi-encoder, which are each other's negatives, and texts of a contrast (`schedule_lengths`). Every
-epoch is another permutation. A batch lists (epoch, example) pairs, so the collator's random draws depend on nothing
-else.
+The examples of a step are drawn at random, and every epoch is another permutation. Where no loss compares them, they
+are sorted by length within the step, so that its micro-batches need little padding. A batch lists (epoch, example)
+pairs, so the collator's random draws depend on nothing else.
 """
 
 from __future__ import annotations
@@ -27,17 +26,101 @@ if TYPE_CHECKING:
 
 # (epoch, example)
 Example = tuple[int, int]
-# Examples are sorted by length within pools of this many batches: little padding, and the order stays random.
-POOL = 50
+
+
+@frozen
+class StepSize:
+    """How the examples of an optimizer step are divided.
+
+    batch: examples of a batch over all processes, which comparing losses compare with each other. batches: those whose
+    gradients are summed in a step. processes: those that divide a batch. at_once: the most examples that a process
+    reads at a time: of a larger share it reads micro-batches of equal size or, if a loss compares examples, chunks with
+    cached gradients.
+    """
+
+    batch: int
+    batches: int
+    processes: int
+    at_once: int
+
+    @classmethod
+    def of(cls, training: Training, *, compares: bool) -> StepSize:
+        """Return the step of a training, by the processes of the run; compares: whether any loss compares examples."""
+        shared, at_once = processes.batch_processes(), training.per_device_train_batch_size
+        summed = training.gradient_accumulation_steps if training.batch_size is None else 1
+        whole = training.batch_size or at_once * shared * summed
+        batches = summed if compares else 1
+        return cls(whole // batches, batches, shared, at_once)
+
+    @property
+    def examples(self) -> int:
+        """Examples of a step, over all processes."""
+        return self.batch * self.batches
+
+    @property
+    def share(self) -> int:
+        """Examples of a batch in a process."""
+        return math.ceil(self.batch / self.processes)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a process reads its share of a batch in several parts."""
+        return self.share > self.at_once
+
+    def __str__(self) -> str:
+        """The step in words.
+
+        >>> print(StepSize(2048, 1, 8, 32))
+        2,048: 8 processes x 256, at most 32 at a time
+        >>> print(StepSize(64, 4, 2, 32))
+        256: 4 batches of 2 processes x 32
+        >>> print(StepSize(32, 1, 1, 32))
+        32
+        """
+        shares = f"{self.processes} processes x {self.share:,}" if self.processes > 1 else f"{self.share:,}"
+        summed = f"{self.batches:,} batches of {shares}" if self.batches > 1 else shares
+        parts = [summed] if self.processes > 1 or self.batches > 1 else []
+        parts += [f"at most {self.at_once:,} at a time"] if self.is_cut else []
+        return f"{self.examples:,}{': ' * bool(parts)}{', '.join(parts)}"
+
+
+def check_step(training: Training, table: str) -> None:
+    """Raise DrkitError if the batch size of a training is not a multiple of the processes, or is given twice.
+
+    table: the training's, in the recipe.
+    """
+    size = training.batch_size
+    if size is None:
+        return
+    if training.gradient_accumulation_steps > 1:
+        raise DrkitError(
+            f"batch_size = {size:,} already says how many examples a step has: leave out gradient_accumulation_steps "
+            f"(--set {table}.gradient_accumulation_steps=1), or --set {table}.batch_size=none @ {table}.batch_size"
+        )
+    shared = processes.batch_processes()
+    if size % shared:
+        fewer = max(n for n in range(1, shared) if size % n == 0)
+        raise DrkitError(
+            f"batch_size = {size:,} cannot be divided over {shared} processes: set it to {_neighbours(size, shared)}, "
+            f"or start {fewer} process{'es' * (fewer > 1)} @ {table}.batch_size"
+        )
+
+
+def _neighbours(size: int, unit: int) -> str:
+    """Return the multiples of a unit below and above a size, in words."""
+    below = size // unit * unit
+    return f"{below:,} or {below + unit:,}" if below else f"{unit:,}"
 
 
 @frozen(eq=False)
 class Schedule:
     """All batches of a training, as a batch sampler.
 
-    lengths: i32[n], tokens of each example. rates: f64[n], how often an epoch reads each example, at most once (None:
-    every one once); others every epoch, but always as many. Each epoch drops the examples that do not fill a batch
-    (others every epoch), unless there are fewer examples than one batch.
+    lengths: i32[n], tokens of each example, which the micro-batches of a batch are sorted by. batch_size: examples of
+    a batch over all processes, or all examples if there are fewer. batches: their number. per_step: batches of an
+    optimizer step. parts: micro-batches of a batch, which the sampler yields one by one. rates: f64[n], how often an
+    epoch reads each example, at most once (None: every one once); others every epoch, but always as many. Each epoch
+    drops the examples that do not fill a batch (others every epoch).
     """
 
     lengths: NDArray[np.int32]
@@ -45,6 +128,8 @@ class Schedule:
     batches: int
     seed: int
     rates: NDArray[np.float64] | None = None
+    per_step: int = 1
+    parts: int = 1
 
     @classmethod
     def of(
@@ -53,65 +138,75 @@ class Schedule:
         lengths: NDArray[np.int32],
         *,
         seed: int,
-        processes: int = 1,
+        compares: bool,
         rates: NDArray[np.float64] | None = None,
     ) -> Schedule:
-        """Return the batches of a training on examples of these lengths i32[n]; a batch spans all processes."""
+        """Return the batches of a training on examples of these lengths i32[n]; compares: as in `StepSize`."""
         examples = len(lengths) if rates is None else int(drawn(rates).sum())
+        step = StepSize.of(training, compares=compares)
+        parts = 1 if compares else math.ceil(min(step.batch, examples) / (step.processes * step.at_once))
         return cls(
             lengths=lengths,
-            batch_size=training.per_device_train_batch_size * processes,
-            batches=count_batches(training, examples, processes=processes),
+            batch_size=step.batch,
+            batches=count_steps(training, examples, compares=compares) * step.batches,
             seed=seed,
             rates=rates,
+            per_step=step.batches,
+            parts=parts,
         )
 
+    @property
+    def micro_batches(self) -> int:
+        """The micro-batches of an optimizer step."""
+        return self.per_step * self.parts
+
     def __len__(self) -> int:
-        return self.batches
+        return self.batches * self.parts
 
     def __iter__(self) -> Iterator[list[Example]]:
         left = self.batches
         epoch = 0
         while left > 0:
             for batch in self.epoch(epoch)[:left]:
-                yield [(epoch, int(example)) for example in batch]
+                for part in self.divided(batch):
+                    yield [(epoch, int(example)) for example in part]
                 left -= 1
             epoch += 1
 
     def share(self, rank: int, processes: int) -> Share:
-        """Return the share of every batch that one of several processes reads.
+        """Return the share of every micro-batch that one of several processes reads.
 
-        Raises DrkitError if a batch has fewer examples than there are processes.
+        Raises DrkitError if a micro-batch has fewer examples than there are processes.
         """
-        if len(self.lengths) < processes:
+        examples = len(self.lengths) if self.rates is None else int(drawn(self.rates).sum())
+        if examples // self.parts < processes:
             raise DrkitError(
-                f"{len(self.lengths)} training examples for {processes} processes: each process needs at least one "
+                f"{examples} training examples for {processes} processes: each process needs at least one "
                 f"example per batch. Start fewer processes."
             )
-        if self.batch_size < processes:  # of a run that fewer processes began
+        if self.batch_size // self.parts < processes:  # of a run that fewer processes began
             raise DrkitError(
                 f"batches of {self.batch_size} examples for {processes} processes: each process needs at least one "
-                f"example per batch, and a run keeps the batches it began with. Start at most {self.batch_size} "
-                f"processes, or a new run with another --run-dir."
+                f"example per batch, and a run keeps the batches it began with. Start at most "
+                f"{self.batch_size // self.parts} processes, or a new run with another --run-dir."
             )
         return Share(self, rank, processes)
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of one epoch, each an array of example indices."""
+        """Return the batches of one epoch, each an array of example indices in random order."""
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.lengths))
         if self.rates is not None:
             order = order[drawn(self.rates[order])]
         size = min(self.batch_size, len(order))
-        # What fills no batch is left out before sorting: afterwards it would always be the longest examples.
-        order = order[: len(order) // size * size]
-        pools = [order[start : start + size * POOL] for start in range(0, len(order), size * POOL)]
-        batches = [
-            pool[start : start + size]
-            for pool in (pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools)
-            for start in range(0, len(pool), size)
-        ]
-        return [batches[index] for index in rng.permutation(len(batches))]
+        batches = order[: len(order) // size * size].reshape(-1, size)
+        return list(batches[rng.permutation(len(batches))])
+
+    def divided(self, batch: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the micro-batches of a batch, texts of similar length together."""
+        if self.parts == 1:
+            return [batch]
+        return np.array_split(batch[np.argsort(self.lengths[batch], kind="stable")], self.parts)
 
 
 def drawn(rates: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -128,7 +223,7 @@ def drawn(rates: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 @frozen(eq=False)
 class Share:
-    """One process' share of every batch: every n-th example, so that lengths are similar in all processes."""
+    """One process' share of every micro-batch: every n-th example, so that lengths are similar in all processes."""
 
     schedule: Schedule
     rank: int
@@ -162,30 +257,28 @@ def batches_per_epoch(examples: int, batch_size: int) -> int:
     return max(examples // batch_size, 1)
 
 
-def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:
-    """Return the number of batches of a training: the steps of `max_steps` or `num_train_epochs`, times accumulation.
-
-    A batch spans all processes.
-    """
-    per_step = training.gradient_accumulation_steps
+def count_steps(training: Training, examples: int, *, compares: bool) -> int:
+    """Return the optimizer steps of a training: `max_steps`, or those of `num_train_epochs`; at least 1."""
     if training.max_steps > 0:
-        return training.max_steps * per_step
-    per_epoch = batches_per_epoch(examples, training.per_device_train_batch_size * processes)
-    return max(math.ceil(training.num_train_epochs * per_epoch / per_step), 1) * per_step
+        return training.max_steps
+    step = StepSize.of(training, compares=compares)
+    per_epoch = batches_per_epoch(examples, step.batch)
+    return max(math.ceil(training.num_train_epochs * per_epoch / step.batches), 1)
 
 
-def query_counts(queries: int, training: Training) -> dict[str, int]:
+def query_counts(queries: int, training: Training, *, compares: bool) -> dict[str, int]:
     """Return the numbers of training queries, of the processes that batches are made for, and of queries of each.
 
-    `queries_per_batch` and `queries_per_step` are those of all processes together.
+    `queries_per_batch` and `queries_per_step` are those of all processes together. compares: whether the queries of a
+    batch are compared; otherwise a batch is what all processes read at a time.
     """
-    shared = processes.batch_processes()
-    per_batch = min(training.per_device_train_batch_size * shared, queries)
+    step = StepSize.of(training, compares=compares)
+    together = step.batch if compares else min(step.batch, step.at_once * step.processes)
     return {
         "training_queries": queries,
-        "processes": shared,
-        "queries_per_batch": per_batch,
-        "queries_per_step": per_batch * training.gradient_accumulation_steps,
+        "processes": step.processes,
+        "queries_per_batch": min(together, queries),
+        "queries_per_step": min(step.batch, queries) * step.batches,
     }
 
 

@@ -228,11 +228,9 @@ class TrainingPairs:
 
 
 def schedule_lengths(pairs: TrainingPairs) -> NDArray[np.int32]:
-    """Return the lengths i32[n] by which a `Schedule` of queries is sorted: all equal, so its batches are random.
+    """Return the lengths i32[n] of queries for a `Schedule`, which sorts no batch that a loss compares: all equal.
 
-    The negatives of a query are the rest of its batch. Sorted by length, as in pre-training, an epoch of few large
-    batches would compare queries of one length only with each other. The encoder reads texts of similar length
-    together within a batch, so nothing is lost to padding.
+    The encoder reads texts of similar length together within a batch, so nothing is lost to padding.
     """
     return np.zeros(len(pairs), dtype=np.int32)
 
@@ -429,7 +427,7 @@ def effective_batch(collate: PairCollator, training: Training, loss: Choice) -> 
     A batch spans all processes and all chunks; accumulation adds up the gradients of several batches without adding
     negatives.
     """
-    counts = query_counts(len(collate.pairs), training)
+    counts = query_counts(len(collate.pairs), training, compares=True)
     mined = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
     hard, passages = passage_counts(mined, collate.negatives, counts["queries_per_batch"])
     return {

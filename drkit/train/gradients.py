@@ -1,20 +1,20 @@
 """The gradients of one batch, however it is cut: into chunks (cached gradients), over processes, or not at all.
 
 There are two sorts of losses. A *local* loss (scope `rows`) is a mean over items and can be computed chunk by chunk: a
-chunk's loss counts by its share of all items. A *comparing* loss (scope `batch`) needs the rows of the whole batch,
-from every process: the rows are computed without a graph, gathered, compared once, and the gradient of each row is
-carried into a second, chunked forward with the same random numbers (GradCache, Gao et al. 2021, which does not replay
-dropout). A batch in one chunk needs only one forward. The result is the gradient of the whole batch, whatever the
-number of chunks and processes.
+chunk's loss counts by its share of all items, which are those of all batches of an optimizer step. A *comparing* loss
+(scope `batch`) needs the rows of the whole batch, from every process: the rows are computed without a graph, gathered,
+compared once, and the gradient of each row is carried into a second, chunked forward with the same random numbers
+(GradCache, Gao et al. 2021, which does not replay dropout). A batch in one chunk needs only one forward. The result is
+the gradient of the whole batch, whatever the number of chunks and processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -33,13 +33,17 @@ class GradientStrategy:
     """How gradients are computed.
 
     chunk: rows per forward (0: all); forward: the (wrapped) module; backward: called with a loss f[]; accumulate: the
-    context in which a backward does not exchange gradients between processes.
+    context in which a backward does not exchange gradients between processes. batches: those of an optimizer step,
+    over which comparing losses are averaged; totals: the number of items of each local loss in all of them
+    (`count_step`), None for a step of one batch.
     """
 
     forward: Callable[..., dict[str, Tensor]]
     backward: Callable[[Tensor], None]
     chunk: int = 0
     accumulate: Callable[[], AbstractContextManager[None]] = nullcontext
+    batches: int = 1
+    totals: Mapping[str, Tensor] | None = None
 
 
 class Comparing(Protocol):
@@ -75,10 +79,10 @@ class PadsRows(Protocol):
 
 @runtime_checkable
 class CountsParts(Protocol):
-    """A module with local losses only that counts their items before reading a chunk, so that one forward suffices."""
+    """A module that counts the items of its local losses before it reads a batch, so that one forward suffices."""
 
-    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of items of each loss in a chunk, named as in a forward's result."""
+    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """Return the number of items of each local loss, named as in a forward's result; None if only that says."""
 
 
 def backward(
@@ -87,14 +91,14 @@ def backward(
     """Add the gradients of one batch to the module's parameters.
 
     Returns the loss f[] of this process' share, and its metrics. Averaged over processes (as by DDP), gradients and
-    losses are those of the whole batch.
+    losses are those of the whole batch: its part of the step's.
     """
     chunks = module.chunks(tensors, strategy.chunk) if strategy.chunk else [dict(tensors)]
     if len(chunks) == 1:
         out = strategy.forward(**chunks[0])
         return _finish(module, [out], [lambda: out], strategy)
-    if isinstance(module, CountsParts) and not module.compares():  # chunks are independent: one forward is enough
-        counts = [module.count(chunk) for chunk in chunks]
+    if not module.compares() and (counts := _counts(module, chunks, strategy)) is not None:
+        # Chunks are independent: one forward is enough.
         return _finish(module, counts, [partial(strategy.forward, **chunk) for chunk in chunks], strategy)
     outputs, states = [], []
     for chunk in chunks:
@@ -103,6 +107,42 @@ def backward(
             outputs.append(strategy.forward(**chunk, local=False))
     replays = [_replay(strategy, chunk, state) for chunk, state in zip(chunks, states, strict=True)]
     return _finish(module, outputs, replays, strategy)
+
+
+def count_step(
+    module: Comparable, batches: Iterable[Mapping[str, Tensor]], device: torch.device
+) -> dict[str, Tensor] | None:
+    """Return the number of items of each local loss in the batches of a step, over all processes.
+
+    batches: those of this process. If only a forward pass can count a batch's items, it is read once on the device,
+    without a graph and without using up random numbers. Returns None if the module has no local losses.
+    """
+    if not module.weights:
+        return None
+    outputs = []
+    for tensors in batches:
+        counted = module.count(tensors) if isinstance(module, CountsParts) else None
+        if counted is None:
+            counted = _read_once(module, tensors, device)
+        outputs.append({name: value.to(device) for name, value in counted.items() if name.startswith(ITEMS)})
+    return _count_items(outputs, module.weights)
+
+
+def _read_once(module: Any, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return what a forward pass without losses returns."""
+    with torch.no_grad(), use_random_state(get_random_state()):
+        found: dict[str, Tensor] = module(**{name: t.to(device) for name, t in tensors.items()}, local=False)
+    return found
+
+
+def _counts(
+    module: Comparable, chunks: Sequence[Mapping[str, Tensor]], strategy: GradientStrategy
+) -> list[dict[str, Tensor]] | None:
+    """Return the items of each chunk, as far as they are needed; None if only forward passes can count them."""
+    if strategy.totals is not None:
+        return [{} for _ in chunks]
+    counts = [module.count(chunk) for chunk in chunks] if isinstance(module, CountsParts) else [None]
+    return None if None in counts else [one for one in counts if one is not None]
 
 
 def _replay(
@@ -123,16 +163,18 @@ def _finish(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compare the rows of `outputs`, then go backward through each of `forwards` with its rows' gradients."""
     processes = world_size()
-    totals = _count_items(outputs, module.weights)
+    totals = _count_items(outputs, module.weights) if strategy.totals is None else strategy.totals
     compared, metrics, gradients = compare_rows(module, outputs)
-    loss = compared.detach()
+    loss = compared.detach() / strategy.batches
+    metrics = {name: value.detach() / strategy.batches for name, value in metrics.items()}
+    scale = processes / strategy.batches
     for index, forward in enumerate(forwards):
         is_last = index == len(forwards) - 1
         with nullcontext() if is_last else strategy.accumulate():  # around the forward too: DDP decides there
             out = forward()
             shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
             local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
-            carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[index].items()]
+            carried = [(out[name] * gradient).sum() * scale for name, gradient in gradients[index].items()]
             strategy.backward(_sum([*local, *carried]))
         loss = loss + _sum([term.detach() for term in local])
         _add_metrics(metrics, out, shares)
@@ -167,7 +209,7 @@ def compare_rows(
 ) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]]]:
     """Return the comparing losses, their metrics, and for each chunk the gradient of each of its rows."""
     if not module.compares():
-        return next(iter(outputs[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in outputs]
+        return torch.zeros(()), {}, [{} for _ in outputs]
     padding = module.padding if isinstance(module, PadsRows) else None
     leaves, gathered = gather_rows(join_rows(outputs), module.row_indices, padding)
     loss, metrics = module.compare(gathered)

@@ -27,10 +27,13 @@ _SUMS = "sums.json"
 class Sums(TrainerCallback):  # type: ignore[misc]
     """Sums since the last line of the log: the loss, metrics, and the batches in which a term was not finite.
 
+    The losses and metrics of the `per_step` batches of a step add up to those of the step.
+
     Checkpoints keep them, so that a resumed training logs what an uninterrupted one logs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, per_step: int = 1) -> None:
+        self._per_step = per_step
         self.clear()
 
     def clear(self) -> None:
@@ -50,8 +53,9 @@ class Sums(TrainerCallback):  # type: ignore[misc]
                 self.not_finite[name] = self.not_finite.get(name, 0) + (~value.detach().isfinite()).float()
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each metric, and the number of batches of each term that were not finite, if any."""
-        means = {name: round(float(total) / self.batches, 5) for name, total in self.metrics.items()}
+        """Return each metric's mean over steps, and the number of batches of each term that were not finite, if any."""
+        steps = self.batches / self._per_step
+        means = {name: round(float(total) / steps, 5) for name, total in self.metrics.items()}
         counts = {f"{name}{NOT_FINITE}": count for name, total in self.not_finite.items() if (count := float(total))}
         return {**means, **counts}
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import Context, CountsItems, Decoder, LearningReplacer, Loss, Masker, Replacer
+from drkit.core.protocols import Context, CountsItems, CountsTargets, Decoder, LearningReplacer, Loss, Masker, Replacer
 from drkit.core.spec import keyword
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.data.contexts import PretrainingTexts, stacked
@@ -148,6 +147,32 @@ class AutoEncoder(nn.Module):
             out |= _loss_tensors(GENERATOR, generator_step)
         return out
 
+    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """Return the number of items of each local loss in a batch that nothing has read; None if a part cannot say."""
+        if trains_generator(self.replacer):
+            return None
+        views = {side: _view(side, tensors) for side in (ENCODER, *self.decoders)}
+        ids, tokens = views[ENCODER].ids, _tokens(ENCODER, tensors)
+        nothing = Encoded(bottleneck=torch.zeros(len(ids), 0), hidden=torch.zeros(*ids.shape, 0))
+        encoder_pass = EncoderPass(views[ENCODER], tokens, nothing)
+        outputs: dict[str, Mapping[str, Any]] = {ENCODER: self._encoder_outputs(encoder_pass)}
+        for name, decoder in self.decoders.items():
+            if isinstance(decoder, CountsTargets):
+                inputs = DecoderInput(nothing, _tokens(name, tensors), views[name], views[ENCODER])
+                outputs[name] = {**decoder.targets(inputs), **_signals(inputs.tokens)}
+        counts, rows = {}, torch.tensor(len(ids))
+        for name, term in self.terms.items():
+            known = outputs.get(term.on, {})
+            if term.compares:
+                continue
+            if not isinstance(term.loss, CountsItems):
+                counts[ITEMS + name] = rows
+            elif {*term.arguments.values()} <= known.keys():
+                counts[ITEMS + name] = term.items(term.inputs(known), rows)
+            else:
+                return None
+        return counts
+
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted losses that compare rows, and their metrics."""
         metrics: dict[str, Tensor] = {}
@@ -194,17 +219,20 @@ class AutoEncoder(nn.Module):
         self, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
     ) -> dict[str, dict[str, Any]]:
         """Return the outputs of the encoder and of each decoder, by name."""
-        heads, encoded = self.encoder.heads(), encoder_pass.encoded
         partners = {"partners": tensors["partners"]} if "partners" in tensors else {}
-        encoder: dict[str, Any] = {
+        outputs = {ENCODER: self._encoder_outputs(encoder_pass), **self.decode(encoder_pass, views, tensors)}
+        return {side: {**found, **partners} for side, found in outputs.items()}
+
+    def _encoder_outputs(self, encoder_pass: EncoderPass) -> dict[str, Any]:
+        heads, encoded = self.encoder.heads(), encoder_pass.encoded
+        outputs: dict[str, Any] = {
             "token_states": token_states(encoded.hidden, encoder_pass.view.labels, heads),
             "text_states": TextStates(encoded.hidden, encoder_pass.source, heads),
             "bottleneck": encoded.bottleneck,
         }
         if encoder_pass.view.noise is not None:
-            encoder["replaced"] = replaced_targets(encoder_pass.view, encoder_pass.source)
-        outputs = {ENCODER: encoder | _signals(encoder_pass.source), **self.decode(encoder_pass, views, tensors)}
-        return {side: {**found, **partners} for side, found in outputs.items()}
+            outputs["replaced"] = replaced_targets(encoder_pass.view, encoder_pass.source)
+        return outputs | _signals(encoder_pass.source)
 
     def decode(
         self, encoder_pass: EncoderPass, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]
@@ -224,14 +252,6 @@ class AutoEncoder(nn.Module):
         needed = tuple(layers[layer] for layer in layers_read(self.decoders[name]))
         encoded = evolve(encoder_pass.encoded, layers=needed)
         return DecoderInput(encoded, _tokens(name, tensors), views[name], encoder_pass.view)
-
-
-def schedule_lengths(module: AutoEncoder, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the lengths i32[n] that batches are sorted by: none if a loss compares the texts of a batch.
-
-    Texts of one length are easier, or harder, to tell apart than texts drawn at random.
-    """
-    return np.zeros_like(lengths) if module.compares() else lengths
 
 
 def trains_generator(replacer: Any) -> bool:

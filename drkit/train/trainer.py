@@ -65,7 +65,7 @@ class TrainingResult:
 
 def train_in(
     folder: Path,
-    module: nn.Module,
+    module: Any,
     collate: Collate,
     *,
     training: Training,
@@ -78,11 +78,12 @@ def train_in(
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
     rates: how often each example is read, as in `Schedule`.
-    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, batch size of all processes, the
-    number of processes by the first step that it trained, throughput) to the stage's folder.
+    module: a `drkit.train.gradients.Comparable`. Writes `log.jsonl` and `training.json` (steps, loss, seconds, number
+    of examples, batch size of all processes, the number of processes by the first step that it trained, throughput) to
+    the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
-    schedule = Schedule.of(training, lengths, seed=seed, processes=processes.batch_processes(), rates=rates)
+    schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates)
     result = train(
         module,
         schedule,
@@ -139,8 +140,8 @@ def train(
 
     Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
-    steps = len(schedule) // training.gradient_accumulation_steps
-    arguments = training_arguments(training, folder, steps, seed)
+    steps = schedule.batches // schedule.per_step
+    arguments = training_arguments(training, folder, steps, seed, micro_batches=schedule.micro_batches)
     if options := compile_options(training.arguments):
         compile_layers(module, options)
     kept = max(arguments.save_total_limit or 0, KEPT)
@@ -176,7 +177,8 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
     The schedule's batches span all processes, of which each reads its share, so that the gradients are those of one
-    process with the whole batch. meter: started before each batch.
+    process with the whole batch. Local losses are means over the items of a whole step. meter: started before each
+    batch.
     """
 
     def __init__(
@@ -191,7 +193,8 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._training, self._meter = schedule, training, meter
-        self.sums = Sums()
+        self._totals: dict[str, Tensor] | None = None
+        self.sums = Sums(schedule.micro_batches)
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this process' share of every batch."""
@@ -205,36 +208,62 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         )
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of a step; the time that this takes counts."""
+        """Return the batches of a step, and count their items; the time that this takes counts."""
         self._meter.start()
-        return super().get_batch_samples(*args, **kwargs)
+        found = super().get_batch_samples(*args, **kwargs)
+        if self._schedule.micro_batches > 1:
+            module: Any = self.accelerator.unwrap_model(self.model).train()
+            self._totals = gradients.count_step(module, found[0], self.args.device)
+        return found
 
     def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
         """Compute the gradients of one batch; the module's metrics are summed on the device until the next log."""
         model.train()
         self._meter.count(inputs)
-        accumulation = self.current_gradient_accumulation_steps
         strategy = gradients.GradientStrategy(
             forward=model,
-            backward=lambda loss: self.accelerator.backward(loss / accumulation),
-            chunk=self._training.gradient_cache_chunk,
+            backward=self.accelerator.backward,
+            chunk=self._chunk(inputs),
             accumulate=lambda: self.accelerator.no_sync(model),
+            batches=self._schedule.per_step,
+            totals=self._totals,
         )
         module: Any = self.accelerator.unwrap_model(model)
-        tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
-        loss, metrics = gradients.backward(module, tensors, strategy)
-        shown: Tensor = loss / accumulation
-        self.sums.add(shown, metrics)
-        return shown
+        loss, metrics = gradients.backward(module, self._moved(inputs), strategy)
+        self.sums.add(loss, metrics)
+        return loss
+
+    def _moved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a batch on the device."""
+        return {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in tensors.items()}
+
+    def _chunk(self, tensors: Mapping[str, Tensor]) -> int:
+        """Return the texts of a forward pass: all (0), unless they are those of more examples than may be read at once.
+
+        The texts of an example are spread evenly over the rows of the tensors that have most.
+        """
+        if self._training.gradient_cache_chunk:
+            return self._training.gradient_cache_chunk
+        schedule = self._schedule
+        together = math.ceil(min(schedule.batch_size, len(schedule.lengths)) / schedule.parts)
+        passes = math.ceil(math.ceil(together / self.args.world_size) / self._training.per_device_train_batch_size)
+        return math.ceil(max(map(len, tensors.values())) / passes) if passes > 1 else 0
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the means of the loss and of the module's own metrics since the last log, and the throughput."""
         if "loss" in logs and self.sums.batches:
             last = next((entry["step"] for entry in reversed(self.state.log_history) if "loss" in entry), 0)
             mean = float(self.accelerator.reduce(self.sums.loss, "mean")) / (self.state.global_step - last)
+            self._share_metrics()
             logs = {**logs, "loss": round(mean, 4), **self.sums.means(), **self._meter.read()}
             self.sums.clear()
         super().log(logs, *args, **kwargs)
+
+    def _share_metrics(self) -> None:
+        """Replace the sums of metrics by their means over processes, each of which has those of its share."""
+        if self.args.world_size > 1 and (sums := self.sums.metrics):
+            mine = torch.stack([torch.as_tensor(sums[name], device=self.args.device).float() for name in sorted(sums)])
+            self.sums.metrics = dict(zip(sorted(sums), self.accelerator.reduce(mine, "mean").unbind(), strict=True))
 
     def save_model(self, output_dir: str | None = None, **_: Any) -> None:
         """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, uncomputed_states, with_bottleneck
 from drkit.plugin import BuildContext, DecoderInput, DrkitError, LmHeads, MaskedView, TokenStates, seeded
 from drkit_condenser import CondenserConfig
 
@@ -34,6 +34,10 @@ class CondenserDecoder(nn.Module):
         with seeded(context.seed, "decoder"):
             self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
             init_weights(self, sizes.initializer_range)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of the encoder's targets."""
+        return {"token_states": uncomputed_states(_encoder_view(inputs, ()).labels)}
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N targets of the encoder's view.

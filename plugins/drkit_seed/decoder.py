@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, uncomputed_states, with_bottleneck
 from drkit.plugin import BackboneInfo, BuildContext, DecoderInput, LmHeads, TokenBatch, TokenStates, seeded
 from drkit_seed import AutoregressiveBlockConfig, AutoregressiveConfig
 
@@ -68,6 +68,10 @@ class AutoregressiveDecoder(nn.Module):
             self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
             init_weights(self, sizes.initializer_range)
 
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of the tokens to predict."""
+        return {"token_states": uncomputed_states(next_tokens(inputs.tokens, self.config.end_token))}
+
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
         states, visible, labels = next_token_task(inputs, heads, self.config)
@@ -96,6 +100,10 @@ class AutoregressiveBlockDecoder(nn.Module):
             self.block = PreLnBlock(sizes)
             self.norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
             init_weights(self, sizes.initializer_range)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of the tokens to predict."""
+        return {"token_states": uncomputed_states(next_tokens(inputs.tokens, self.config.end_token))}
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the states f[N,D] at the N positions before a target, and that target."""

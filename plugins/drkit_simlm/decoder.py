@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from drkit.decoders import MlmDecoder, MlmDecoderConfig, init_weights, sizes_of
+from drkit.decoders import MlmDecoder, MlmDecoderConfig, init_weights, sizes_of, uncomputed_states
 from drkit.maskers import replaced_targets
 from drkit.plugin import BackboneInfo, BuildContext, DecoderInput, LmHeads, MaskedView, TokenBatch, TokenStates, seeded
 
@@ -31,6 +31,11 @@ class ReplacedTokenDetectionDecoder(nn.Module):
     def init_from(self, encoder: MaskedLmEncoder) -> None:
         """Copy layers of the encoder; see `MlmDecoder.init_from`."""
         self.decoder.init_from(encoder)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, Tensor]:
+        """Return a score without meaning for each target of the view, and replaced bool[N] as far as the view says."""
+        replaced = replaced_targets(inputs.view, inputs.tokens)
+        return {"replaced_logits": torch.zeros(len(replaced)), "replaced": replaced}
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, Tensor]:
         """Return replaced_logits f[N] and replaced bool[N], at the N targets of the view: all maskable tokens."""
@@ -73,6 +78,10 @@ class AutoencoderDecoder(nn.Module):
     def init_from(self, encoder: MaskedLmEncoder) -> None:
         """Copy layers of the encoder; see `MlmDecoder.init_from`."""
         self.decoder.init_from(encoder)
+
+    def targets(self, inputs: DecoderInput) -> Mapping[str, TokenStates]:
+        """Return token_states f[N,0] of all maskable tokens."""
+        return {"token_states": uncomputed_states(all_masked(inputs.tokens, self.mask_id).labels)}
 
     def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N maskable tokens of `inputs.tokens`."""

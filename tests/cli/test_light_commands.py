@@ -152,7 +152,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["compose", "--masker", "pmii"], "'pmi'"),
         (["compose", "--paper", "retromea"], "'retromae'"),
         (["compose", "--set", "pretrain.lerning_rate=1"], "'learning_rate'"),
-        (["compose", "--set", "finetune.batch_size=8"], "finetune.per_device_train_batch_size=8"),
+        (["compose", "--set", "finetune.train_batch_size=8"], "finetune.batch_size=8"),
         (
             ["compose", "--set", "pretrain.learning_rate=fast"],
             "error: recipe: expected float, got 'fast'; allowed: > 0, <= 100; default: 0.001 @ pretrain.learning_rate",

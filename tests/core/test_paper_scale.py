@@ -21,6 +21,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml, plain, read_recipe
+from drkit.train.batches import StepSize
 from tests.refusals import says, unknown
 from tests.warm import measure_nothing
 
@@ -278,7 +279,7 @@ SCHEDULE = (
 # What no training may leave to transformers without the table saying so.
 STATED = ("learning_rate", "batch")
 # How a batch is computed, not what is learned from it.
-MECHANICS = ("gradient_cache_chunk", "gradient_accumulation_steps")
+MECHANICS = ("gradient_cache_chunk", "gradient_accumulation_steps", "per_device_train_batch_size")
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +304,7 @@ def trainings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     found = {"pretrain": plain(recipe.pretrain), **rounds, "reranker": plain(recipe.reranker)}
     named = {name: settings for name, settings in found.items() if settings}
     for settings in named.values():
-        settings["batch"] = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+        settings["batch"] = settings["batch_size"]
     return named
 
 
@@ -378,7 +379,7 @@ def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(pape
         for setting, value in small[part].items():
             if setting.endswith((".use", "miners")) or setting in MECHANICS or training not in found:
                 continue
-            allowed = setting in said or (setting == "per_device_train_batch_size" and "batch" in said)
+            allowed = setting in said
             allowed |= setting == "num_train_epochs" and found[training]["max_steps"] > 0
             allowed |= setting in defaults and defaults[setting] == value
             assert allowed or leaves(found[training]).get(setting) != value, f"{training}.{setting} = {value}"
@@ -456,7 +457,7 @@ def test_a_smoke_run_of_an_existing_encoder_trains_on_hundreds_of_texts(paper, p
     """A paper's accumulated batches and 63 negatives would be hours of a CPU."""
     request = ComposeRequest(paper=paper, pipeline=pipeline, encoder="some/encoder", scale="quick")
     for training, texts in texts_of_a_row(compose(request, PARTS)):
-        rows = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        rows = StepSize.of(training, compares=True).examples
         assert rows * texts <= 40
         assert rows * texts * training.max_steps <= 400
 

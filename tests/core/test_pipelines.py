@@ -155,7 +155,7 @@ def test_simlm_scores_by_scaled_cosines_in_all_directions():
 @pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"low-resource", "improve"}))
 def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
     finetune = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS).finetune
-    batches = [finetune.for_round(r).per_device_train_batch_size for r in finetune.rounds]
+    batches = [finetune.for_round(r).batch_size for r in finetune.rounds]
     assert {*batches} == {64} or (paper == "cdmae" and batches == [64, 64, 32])
 
 
@@ -362,9 +362,9 @@ def test_what_a_round_sets_is_its_own():
 def test_a_round_may_have_every_setting_of_a_training_of_its_own(tmp_path):
     own = {
         **{"learning_rate": 0.5, "max_steps": 7, "num_train_epochs": 2.5, "per_device_train_batch_size": 3},
-        **{"gradient_accumulation_steps": 4, "warmup_steps": 9.0, "gradient_cache_chunk": 2, "weight_decay": 0.25},
+        **{"batch_size": 12, "gradient_accumulation_steps": 1, "gradient_cache_chunk": 2, "weight_decay": 0.25},
         **{"max_grad_norm": 0.5, "lr_scheduler_type": "constant", "logging_steps": 6, "save_steps": 8},
-        **{"bf16": True, "arguments": {"adam_beta2": 0.5}},
+        **{"bf16": True, "arguments": {"adam_beta2": 0.5}, "warmup_steps": 9.0},
     }
     assert {*own} == {a.name for a in fields(Training)}
     table = recipe_table(compose(ComposeRequest(pipeline="two-stage"), PARTS))

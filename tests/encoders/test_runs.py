@@ -32,9 +32,9 @@ SETTINGS = (
     "encoder.passage_length=24",
     "encoder.query_length=12",
     "pretrain.max_steps=2",
-    "pretrain.per_device_train_batch_size=4",
+    "pretrain.batch_size=4",
     "finetune.max_steps=2",
-    "finetune.per_device_train_batch_size=4",
+    "finetune.batch_size=4",
     "evaluation.depth=10",
 )
 
@@ -199,7 +199,7 @@ def test_xlm_roberta_goes_through_every_stage_in_scripts_with_and_without_spaces
     model, _ = tiny("xlm-roberta")
     model.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
-    small = ("encoder.passage_length=48", "reranker.max_steps=2", "reranker.per_device_train_batch_size=4")
+    small = ("encoder.passage_length=48", "reranker.max_steps=2", "reranker.batch_size=4")
     parts = {"masker": "pmi", "decoder": "enhanced", "pipeline": "three-stage"}
     done = run(tmp_path / "start", collection, tmp_path / "run", *small, **parts)
     assert done["tokens"].metrics["unknown_rate"] == 0

@@ -210,7 +210,7 @@ def test_a_whole_run(tmp_path, pooling):
     lines = [f"{name} {deed} and {more}" for name in NAMES for deed in DEEDS for more in DEEDS]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     sizes = ("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.passage_length=32")
-    steps = ("pretrain.max_steps=3", "pretrain.per_device_train_batch_size=4", f"encoder.pooling={pooling}")
+    steps = ("pretrain.max_steps=3", "pretrain.batch_size=4", f"encoder.pooling={pooling}")
     recipe = recipe_of(*sizes, *steps, collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="pmi", decoder="enhanced")
     execute(plan(recipe, PARTS.registry).stages, tmp_path / "r", recipe, registry=PARTS.registry, progress=Silent())
     encoder = TextEncoder.load(tmp_path / "r" / "encoder")

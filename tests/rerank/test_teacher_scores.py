@@ -371,7 +371,7 @@ def finetuned(tmp_path):
             miners=(),
             queries=6,
             draw=1,
-            reading=TextReading("mean", "dot", 16, 32, "", "", "float32"),
+            reading=TextReading("mean", "dot", 16, 32, "", "", "float32", titles="joined"),
             training=evolve(FEW, **changes),
             loss=Choice("margin-mse", MarginMseConfig()),
             negatives=2,
@@ -430,7 +430,7 @@ def test_drawn_passages_are_those_of_every_batch(data):
     training = Training(
         max_steps=data.draw(st.integers(1, 6)), per_device_train_batch_size=data.draw(st.integers(1, 4))
     )
-    batches = Schedule.of(training, np.array([len(own) for own in positives], dtype=np.int32), seed=3)
+    batches = Schedule.of(training, np.array([len(own) for own in positives], dtype=np.int32), seed=3, compares=True)
     naive = [set() for _ in positives]
     for batch in batches:
         for epoch, row in batch:
@@ -457,7 +457,7 @@ def test_progress_is_reported_within_a_block(work, monkeypatch):
 
 def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
     lm, parts = checkpoint(tmp_path / "lm", "distilbert"), installed()
-    steps = ("finetune.max_steps=5", "finetune.per_device_train_batch_size=4", "finetune.rounds.2.negatives=3")
+    steps = ("finetune.max_steps=5", "finetune.batch_size=4", "finetune.rounds.2.negatives=3")
     collection = CollectionSize(1000, {"train": 500}, (400,), (10,))
 
     def work(*settings, **choices):

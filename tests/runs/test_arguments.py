@@ -147,7 +147,7 @@ class Batches:
         ("no_such", "TrainingArguments that a training reads"),
         ("gradient_chekpointing", "did you mean 'gradient_checkpointing'?"),
         ("label_smoothing_factor", "the loss is a part"),
-        ("group_by_length", "share a batch already"),
+        ("group_by_length", "micro-batches of a step have texts of similar length"),
         ("neftune_noise_alpha", "adds noise"),
         ("deepspeed", "arguments.gradient_checkpointing"),
     ],

@@ -154,9 +154,9 @@ def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
 def test_batches_mix_queries_of_all_lengths():
     """In-batch negatives of queries of one length only teach less; query i has the i-th length here."""
     pairs = TrainingPairs(np.arange(256), [np.array([i]) for i in range(256)], [np.empty(0, np.int64)] * 256)
-    training = Training(per_device_train_batch_size=64, max_steps=4)
-    batches = [[row for _, row in batch] for batch in Schedule.of(training, schedule_lengths(pairs), seed=1)]
+    training = Training(batch_size=64, per_device_train_batch_size=16, max_steps=4)
+    schedule = Schedule.of(training, schedule_lengths(pairs), seed=1, compares=True)
+    batches = [[row for _, row in batch] for batch in schedule]
     assert sorted(row for batch in batches for row in batch) == list(range(256)), "one epoch"
+    assert {len(batch) for batch in batches} == {64}, "read in chunks, and compared as a whole"
     assert min(np.ptp(batch) for batch in batches) > 200
-    by_length = Schedule.of(training, np.arange(256, dtype=np.int32), seed=1)
-    assert max(np.ptp([row for _, row in batch]) for batch in by_length) == 63, "what pre-training does"

@@ -28,8 +28,7 @@ SMALL = (
     "encoder.intermediate=32",
     "encoder.passage_length=24",
     "pretrain.max_steps=2",
-    "pretrain.per_device_train_batch_size=4",
-    "pretrain.gradient_accumulation_steps=1",
+    "pretrain.batch_size=4",
 )
 
 

@@ -15,6 +15,7 @@ from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore, tokenise
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import Training
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
@@ -23,7 +24,6 @@ from drkit.testing.contexts import toy_pretraining_texts
 from drkit.testing.toys import toy_encoder, toy_texts, toy_tokenizer
 from drkit.train.batches import Schedule
 from drkit.train.gradients import GradientStrategy, backward
-from drkit.train.pretrain import schedule_lengths
 
 PARTS = installed()
 # Three decoders, as MASTER has them: the text with another mask, another span of its document, and a query of it.
@@ -126,15 +126,14 @@ def test_partners_and_contexts_are_chosen_separately(texts):
     assert batch["partners"].tolist() == [*range(8, 16), *range(8)]
 
 
-def test_batches_are_drawn_at_random_where_a_loss_compares_texts(texts):
-    lengths = np.arange(90, dtype=np.int32)
-    by_length = schedule_lengths(built(texts)[0], lengths)
-    assert np.array_equal(by_length, lengths)
-    compared = schedule_lengths(built(texts, 'pretrain.encoder.losses.contrast="span-contrastive"')[0], lengths)
-    schedules = [Schedule(one, batch_size=6, batches=15, seed=1) for one in (by_length, compared)]
-    spread = [np.mean([np.ptp(lengths[batch]) for batch in one.epoch(0)]) for one in schedules]
-    assert spread[0] < 8
-    assert spread[1] > 40
+def test_a_step_is_sorted_by_length_unless_a_loss_compares_its_texts(texts):
+    lengths, training = np.arange(96, dtype=np.int32), Training(batch_size=48, per_device_train_batch_size=6)
+    modules = [built(texts)[0], built(texts, 'pretrain.encoder.losses.contrast="span-contrastive"')[0]]
+    schedules = [Schedule.of(training, lengths, seed=1, compares=one.compares()) for one in modules]
+    assert [one.micro_batches for one in schedules] == [8, 1], "what is compared is one batch"
+    spread = [np.mean([np.ptp([example for _, example in part]) for part in one]) for one in schedules]
+    assert spread[0] < 20
+    assert spread[1] > 80
 
 
 SETTINGS = (

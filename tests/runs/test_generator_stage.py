@@ -46,8 +46,7 @@ SETTINGS = (
     "encoder.init_embeddings=random",
     "pretrain.max_steps=6",
     "pretrain.logging_steps=1",
-    "pretrain.per_device_train_batch_size=4",
-    "pretrain.gradient_accumulation_steps=1",
+    "pretrain.batch_size=4",
     *of_both("model=''", "generator_hidden=8", "generator_heads=2", "generator_intermediate=16"),
 )
 

@@ -230,7 +230,7 @@ def test_as_many_are_drawn_as_the_rates_add_up_to(rates, random):
 
 def schedule(rates, **settings):
     training = Training(per_device_train_batch_size=8, **settings)
-    return Schedule.of(training, np.full(len(rates), 16, np.int32), seed=3, rates=rates)
+    return Schedule.of(training, np.full(len(rates), 16, np.int32), seed=3, compares=False, rates=rates)
 
 
 def test_every_text_is_drawn_as_often_as_its_weight_says():
@@ -262,5 +262,7 @@ def test_two_processes_read_the_batches_of_one():
 def test_equal_rates_read_what_no_rates_read():
     rates = np.ones(50)
     assert list(schedule(rates, max_steps=20)) == list(
-        Schedule.of(Training(per_device_train_batch_size=8, max_steps=20), np.full(50, 16, np.int32), seed=3)
+        Schedule.of(
+            Training(per_device_train_batch_size=8, max_steps=20), np.full(50, 16, np.int32), seed=3, compares=False
+        )
     )

@@ -13,6 +13,7 @@ from drkit.runs.work import BERT_BASE, Sizes
 from tests.runs import ms_marco_page
 from tests.warm import warm_process
 
+CARD = 80e9
 # The steps of pre-training and of fine-tuning that the papers state.
 STEPS = {
     "simlm": ("2,048", "64"),
@@ -38,11 +39,19 @@ def test_every_paper_has_a_line_for_one_machine_and_for_two(plans):
 
 
 @pytest.mark.parametrize("paper", STEPS)
-def test_steps_are_those_of_the_paper(plans, paper):
+def test_steps_are_global_and_fit_a_card(plans, paper):
     for processes, made in plans[paper].items():
         found = ms_marco_page.trainings(made)
         for stage, expected in zip(("pretrained", "retriever-1"), STEPS[paper], strict=True):
-            assert found[stage][0].startswith(expected), (processes, stage)
+            assert found[stage][0].startswith(f"{expected}: {processes} processes x "), (processes, stage)
+        assert max(memory for _, memory in found.values()) < CARD
+
+
+def test_the_recipe_for_one_gpu_fits_it():
+    recipe = ms_marco_page.PAGE.parents[1] / "recipes" / "msmarco.toml"
+    found = ms_marco_page.trainings(ms_marco_page.plan(1, "run", str(recipe)))
+    assert {"retriever-1", "retriever-2", "reranker", "retriever-distilled"} < {*found}
+    assert max(memory for _, memory in found.values()) < CARD
 
 
 @pytest.mark.parametrize("paper", STEPS)

@@ -54,22 +54,37 @@ def launched(run, *settings, processes=1):
     return done
 
 
+# Examples of a step, however many processes there are.
+EIGHT = "--set=pretrain.batch_size=8"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         ["--masker=pmi", "--decoder=enhanced"],
+        ["--masker=pmi", "--decoder=enhanced", EIGHT],
         ["--masker=pmi", "--decoder=enhanced", "--set=pretrain.arguments.gradient_checkpointing=true"],
         # (A share of the targets is evenly spread over a forward's own, so it would be another one in other chunks.)
         ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.encoder.losses.mlm.targets=1.0"],
+        ["--paper=cpdae", "--set=pretrain.encoder.losses.mlm.targets=1.0", EIGHT],
         [
             "--paper=simlm",
+            EIGHT,
             *(f"--set=pretrain.{side}.losses.replaced-lm.targets=1.0" for side in ("encoder", "decoders.main")),
         ],
     ],
-    ids=["local losses", "gradient checkpointing", "contrast in chunks", "a generator"],
+    ids=[
+        "local losses",
+        "micro-batches",
+        "gradient checkpointing",
+        "contrast in chunks",
+        "contrast of a step",
+        "a generator",
+    ],
 )
 def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(texts, tmp_path, settings):
-    compose(texts, tmp_path / "one", 8, *settings)
+    """One process reads 8 texts at once, or 2 at a time of a step of 8; two processes read 4 each."""
+    compose(texts, tmp_path / "one", 2 if EIGHT in settings else 8, *settings)
     done = compose(texts, tmp_path / "two", 4, *settings, processes=2)
     assert done["out"].count("report:") <= 1, "one process speaks for all"
     assert "FutureWarning" not in done["err"]
@@ -219,6 +234,21 @@ def test_a_training_on_batches_of_another_size_is_not_reused(texts, tmp_path):
     compose(texts, tmp_path / "two", 3, processes=2)
     compose(texts, tmp_path / "one", 3, f"--reuse={tmp_path / 'two'}")
     assert json.loads((tmp_path / "one/pretrained/training.json").read_text())["batch_size"] == 3
+
+
+def test_the_steps_of_another_number_of_processes_are_reused(texts, tmp_path):
+    compose(texts, tmp_path / "two", 4, EIGHT, processes=2)
+    compose(texts, tmp_path / "one", 4, EIGHT, f"--reuse={tmp_path / 'two'}")
+    recorded = json.loads((tmp_path / "one/pretrained/training.json").read_text())
+    assert (recorded["batch_size"], recorded["processes"]) == (8, {"1": 2})
+
+
+def test_a_batch_that_the_processes_cannot_divide_is_refused_in_the_plan(texts, tmp_path):
+    arguments = [f"--collection=jsonl:{texts}", *SETTINGS, "--set=finetune=none", EIGHT]
+    done = warm_process().drkit("compose", f"--run-dir={tmp_path / 'run'}", *arguments, folder=ROOT, processes=3)
+    assert done["code"] == 2, done["err"][-3000:]
+    assert "batch_size = 8 cannot be divided over 3 processes: set it to 6 or 9, or start 2 processes" in done["err"]
+    assert not (tmp_path / "run").exists()
 
 
 def test_checkpoints_stay_until_every_process_has_read_them(tmp_path):

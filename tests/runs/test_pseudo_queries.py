@@ -36,8 +36,8 @@ PARTS = installed()
 TINY = (
     *("encoder.vocab_size=300", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
     *("encoder.passage_length=40", "encoder.query_length=16", "evaluation.depth=20"),
-    *("pretrain.max_steps=3", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=0"),
-    *("finetune.max_steps=3", "finetune.per_device_train_batch_size=4"),
+    *("pretrain.max_steps=3", "pretrain.batch_size=4", "pretrain.probe.every=0"),
+    *("finetune.max_steps=3", "finetune.batch_size=4"),
 )
 ANIMALS = ["lion", "tiger", "bear", "wolf", "fox", "deer", "hare", "crow", "owl", "carp", "pike", "trout"]
 
@@ -267,9 +267,9 @@ def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):
     texts = ("--collection", f"jsonl:{beir / 'corpus.jsonl'}")
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
-    made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.per_device_train_batch_size=4")
+    made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.batch_size=4")
     again = (
         "pretrain=none",
         "finetune.baselines=[]",
@@ -292,7 +292,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
 
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pre_training_helps(beir, tmp_path):
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     request = ComposeRequest(paper="retromae", encoder=str(tmp_path / "made"), collection=f"beir:{beir}")
     planned = plan(compose(request, PARTS), PARTS.registry)
@@ -325,8 +325,8 @@ def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
 
 GIVEN = (
     *("encoder.passage_length=32", "encoder.query_length=16", "encoder.pooling=mean", "evaluation.depth=20"),
-    *("pretrain.max_steps=2", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=0"),
-    *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4", "finetune.save_steps=1"),
+    *("pretrain.max_steps=2", "pretrain.batch_size=4", "pretrain.probe.every=0"),
+    *("finetune.max_steps=4", "finetune.batch_size=4", "finetune.save_steps=1"),
     *("finetune.baselines=[]", "pseudo_queries.sources=['crops']"),
 )
 

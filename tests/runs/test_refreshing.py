@@ -132,7 +132,7 @@ def made(parts, checkpoints, *, every=1, given=None, dropout=0.2):
 def go(module, collate, folder, *callbacks, steps=9, batch=BATCH, world=1, **settings):
     lengths = np.full(QUERIES, 5, np.int32)
     accumulated = settings.get("gradient_accumulation_steps", 1)
-    schedule = Schedule(lengths, batch, steps * accumulated, seed=5)
+    schedule = Schedule(lengths, batch, steps * accumulated, seed=5, per_step=accumulated)
     chosen = {"max_steps": steps, "save_steps": 2, "logging_steps": 1, "learning_rate": 0.02, **settings}
     return train(
         module,

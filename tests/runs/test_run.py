@@ -351,7 +351,6 @@ def test_starting_from_an_existing_encoder(tiny_run, beir, tmp_path):
     run = tmp_path / "continued"
     done = drkit(
         *("compose", "--paper", "retromae", "--encoder", whole / "pretrained", *small),
-        "--set=pretrain.gradient_accumulation_steps=1",
         *("--set=encoder.passage_length=48", "--set=finetune.negatives=1", "--run-dir", run),
     )
     assert "a sentence encoder" not in done.stdout + done.stderr

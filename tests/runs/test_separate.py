@@ -40,7 +40,7 @@ def run(collection):
         "finetune.rounds.1.miners=[{use='refresh', every=1}]",
         "finetune.rounds.1.start=previous",
         "finetune.max_steps=4",
-        "finetune.per_device_train_batch_size=4",
+        "finetune.batch_size=4",
         "finetune.validation.every=2",
         "evaluation.export=last",  # with so few steps, dev might choose the one encoder that they start from
         "reranker.max_steps=2",

@@ -80,8 +80,9 @@ def run(recipe, folder, upto=None):
     return begun
 
 
-# Settings of pre-training that no stage knows unless they are set.
+# Settings of pre-training that no stage knows unless they are set, and one of every training.
 UNLESS_SET = ("keep_steps", "texts", "text_weights", "weigh_by")
+BATCH_SIZE = "batch_size"
 # Which only the stages of baselines know (tests/runs/test_evaluation_stage.py).
 BASELINE_RATES = "pretrain.baseline_learning_rates"
 
@@ -261,8 +262,12 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
     observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
-    for name in UNLESS_SET:
-        assert callable(observes.pop(f"pretrain.{name}"))
+    for path in (
+        *(f"pretrain.{name}" for name in UNLESS_SET),
+        *(path for path in declared if path.endswith(BATCH_SIZE)),
+    ):
+        if not path.endswith("train_batch_size"):
+            assert callable(observes.pop(path)), path
     assert observes.pop(BASELINE_RATES) is True
     observing = {path for path, value in observes.items() if value}
     assert {"pretrain.logging_steps", "pretrain.probe.every", "finetune.save_steps"} <= observing

@@ -72,9 +72,7 @@ def test_the_exported_folder_declares_it(run, beir, tmp_path):
 
 def test_a_backend_without_token_types_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr("drkit.commands.inputs.check_conversion", lambda *_: None)  # its package is not installed
-    with pytest.raises(
-        DrkitError, match="reads titles as segments of their own"
-    ):
+    with pytest.raises(DrkitError, match="reads titles as segments of their own"):
         export_checkpoint(str(run[0]), tmp_path / "converted", backends=("openvino",))
     assert not (tmp_path / "converted").exists()
 

@@ -8,7 +8,6 @@ from itertools import chain
 import numpy as np
 from attrs import frozen
 
-from drkit.core import processes
 from drkit.core.files import local_path, path_state
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
@@ -223,7 +222,7 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> 
         negatives.setdefault(query_id, set()).add(doc_id)
     judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
     lengths = np.zeros(len(judged), dtype=np.int32)
-    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, processes=processes.batch_processes())
+    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, compares=True)
     is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]

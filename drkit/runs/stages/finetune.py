@@ -34,6 +34,7 @@ from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
 from drkit.runs.stages.retriever import PlannedSystem, reading_of
 from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
+from drkit.train.batches import StepSize
 
 
 @frozen
@@ -77,11 +78,12 @@ def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
     length, training = settings.longest, settings.training
     tokens = collection.query_tokens(settings.reading.query_length) + passages * collection.passage_tokens(length)
     examples = count_examples(training, settings.queries or sizes.count(str(stage.inputs["train"])))
-    scores = training.per_device_train_batch_size * passages
+    scores = StepSize.of(training, compares=True).batch * passages
     work = training_work(
         sizes.encoder, training, examples=examples, texts=passages, tokens=tokens, length=length, scores=scores
     ) + Work(disk=4.0 * sizes.encoder.weights * len(settings.keep_steps or ()))
-    if training.gradient_cache_chunk:  # a first forward pass, without a graph
+    # With cached gradients, a first forward pass without a graph.
+    if training.gradient_cache_chunk or StepSize.of(training, compares=True).is_cut:
         return work + reading_work(sizes.encoder, examples * tokens, tokens / passages)
     return work
 
@@ -197,7 +199,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
         builder.add(
             name if current.draws == 1 else f"{name}-draw-{draw + 1}",
             FINETUNE,
-            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings)}",
+            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings, compares=True, table='finetune')}",
             inputs,
             sources=miner_files(builder, refreshed),
             extra={

@@ -11,7 +11,7 @@ from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
 from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
-from drkit.recipe.parts import join_names, required_capabilities
+from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
 from drkit.runs.stages.start import plan_generator
@@ -20,9 +20,10 @@ from drkit.runs.work import (
     TRAINED,
     Sizes,
     Work,
-    batch_size,
     count_examples,
     describe_schedule,
+    examples_at_once,
+    examples_per_step,
     reading_work,
     target_work,
     training_work,
@@ -50,8 +51,8 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
     scored = [_target_share(term.config) for term in settings.encoder.losses.values()]
     rebuilt = [_target_share(task.decoder.config) for task in settings.decoders.values()]
     targets = sum(rebuilt) + _ENCODER_TARGETS * max(scored, default=0.0)
-    probe, texts = settings.probe, settings.per_device_train_batch_size
-    probes = examples / batch_size(settings) // probe.every + 1 if probe.every else 0
+    probe, texts = settings.probe, examples_at_once(settings)
+    probes = examples / examples_per_step(settings) // probe.every + 1 if probe.every else 0
     # Held-out texts are read twice, forward only.
     read = tokens * (examples + 2 / 3 * probes * min(probe.texts, sizes.passages / 10))
     # Keys and values are those of all tokens, the rest of a decoder's layer those of its targets.
@@ -84,7 +85,7 @@ class KeptSettings:
 
 PRETRAIN = StageSpec(
     name="pretrain",
-    version=4,
+    version=5,
     settings=PretrainSettings,
     run="drkit.runs.steps.pretrain:pretrain",
     inputs={
@@ -145,10 +146,12 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
     if "generator" in required:
         settings = required["generator"] or GeneratorSettings()
         inputs["generator"] = StageOutput(plan_generator(builder, pretrain, settings))
+    compares = compares_texts(pretrain, builder.registry)
+    schedule = describe_schedule(pretrain, compares=compares, table="pretrain")
     return builder.add(
         name,
         PRETRAIN,
-        f"pre-train with {_tasks_in_words(pretrain)}, {describe_schedule(pretrain)}",
+        f"pre-train with {_tasks_in_words(pretrain)}, {schedule}",
         {**inputs, **_probe_inputs(builder)},
         extra={
             "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),

@@ -87,10 +87,11 @@ def plan_reranker(builder: PlanBuilder, start: str, previous: str, pairs: str) -
     origin = previous if reranker.start == "previous" else start
     start_input: dict[str, Any] = {} if reranker.pretrained else {"start": StageOutput(origin)}
     negatives = plan_negatives(builder, RERANKER, reranker.miners, previous, pairs)
+    schedule = describe_schedule(reranker, compares=False, table=RERANKER)
     stage = builder.add(
         RERANKER,
         TRAIN_RERANKER,
-        f"train the cross-encoder from {reranker.pretrained or origin}, {describe_schedule(reranker)}",
+        f"train the cross-encoder from {reranker.pretrained or origin}, {schedule}",
         {
             **start_input,
             "passages": PASSAGES,

@@ -20,7 +20,17 @@ from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Pretrain, Recipe, Training
 from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageSpec, from_recipe
 from drkit.runs.stages.texts import TOKENS, VOCABULARY, tokens_of_pretraining
-from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, target_work, training_work
+from drkit.runs.work import (
+    ModelSize,
+    Sizes,
+    Work,
+    count_examples,
+    examples_at_once,
+    examples_per_step,
+    target_work,
+    training_work,
+)
+from drkit.train.batches import check_step
 
 
 @frozen
@@ -149,9 +159,9 @@ def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Wor
     settings, made = stage.settings, stage.settings.sizes
     model = ModelSize(made.hidden, made.layers, made.heads, made.intermediate, sizes.encoder.vocabulary, dropout=0.0)
     pretraining = count_examples(settings.training, sizes.passages)
-    examples = settings.steps * batch_size(settings.training) or pretraining / 3
+    examples = settings.steps * examples_per_step(settings.training) or pretraining / 3
     tokens = sizes.collection.passage_tokens(made.positions)
-    at_once = settings.training.per_device_train_batch_size * tokens * MASK_RATIO
+    at_once = examples_at_once(settings.training) * tokens * MASK_RATIO
     trained = training_work(model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions)
     return trained + target_work(model, examples * tokens * MASK_RATIO, at_once)
 
@@ -166,7 +176,7 @@ EXISTING_GENERATOR = StageSpec(
 )
 TRAINED_GENERATOR = StageSpec(
     name="trained-generator",
-    version=2,
+    version=3,
     settings=TrainedGeneratorSettings,
     run="drkit.runs.steps.start:train_generator",
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
@@ -220,6 +230,7 @@ def plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: Generator
         intermediate=settings.intermediate,
     )
     if settings.is_trained_first:
+        check_step(pretrain, "pretrain")
         return builder.add(
             "generator",
             TRAINED_GENERATOR,

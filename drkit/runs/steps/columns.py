@@ -127,9 +127,7 @@ def _requests(stage: StageRun[ColumnSettings], collection: StoredCollection) -> 
     drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for draw in range(settings.draws):
         own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
-        batches = Schedule.of(
-            settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.batch_processes()
-        )
+        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, compares=True)
         passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
         for query, found in zip(own.queries.tolist(), passages, strict=True):
             drawn[query].append(found)

@@ -26,7 +26,7 @@ from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
 from drkit.runs.steps.retriever import encoders_of
 from drkit.search import Reranker
-from drkit.train.batches import Schedule, batches_per_epoch, describe_batch
+from drkit.train.batches import Schedule, StepSize, batches_per_epoch, describe_batch
 from drkit.train.biencoder import (
     BiEncoder,
     PairCollator,
@@ -114,7 +114,7 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> 
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
     shared = processes.batch_processes()
-    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=shared)
+    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
         missing = sum(
@@ -197,9 +197,7 @@ def _refresher(
         query_ids=ids,
         initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
         every=refresh.refresh_every,
-        per_epoch=batches_per_epoch(
-            len(ids), settings.training.per_device_train_batch_size * processes.batch_processes()
-        ),
+        per_epoch=batches_per_epoch(len(ids), StepSize.of(settings.training, compares=True).batch),
     )
 
 

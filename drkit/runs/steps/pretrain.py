@@ -36,7 +36,7 @@ from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
-from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term, schedule_lengths
+from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
 from drkit.train.trainer import train_in
@@ -81,7 +81,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         module,
         SubsetCollator(collate, trained),
         training=settings,
-        lengths=schedule_lengths(module, texts.store.lengths[trained]),
+        lengths=texts.store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=[*probes, keeping],

@@ -54,7 +54,7 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         negatives=settings.negatives,
         seed=settings.seed,
     )
-    counts = query_counts(len(pairs), settings.training)
+    counts = query_counts(len(pairs), settings.training, compares=False)
     hard, scored = passage_counts(pairs.negatives, settings.negatives, counts["queries_per_batch"])
     effective = {**counts, "negatives_per_query": round(hard, 3), "pairs_per_batch": round(scored, 1)}
     stage.progress.note(

@@ -12,7 +12,6 @@ import attrs
 import torch
 from transformers import AutoModelForMaskedLM
 
-from drkit.core import processes
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts
@@ -40,7 +39,7 @@ from drkit.runs.stages.start import (
     TrainedGeneratorSettings,
 )
 from drkit.signals.idf import document_frequencies, idf
-from drkit.train.batches import SubsetCollator, count_batches
+from drkit.train.batches import SubsetCollator, count_steps
 from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
 from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, Term
 from drkit.train.probes import held_out
@@ -190,12 +189,12 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
         seed=settings.seed,
     )
     trained, _ = held_out(len(store), settings.held_out, seed=settings.seed)
-    batches = count_batches(settings.training, len(trained), processes=processes.batch_processes())
+    steps = count_steps(settings.training, len(trained), compares=False)
     result = train_in(
         stage.folder,
         module,
         SubsetCollator(collate, trained),
-        training=schedule(settings.training, settings.steps, batches),
+        training=schedule(settings.training, settings.steps, steps),
         lengths=store.lengths[trained],
         seed=settings.seed,
         progress=stage.progress,
@@ -217,11 +216,11 @@ def _randomised(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
         return MaskedLmEncoder(AutoModelForMaskedLM.from_config(like.config))
 
 
-def schedule(pretrain: Training, steps: int, batches: int) -> Training:
-    """Return pre-training's settings for the generator's steps: a third of pre-training's if `steps` is 0.
+def schedule(pretrain: Training, steps: int, pretraining: int) -> Training:
+    """Return pre-training's settings for the generator's steps: a third of `pretraining`'s if `steps` is 0.
 
     >>> schedule(Training(), 0, 300).max_steps
     100
     """
-    max_steps = steps or math.ceil(batches / pretrain.gradient_accumulation_steps / 3)
+    max_steps = steps or math.ceil(pretraining / 3)
     return attrs.evolve(pretrain, max_steps=max_steps, gradient_cache_chunk=0)
