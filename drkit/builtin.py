@@ -52,6 +52,7 @@ def drkit_architectures() -> Sequence[Extension]:
         ("distilbert", "DISTILBERT", "DistilBERT; no token types"),
         ("mpnet", "MPNET", "MPNet; a relative attention bias, eager attention only"),
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
+        ("deberta", "DEBERTA_V1", "DeBERTa, the first version; disentangled attention, eager only"),
         ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
         ("llama", "LLAMA", "Llama; reads from left to right: fine-tuned, not pre-trained"),
         ("mistral", "LLAMA", "Mistral; built like Llama"),

@@ -190,7 +190,7 @@ def _learned(labels: Labels) -> int:
 
 def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
-    reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32")
+    reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32", recipe.encoder.titles)
     return declared_reading(encoder, reading).similarity
 
 

@@ -196,6 +196,8 @@ DEBERTA = Architecture(
     config={"legacy": False},
     unused=("lm_predictions.", "mask_predictions."),
 )
+# One projection of queries, keys and values together, with biases of its own: a decoder's layer cannot copy it.
+DEBERTA_V1 = evolve(DEBERTA, layer=None)
 # Llama and what is built like it: Mistral, Qwen, Gemma.
 LLAMA = Architecture(
     transform=(),

@@ -35,6 +35,11 @@ class UniformConfig:
     ratio: float = ratio_setting()
     unit: str = unit_setting()
     mask_token_share: Shares = setting(BERT_SHARES, shares, SHARES_MEANING)
+    row_share: str = setting(
+        "fixed",
+        in_(("fixed", "random")),
+        "share that each row of `enhanced` does not see: fixed (words up to `ratio`), or random (each by a coin)",
+    )
 
 
 @frozen
@@ -51,12 +56,18 @@ class PmiConfig:
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
     min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
+    ends: str = setting(
+        "fitting",
+        in_(("fitting", "window")),
+        "near the ends of a text, divide a side by the n-grams that fit in it, or by those of the window",
+    )
     mask_token_share: Shares = setting(BERT_SHARES, shares, SHARES_MEANING)
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
         """The signal `importance`, with the settings of its n-grams."""
-        return {"importance": {"window": self.window, "pmi": self.pmi, "min_count": self.min_count}}
+        settings = {"window": self.window, "pmi": self.pmi, "min_count": self.min_count, "ends": self.ends}
+        return {"importance": settings}
 
 
 MASKERS = (

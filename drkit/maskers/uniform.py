@@ -17,7 +17,8 @@ from drkit.maskers.views import Corruption, Words, choose_words, clean_view, fin
 class UniformMasker:
     """Hides words in random order up to round(ratio * maskable tokens); with `unit = "token"`, single tokens.
 
-    With `rows`, each row of the visibility pattern sees a word with probability 1 - ratio, drawn per row and word. If
+    With `rows`, each row of the visibility pattern draws its own words up to the same number of tokens; with
+    `row_share = "random"` it hides every word with probability `ratio` instead, so that rows differ in their share. If
     nested, no row sees a word that the earlier view hides, and the overall share seen is the same.
 
     Source: BERT's whole-word masking as RetroMAE uses it (Xiao et al. 2022, section 3).
@@ -41,14 +42,23 @@ class UniformMasker:
 
     def _seen(self, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Return the words that each row sees, bool[B,W,R]."""
-        share = 1 - self.config.ratio
-        if given is None:
-            return rng.coins(share, words.sizes.shape[1], rows)
-        left = 1 - (words.sizes * given).sum(1) / np.maximum(1, words.counts)
-        among_the_others = np.minimum(1, share / np.maximum(left, 1e-9)).astype(np.float32)
-        drawn = rng.uniform(words.sizes.shape[1], rows) < among_the_others[:, None, None]
-        seen: NDArray[np.bool_] = drawn & ~given[:, :, None]
-        return seen
+        if self.config.row_share == "random":
+            return _seen_by_chance(words, 1 - self.config.ratio, rng, rows, given)
+        keys = rng.uniform(rows, words.sizes.shape[1])
+        return ~_first_words(words, self.config.ratio, keys, given).transpose(0, 2, 1)
+
+
+def _seen_by_chance(
+    words: Words, share: float, rng: Draws, rows: int, given: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Return the words that each row sees, bool[B,W,R]: each with a probability that makes the mean share `share`."""
+    if given is None:
+        return rng.coins(share, words.sizes.shape[1], rows)
+    left = 1 - (words.sizes * given).sum(1) / np.maximum(1, words.counts)
+    among_the_others = np.minimum(1, share / np.maximum(left, 1e-9)).astype(np.float32)
+    drawn = rng.uniform(words.sizes.shape[1], rows) < among_the_others[:, None, None]
+    seen: NDArray[np.bool_] = drawn & ~given[:, :, None]
+    return seen
 
 
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
@@ -62,13 +72,24 @@ def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] 
         raise DrkitError(
             f"expected draws for {len(words.sizes)} texts, got {len(rng)}; use Draws(seed, epoch, tokens.keys)"
         )
-    keys, budget = rng.uniform(words.sizes.shape[1]), rounded_budget(words.counts, ratio)
+    return _first_words(words, ratio, rng.uniform(words.sizes.shape[1])[:, None], given)[:, 0]
+
+
+def _first_words(
+    words: Words, ratio: float, keys: NDArray[np.float32], given: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Choose whole words in ascending order of keys f32[B,R,W], in every row up to the text's count, bool[B,R,W]."""
+    budget = rounded_budget(words.counts, ratio)
     if ratio == 0:
-        return np.zeros(words.sizes.shape, dtype=np.bool_) if given is None else given
+        first = np.zeros(words.sizes.shape, dtype=np.bool_) if given is None else given
+        return np.broadcast_to(first[:, None], keys.shape)
     if given is not None:
-        keys = np.where(given, np.float32(-1), keys)
+        keys = np.where(given[:, None], np.float32(-1), keys)
         budget = np.maximum(budget, (words.sizes * given).sum(1))
-    return choose_words(keys, words.sizes, budget)
+    batch, rows, most = keys.shape
+    sizes = np.repeat(words.sizes, rows, axis=0)
+    chosen = choose_words(keys.reshape(batch * rows, most), sizes, np.repeat(budget, rows))
+    return chosen.reshape(batch, rows, most)
 
 
 def rows_of_words(tokens: TokenBatch, words: Words, seen: NDArray[np.bool_]) -> Tensor:

@@ -17,6 +17,8 @@ from drkit.errors import DrkitError
 from drkit.maskers.specs import BERT_SHARES
 
 NO_TARGET = -100
+# Number of words that are put in order at once, so that they fit the second-level cache.
+AT_ONCE = 2**16
 
 
 def make_view(
@@ -165,17 +167,38 @@ def rounded_budget(counts: NDArray[np.int64], ratio: float) -> NDArray[np.int64]
 def choose_words(keys: NDArray[np.float32], sizes: NDArray[np.int64], budget: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the words bool[M,W] that a greedy choice in ascending order of keys f32[M,W] takes.
 
-    sizes i64[M,W] (0: no word); budget i64[M] in tokens. If no word fits the budget, the shortest one is taken (the
-    first in order of several), so that at least one word is hidden in every text that has words.
+    sizes i64[M,W] (0: no word), both W and a size below 2**16; budget i64[M] in tokens. If no word fits the budget, the
+    shortest one is taken (the first in order of several), so that at least one word is hidden in every text that has
+    words.
     """
-    order = np.argsort(np.where(sizes > 0, keys, np.float32(np.inf)), axis=1, kind="stable")
-    taken = choose_in_order(np.take_along_axis(sizes, order, axis=1), budget)
     chosen = np.zeros(sizes.shape, dtype=np.bool_)
-    np.put_along_axis(chosen, order, taken, axis=1)
+    at_once = max(1, AT_ONCE // max(1, sizes.shape[1]))
+    for at in range(0, len(sizes), at_once):
+        some = slice(at, at + at_once)
+        sizes_in_order, order = _in_order(keys[some], sizes[some])
+        np.put_along_axis(chosen[some], order, choose_in_order(sizes_in_order, budget[some]), axis=1)
     return chosen
 
 
-def choose_in_order(sizes: NDArray[np.int64], budget: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _in_order(keys: NDArray[np.float32], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+    """Return the sizes in ascending order of keys, words of size 0 last, and the number of each word, both [M,W].
+
+    One sort of integers is many times faster than argsort: key, word and size in 32, 16 and 16 bits.
+    """
+    packed = np.where(sizes > 0, _ascending(keys), np.uint32(0xFFFFFFFF)).astype(np.uint64) << np.uint64(32)
+    packed |= np.arange(sizes.shape[1], dtype=np.uint64) << np.uint64(16)
+    packed |= sizes.astype(np.uint64)
+    packed.sort(axis=1)
+    return packed.astype(np.uint16).astype(np.int32), (packed >> np.uint64(16)).astype(np.uint16).astype(np.intp)
+
+
+def _ascending(keys: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return integers in the order of keys (-inf to inf), below 2**32 - 1."""
+    bits = np.ascontiguousarray(keys + np.float32(0)).view(np.uint32)  # + 0: -0.0 is 0.0
+    return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
+
+
+def choose_in_order(sizes: NDArray[np.int32], budget: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the greedy choice bool[M,W] among words that are already in order; see `choose_words`."""
     taken = np.zeros(sizes.shape, dtype=np.bool_)
     left, rows = budget.copy(), np.arange(len(sizes))

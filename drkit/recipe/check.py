@@ -158,6 +158,12 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
         ]
+    if found and found.is_causal and recipe.reranker and not recipe.reranker.pretrained:
+        return [
+            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, which reads from "
+            f"left to right: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
+            f"@ reranker.pretrained"
+        ]
     problems = [*_prompt_problems(encoder, folder)]
     declared = None if encoder.declared == "ignore" else declared_settings_of(folder)
     return problems + (declared.clashes(encoder) if declared else [])
@@ -418,7 +424,7 @@ def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
     found = []
     for task in pretrain.decoders.values():
         decoder = registry.get(Kind.DECODER, task.decoder.use)
-        if task.masker is None or decoder.receives_of(task.decoder.config) & {*_DECODER_VIEWS}:
+        if task.masker is None or reads_mask(task, registry):
             continue
         masker = PartInUse.of(Kind.MASKER, task.masker, registry)
         if signals := sorted(masker.spec.signals_of(masker.config)):
@@ -428,6 +434,12 @@ def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
                 f"--encoder-masker {masker.spec.name} masks what the encoder reads"
             )
     return found
+
+
+def reads_mask(task: DecoderTask, registry: Registry) -> bool:
+    """Return whether a decoder reads what its masker makes."""
+    decoder = registry.get(Kind.DECODER, task.decoder.use)
+    return bool(decoder.receives_of(task.decoder.config) & {*_DECODER_VIEWS})
 
 
 # What a masker makes for the decoder alone.

@@ -177,7 +177,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
     if request.scale is not None and request.scale not in SCALES:
         raise UnknownNameError("scale", request.scale, SCALES)
     start = starting_point(request.encoder) if request.encoder else None
-    is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
+    is_small = _is_small(request, start)
     name = request.paper or _recipe_without_paper(request, start, parts)
     recipe = parts.recipes.get(name)
     table = parse_toml(recipe.text(small=is_small), f"recipe {name}")
@@ -196,6 +196,32 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
     if request.scale == QUICK:
         return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
     return table
+
+
+def _is_small(request: ComposeRequest, start: StartingPoint | None) -> bool:
+    return request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
+
+
+def has_numbers_of_paper(request: ComposeRequest) -> bool:
+    """Return whether a request is for the recipe of a paper at the paper's scale."""
+    if request.paper is None or request.scale == QUICK:
+        return False
+    return not _is_small(request, starting_point(request.encoder) if request.encoder else None)
+
+
+def with_mixed_precision(recipe: Recipe, settings: Iterable[str]) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with every training in mixed precision (bfloat16), and the paths of what that changes.
+
+    settings: the request's, `dotted.path=TOML value`; a training whose `bf16` is among them keeps it.
+    """
+    given = {assignment.partition("=")[0].strip() for assignment in settings}
+    tables = {name: getattr(recipe, name) for name in ("pretrain", "finetune", RERANKER)}
+    changed = {
+        name: evolve(table, bf16=True)
+        for name, table in tables.items()
+        if table is not None and not table.bf16 and f"{name}.bf16" not in given
+    }
+    return evolve(recipe, **changed), tuple(f"{name}.bf16" for name in changed)
 
 
 def _recipe_without_paper(request: ComposeRequest, start: StartingPoint | None, parts: Installed) -> str:

@@ -78,13 +78,14 @@ class PublishedPaper:
     differs: str = ""
 
     def row(self, name: str) -> PublishedRow:
-        """Return a row by its name, or by a part of it that only one has, without regard to case.
+        """Return a row by its name, one of its names, or a part of it that only one has, without regard to case.
 
         Raises UnknownNameError for none, and DrkitError for several.
         """
-        names = [row.name for row in self.rows]
+        names, asked = [row.name for row in self.rows], name.casefold()
         found = [row for row in self.rows if row.name == name]
-        found = found or [row for row in self.rows if name.casefold() in row.name.casefold()]
+        found = found or [row for row in self.rows if asked in row.name.casefold().split("; ")]
+        found = found or [row for row in self.rows if asked in row.name.casefold()]
         if not found:
             raise UnknownNameError("row", name, names, where=self.title)
         if len(found) > 1:

@@ -580,7 +580,11 @@ class Validation:
     queries: int = setting(500, at_least(1), "maximum dev queries")
     passages: int = setting(0, at_least(0), "passages to search, the judged ones included; 0: all")
     patience: int = setting(0, at_least(0), "stop after this many validations without a gain; 0: never")
-    keep_best: bool = setting(True, None, "keep the weights of the best validation, not the last")
+    keep_best: bool = setting(
+        True,
+        None,
+        "end with the weights of the best validation if they gain more than one standard error over the last ones",
+    )
 
 
 @frozen

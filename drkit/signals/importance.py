@@ -1,8 +1,9 @@
 """How informative each token is: its averaged mutual information (AMI) with the n-grams around it.
 
 `AMI(w_i) = mean_j PMI(w_{i-j} .. w_i) + mean_j PMI(w_i .. w_{i+j})`, j = 1 .. window - 1, over the n-grams within
-the text; an n-gram that was not counted adds 0 and stays in the mean. CDMAE section 3.2; PMI of longer n-grams
-as in PMI-Masking (Levine et al. 2021).
+the text; an n-gram that was not counted adds 0 and stays in the mean. With `ends = "window"` both sums are divided by
+window - 1, as in equation 8 to the letter, so that tokens near the ends of a text count for less. CDMAE section 3.2;
+PMI of longer n-grams as in PMI-Masking (Levine et al. 2021).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from drkit.errors import DrkitError
 from drkit.signals.specs import ImportanceConfig
 
 PMI = ("fragment", "specific")
+ENDS = ("fitting", "window")
 _TOKENS_AT_ONCE = 1 << 18
 COUNTS = "counts"
 
@@ -46,8 +48,9 @@ class ImportanceSignal:
 
     def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
         """Yield the importance of every content token, from the counts that `fit` wrote to `folder`."""
-        counts, pmi = NgramCounts(folder / COUNTS), self.config.pmi
-        return token_values(texts.store, counts, pmi=pmi, scratch=texts.scratch, engine=texts.engine)
+        counts, config = NgramCounts(folder / COUNTS), self.config
+        settings: Any = {"pmi": config.pmi, "ends": config.ends}
+        return token_values(texts.store, counts, **settings, scratch=texts.scratch, engine=texts.engine)
 
 
 def corpus_importance(
@@ -66,18 +69,21 @@ def corpus_importance(
         tokenise(((str(n), text) for n, text in enumerate(texts)), tokenizer, folder, max_length=max_length)
         store = TokenStore.open(folder)
         counts = count(store, folder / COUNTS, window=config.window, min_count=config.min_count)
-        values = np.concatenate([np.empty(0, np.float32), *token_values(store, counts, pmi=config.pmi)])
+        chunks = token_values(store, counts, pmi=config.pmi, ends=config.ends)
+        values = np.concatenate([np.empty(0, np.float32), *chunks])
         return [values[start:stop] for start, stop in pairwise(store.offsets.tolist())]
 
 
-def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:
+def importance(
+    store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment", ends: str = "fitting"
+) -> SignalValues:
     """Write the importance of every content token of `store` to `folder`, and return it memory-mapped.
 
     `pmi`: `fragment`, log p(n-gram) - log p(token) - log p(rest of the n-gram); `specific`, log p(n-gram) - the sum of
-    its tokens' log p.
+    its tokens' log p. `ends`: `fitting`, a side is divided by its n-grams; `window`, by window - 1.
     """
-    metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
-    values = token_values(store, counts, pmi=pmi)
+    metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count, "ends": ends}
+    values = token_values(store, counts, pmi=pmi, ends=ends)
     return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=metadata)
 
 
@@ -86,6 +92,7 @@ def token_values(
     counts: NgramCounts,
     *,
     pmi: str = "fragment",
+    ends: str = "fitting",
     scratch: Path | None = None,
     engine: Engine | None = None,
 ) -> Iterator[NDArray[np.float32]]:
@@ -95,13 +102,17 @@ def token_values(
     """
     if pmi not in PMI:
         raise DrkitError(f"pmi must be one of {', '.join(PMI)}, got {pmi!r}")
+    if ends not in ENDS:
+        raise DrkitError(f"ends must be one of {', '.join(ENDS)}, got {ends!r}")
     texts = list(text_chunks(store.offsets, _TOKENS_AT_ONCE))
     offsets = (store.offsets[first : last + 1] for first, last in texts)
     log_shares = counts.log_shares(store, texts, scratch=scratch, engine=engine)
-    return (_ami(shares, o - o[0], pmi) for o, shares in zip(offsets, log_shares, strict=True))
+    return (_ami(shares, o - o[0], pmi, ends) for o, shares in zip(offsets, log_shares, strict=True))
 
 
-def _ami(log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], pmi: str) -> NDArray[np.float32]:
+def _ami(
+    log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], pmi: str, ends: str
+) -> NDArray[np.float32]:
     """Return f32[tokens], from the log-probability f64[tokens] of the n-gram of each order that starts at a token.
 
     `left[i]` sums over the n-grams that end at i, `right[i]` over those that start at i.
@@ -124,6 +135,8 @@ def _ami(log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], 
         left[tail] += np.nan_to_num(ends_here, nan=0.0)
         right[head] += np.nan_to_num(starts_here, nan=0.0)
         lower = whole
+    if ends == "window":
+        return ((left + right) / max(1, len(log_shares) - 1)).astype(np.float32)
     return _sides(left, right, offsets, len(log_shares))
 
 

@@ -21,6 +21,11 @@ class ImportanceConfig:
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
     min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
+    ends: str = setting(
+        "fitting",
+        in_(("fitting", "window")),
+        "near the ends of a text, divide a side by the n-grams that fit in it, or by those of the window",
+    )
 
 
 SIGNALS = (

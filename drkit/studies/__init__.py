@@ -1,4 +1,4 @@
-"""Studies: factorial designs over parts and settings."""
+"""Studies: factorial designs over parts and settings, and the search for the best of many compositions."""
 
 from typing import TYPE_CHECKING
 

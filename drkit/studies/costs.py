@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -39,7 +39,7 @@ def describe_sharing(design: Design) -> Sharing:
     for names in users.values():
         if len(names) > 1:
             shared[names[0]] = shared.get(names[0], 0) + 1
-    return Sharing(len(design.runs), sum(map(len, users.values())), len(users), len(_finished(design)), shared)
+    return Sharing(len(design.runs), sum(map(len, users.values())), len(users), len(_finished(design.runs)), shared)
 
 
 def estimate_study(design: Design, processes: int = 1) -> Cost | None:
@@ -47,23 +47,33 @@ def estimate_study(design: Design, processes: int = 1) -> Cost | None:
 
     processes: of the runs that are made side by side, each with its share of the cores.
     """
-    registry = installed().registry
-    size = None if has_gpu() else collection_size(design.runs[0].recipe, registry, design.runs[0].folder)
-    if size is None:
+    if has_gpu():
         return None
     rates, beside = measure_rates(os.environ), min(processes, len(design.runs))
     # Side by side, work that uses a single core is done on as many as there are processes.
     used = min(beside, rates.cores)
-    rates = Rates(rates.flops, rates.core * used, max(1, rates.cores // used))
-    known, total = _finished(design), Cost(0.0, 0.0, 0.0)
-    for run in design.runs:
+    total = estimate_runs(design.runs, Rates(rates.flops, rates.core * used, max(1, rates.cores // used)))
+    return evolve(total, memory=total.memory * beside) if total else None
+
+
+def estimate_runs(runs: Sequence[PlannedRun], rates: Rates) -> Cost | None:
+    """Return the time, memory and disk of what runs still have to make, one after another; None without a known size.
+
+    Stages that several runs have are counted once.
+    """
+    registry = installed().registry
+    size = collection_size(runs[0].recipe, registry, runs[0].folder)
+    if size is None:
+        return None
+    known, total = _finished(runs), Cost(0.0, 0.0, 0.0)
+    for run in runs:
         own = identities(run.stages)
         to_do = [stage for stage in run.stages if own[stage.name] not in known]
         known |= {own[stage.name] for stage in to_do}
         if to_do:
             cost = estimate_cost(to_do, sizes_of(run.recipe, size), rates)
             total = Cost(total.seconds + cost.seconds, max(total.memory, cost.memory), total.disk + cost.disk)
-    return evolve(total, memory=total.memory * beside)
+    return total
 
 
 def identities(stages: tuple[Stage[Any], ...]) -> dict[str, str]:
@@ -75,9 +85,9 @@ def identities(stages: tuple[Stage[Any], ...]) -> dict[str, str]:
     return found
 
 
-def _finished(design: Design) -> set[str]:
+def _finished(runs: Sequence[PlannedRun]) -> set[str]:
     """Return the identities of the stages that some run has finished."""
-    return {identity for run in design.runs for identity in _finished_in(run)}
+    return {identity for run in runs for identity in _finished_in(run)}
 
 
 def _finished_in(run: PlannedRun) -> list[str]:

@@ -109,34 +109,39 @@ def design_study(
     measured, parts that do not fit together, or nothing to evaluate.
     """
     folder, axes = Path(folder), {key: value for key, value in choices.items() if isinstance(value, list)}
-    problems = [*_problems_of_axes(axes, choices), *_problems_of_numbers(seeds, labels)]
+    problems = [*problems_of_axes(axes, choices), *_problems_of_numbers(seeds, labels)]
     if problems:
         raise ProblemsError("the study cannot be made", problems)
     names = list(axes)
-    cells = tuple(
-        Cell(
-            {axis: _shown(value) for axis, value in zip(names, values, strict=True)},
-            dict(zip(names, values, strict=True)),
-        )
-        for values in product(*axes.values())
-    )
+    cells = tuple(make_cell(names, values) for values in product(*axes.values()))
     runs, found = [], dict[str, list[str]]()
     for number, seed, cell in product(labels, seeds, cells):
         name = _run_name(cell, seed, number, several=len(labels) > 1)
         try:
-            runs.append(_planned(cell, seed, number, folder / name, {**choices, **cell.choices}))
+            recipe = study_recipe({**choices, **cell.choices}, seed, number, name)
+            runs.append(plan_run(cell, seed, number, folder / name, recipe))
         except DrkitError as error:
-            for problem in _reasons(error):
+            for problem in reasons(error):
                 found.setdefault(problem, []).append(cell.name)
     if found:
         raise ProblemsError("the study cannot be made", list(_by_cell(found, len(cells))))
     if len({run.folder for run in runs}) < len(runs):
         raise ProblemsError("the study cannot be made", ["two cells have the same name; give each value once"])
-    levels = {axis: tuple(map(_shown, values)) for axis, values in axes.items()}
+    levels = {axis: tuple(map(show_level, values)) for axis, values in axes.items()}
     return Design(folder, levels, cells, tuple(seeds), tuple(labels), tuple(runs))
 
 
-def _problems_of_axes(axes: Mapping[str, list[Any]], choices: Mapping[str, Any]) -> Iterator[str]:
+def make_cell(axes: Sequence[str], values: Sequence[Any]) -> Cell:
+    """Return the cell of these values, one for each axis."""
+    chosen = dict(zip(axes, values, strict=True))
+    return Cell(
+        {axis: show_level(value) for axis, value in chosen.items()},
+        {axis: None if axis in ADDED and value == NONE else value for axis, value in chosen.items()},
+    )
+
+
+def problems_of_axes(axes: Mapping[str, list[Any]], choices: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with axes, and with the choices of all cells; see `design_study`."""
     if not axes:
         yield "it has no axis: give a choice several values, as in masker=uniform,pmi (masker=['uniform', 'pmi'])"
     known = sorted(CHOICES - {"name"})
@@ -146,8 +151,8 @@ def _problems_of_axes(axes: Mapping[str, list[Any]], choices: Mapping[str, Any])
     for axis, values in axes.items():
         if len(values) < 2:
             yield f"axis {axis!r} needs at least 2 values, got {len(values)}; choose a fixed one by an option or --set"
-        if len({*map(_shown, values)}) < len(values):
-            yield f"axis {axis!r} has a value twice: {', '.join(map(_shown, values))}"
+        if len({*map(show_level, values)}) < len(values):
+            yield f"axis {axis!r} has a value twice: {', '.join(map(show_level, values))}"
         fixed = [path for path in _SAME_QUERIES if axis == path or axis.startswith(f"{path}.")]
         if fixed:
             yield f"{axis!r} cannot be an axis: {_SAME_QUERIES[fixed[0]]}"
@@ -159,6 +164,8 @@ def _problems_of_axes(axes: Mapping[str, list[Any]], choices: Mapping[str, Any])
     yield from _problems_of_parts(axes)
 
 
+# The choices that add to a recipe: `none` adds nothing.
+ADDED = ("pretrain_loss", "miners")
 # The kind of part that a choice names.
 _KINDS = {
     "masker": Kind.MASKER,
@@ -176,7 +183,7 @@ def _problems_of_parts(axes: Mapping[str, list[Any]]) -> Iterator[str]:
     for axis, kind in _KINDS.items():
         for value in axes.get(axis, ()):
             for name in value if isinstance(value, (list, tuple)) else [value]:
-                if not (axis == "decoder" and name == NONE):
+                if not (axis in ("decoder", *ADDED) and name == NONE):
                     try:
                         registry.split(kind, str(name))
                     except DrkitError as error:
@@ -190,9 +197,13 @@ def _problems_of_numbers(seeds: Sequence[int], labels: Sequence[int | None]) -> 
         yield f"`labels` must be numbers of training queries, each once, 0 or `all` for every one; got {list(labels)}"
 
 
-def _planned(cell: Cell, seed: int, labels: int | None, folder: Path, choices: Mapping[str, Any]) -> PlannedRun:
+def study_recipe(choices: Mapping[str, Any], seed: int, labels: int | None, name: str) -> Recipe:
+    """Return the recipe of a cell with a seed and a number of labels. Raises DrkitError if it cannot be composed."""
+    return _for_study(compose(**choices, seed=seed, name=name), labels, choices)
+
+
+def plan_run(cell: Cell, seed: int, labels: int | None, folder: Path, recipe: Recipe) -> PlannedRun:
     """Return a run with its plan. Raises DrkitError if it cannot work."""
-    recipe = _for_study(compose(**choices, seed=seed, name=folder.name), labels, choices)
     made = plan(recipe, installed().registry)
     if not any(stage.spec is EVALUATION for stage in made.stages):
         raise DrkitError(
@@ -227,7 +238,8 @@ def _for_study(recipe: Recipe, labels: int | None, choices: Mapping[str, Any]) -
     return evolve(recipe, finetune=evolve(recipe.finetune, rounds=rounds))
 
 
-def _reasons(error: DrkitError) -> tuple[str, ...]:
+def reasons(error: DrkitError) -> tuple[str, ...]:
+    """Return the problems of an error, each on its own."""
     return error.problems if isinstance(error, ProblemsError) else (str(error),)
 
 
@@ -243,7 +255,7 @@ def _run_name(cell: Cell, seed: int, labels: int | None, *, several: bool) -> st
     return f"{cell.name}{number}-{seed}"
 
 
-def _shown(value: Any) -> str:
+def show_level(value: Any) -> str:
     """Return the value of an axis as text; None, which leaves a table out, as `none`."""
     if value is None:
         return NONE

@@ -1,9 +1,9 @@
-"""Make the runs of a study, one after another or side by side; equal stages are made once."""
+"""Make the runs of a study, or of a rung of a search, one after another or side by side; equal stages once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -11,15 +11,16 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.engine import Engine, Task
+from drkit.core.engine import LOCAL, Engine, ProcessEngine, Task, open_engine
 from drkit.core.files import MANIFEST
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
+from drkit.errors import DrkitError
 from drkit.recipe.toml import recipe_from_table, recipe_table
 from drkit.runs.execute import execute
 from drkit.runs.prepare import prepare
 from drkit.runs.survey import UNFINISHED
-from drkit.studies.design import Design
+from drkit.studies.design import PlannedRun
 
 # The folder of a study in which its runs lock stages; seconds between looks at what they have made.
 LOCKS, _INTERVAL = ".locks", 1.0
@@ -27,10 +28,11 @@ LOCKS, _INTERVAL = ".locks", 1.0
 
 @frozen
 class Finished:
-    """A finished run: its seconds, and the notes of its stages."""
+    """A finished run: its seconds, the notes of its stages, and why it failed (empty if it did not)."""
 
     seconds: float
     notes: tuple[str, ...]
+    failure: str = ""
 
 
 class _Notes(Silent):
@@ -44,59 +46,95 @@ class _Notes(Silent):
         self.texts.append(text)
 
 
-def make_runs(design: Design, engine: Engine, progress: Progress) -> None:
+@contextmanager
+def open_processes(processes: int, engine: str) -> Iterator[Engine]:
+    """Open what makes runs: a number of processes side by side, or an engine; see `drkit.core.engine.open_engine`.
+
+    Raises DrkitError for both several processes and an engine.
+    """
+    if processes > 1:
+        if engine != LOCAL:
+            raise DrkitError(f"give several processes or the engine {engine}, which has processes of its own, not both")
+        yield ProcessEngine(processes)
+        return
+    with open_engine(engine) as opened:
+        yield opened
+
+
+def make_runs(
+    runs: Sequence[PlannedRun],
+    engine: Engine,
+    progress: Progress,
+    *,
+    title: str = "study",
+    reuse: Sequence[Path] = (),
+    on_done: Callable[[PlannedRun, Finished], None] | None = None,
+) -> None:
     """Make every run that is not finished.
+
+    title: of the runs together, for the progress. reuse: other runs whose equal stages are shared. on_done: called
+    after each run; with it, a run that fails does not end the others.
 
     Raises DrkitError as a run does, naming each that failed if several are made side by side; the others are kept.
     """
-    folders = tuple(run.folder.absolute() for run in design.runs)
+    folders = (*(run.folder.absolute() for run in runs), *(folder.absolute() for folder in reuse))
     tried, tasks = set[str](), []
-    for run in design.runs:  # the parts of a cell are tried once
+    for run in runs:  # the parts of a cell are tried once
         trial = None if run.cell.name not in tried else False
         tried.add(run.cell.name)
-        arguments = (recipe_table(run.recipe), run.folder.absolute(), folders, trial)
+        arguments = (recipe_table(run.recipe), run.folder.absolute(), folders, trial, on_done is not None)
         tasks.append(Task(run.folder.name, make_run, arguments, uses="gpu"))
     said = set[str]()
-    progress.begin("study", f"{len(tasks)} runs")
+    progress.begin(title, f"{len(tasks)} runs")
     began = time.perf_counter()
-    with _watching(design, progress):
-        for number, (run, done) in enumerate(zip(design.runs, engine.run(tasks), strict=False), start=1):
+    with _watching(runs, progress):
+        for number, (run, done) in enumerate(zip(runs, engine.run(tasks), strict=False), start=1):
             for note in (one for one in (*run.notes, *done.notes) if one not in said):
                 said.add(note)
                 progress.note(f"{run.folder.name}: {note}")
-            progress.note(f"{run.folder.name}: run {number} of {len(tasks)}, {done.seconds:,.0f} s")
-    progress.end("study", time.perf_counter() - began)
+            failed = f", failed: {done.failure}" if done.failure else ""
+            progress.note(f"{run.folder.name}: run {number} of {len(tasks)}, {done.seconds:,.0f} s{failed}")
+            if on_done:
+                on_done(run, done)
+    progress.end(title, time.perf_counter() - began)
 
 
-def make_run(table: Mapping[str, Any], folder: Path, folders: Sequence[Path], trial: bool | None) -> Finished:
+def make_run(
+    table: Mapping[str, Any], folder: Path, folders: Sequence[Path], trial: bool | None, is_tolerant: bool = False
+) -> Finished:
     """Make one run of a study, in whatever process.
 
     table: its recipe, as plain data. folders: of all runs of the study, which share equal stages. trial: see
-    `drkit.runs.prepare.prepare`. Raises DrkitError as a run does.
+    `drkit.runs.prepare.prepare`. Raises DrkitError as a run does, unless is_tolerant: then the result says why.
     """
     parts, notes, began = installed(), _Notes(), time.perf_counter()
-    recipe = recipe_from_table(table, parts.registry)
-    made = prepare(recipe, parts.registry, folder, trial=trial)
-    execute(
-        made.stages,
-        folder,
-        recipe,
-        registry=parts.registry,
-        progress=notes,
-        reuse=[one for one in folders if one != folder],
-        locks=folder.parent / LOCKS,
-    )
-    return Finished(time.perf_counter() - began, tuple(notes.texts))
+    recipe, failure = recipe_from_table(table, parts.registry), ""
+    try:
+        made = prepare(recipe, parts.registry, folder, trial=trial)
+        execute(
+            made.stages,
+            folder,
+            recipe,
+            registry=parts.registry,
+            progress=notes,
+            reuse=[one for one in folders if one != folder],
+            locks=folder.parent / LOCKS,
+        )
+    except DrkitError as error:
+        if not is_tolerant:
+            raise
+        failure = str(error)
+    return Finished(time.perf_counter() - began, tuple(notes.texts), failure)
 
 
 @contextmanager
-def _watching(design: Design, progress: Progress) -> Iterator[None]:
+def _watching(runs: Sequence[PlannedRun], progress: Progress) -> Iterator[None]:
     """Show what the runs have made, wherever they are made, for the length of a block."""
     ended = Event()
 
     def watch() -> None:
         while not ended.wait(_INTERVAL):
-            _show(design, progress)
+            _show(runs, progress)
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
@@ -107,12 +145,12 @@ def _watching(design: Design, progress: Progress) -> Iterator[None]:
         thread.join()
 
 
-def _show(design: Design, progress: Progress) -> None:
+def _show(runs: Sequence[PlannedRun], progress: Progress) -> None:
     """Show how many stages of all runs are finished, and for how many seconds others are being made."""
-    total = sum(len(run.stages) for run in design.runs)
-    done = sum(1 for run in design.runs for stage in run.stages if (run.folder / stage.name / MANIFEST).is_file())
+    total = sum(len(run.stages) for run in runs)
+    done = sum(1 for run in runs for stage in run.stages if (run.folder / stage.name / MANIFEST).is_file())
     now, working = time.time(), {}
-    for run in design.runs:
+    for run in runs:
         for stage in run.stages:
             try:
                 since = (run.folder / UNFINISHED / stage.name).stat().st_ctime

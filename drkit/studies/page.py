@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,10 +100,10 @@ def study_page(design: Design, tables: Sequence[Table], picture: str) -> str:
 
 
 def _table_lines(design: Design, table: Table) -> Iterator[str]:
-    yield from _rows(("effect", table.measure, "95 % interval", "p"), map(effect_cells, table.effects))
+    yield from table_lines(("effect", table.measure, "95 % interval", "p"), map(effect_cells, table.effects))
     yield ""
     header = (*design.axes, table.measure, "over seeds", "runs")
-    yield from _rows(
+    yield from table_lines(
         header,
         (
             (
@@ -125,7 +125,8 @@ def describe_references(references: Mapping[str, float]) -> str:
     return ", ".join(f"{system_name(name)} {mean:.3f}" for name, mean in references.items())
 
 
-def _rows(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
     yield f"| {' | '.join(map(escape_markdown, header))} |"
     yield f"|{'---|' * len(header)}"
     for row in rows:

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import asdict, frozen
 
 from drkit.commands.records import RunRecord, open_run
-from drkit.core.engine import LOCAL, ProcessEngine, open_engine
+from drkit.core.engine import LOCAL
 from drkit.core.files import write_json, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
@@ -22,7 +22,7 @@ from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME
 from drkit.recipe.schema import PRETRAINED
 from drkit.studies.design import ALL, Cell, Design, design_study
-from drkit.studies.execution import make_runs
+from drkit.studies.execution import make_runs, open_processes
 from drkit.studies.page import draw_effects, study_page
 
 PAGE, PICTURE, RECORD = "study.md", "study.png", "study.json"
@@ -136,13 +136,8 @@ def study(
 
 def make_study(design: Design, *, processes: int = 1, engine: str = LOCAL, progress: Progress) -> None:
     """Make the runs of a study. Raises DrkitError as a run does, and for both several processes and an engine."""
-    if processes > 1 and engine != LOCAL:
-        raise DrkitError(f"give several processes or the engine {engine}, which has processes of its own, not both")
-    if processes > 1:
-        make_runs(design, ProcessEngine(processes), progress)
-        return
-    with open_engine(engine) as opened:
-        make_runs(design, opened, progress)
+    with open_processes(processes, engine) as opened:
+        make_runs(design.runs, opened, progress)
 
 
 def read_study(design: Design) -> Study:

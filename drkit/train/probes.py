@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -38,6 +38,17 @@ _HELD_OUT_SEED = 0x68656C64
 Record = Mapping[str, float]
 
 Outputs = Mapping[str, Any]
+
+
+@frozen
+class Measured:
+    """What was measured at a step: metrics by name, and the value of each query for the metric that decides.
+
+    values: empty if no weights are chosen by them.
+    """
+
+    metrics: Mapping[str, float]
+    values: Mapping[str, float] = field(factory=dict)
 
 
 @frozen(eq=False)
@@ -61,7 +72,7 @@ class Probes:
     decides: ClassVar[str] = MEASURE
     measures_start: ClassVar[bool] = True
 
-    def measure(self) -> dict[str, float]:
+    def measure(self) -> Measured:
         """Return the current metrics by name; see docs/guide/is-it-working.md."""
         metrics = measure_branches(self.module, self._batches())
         with evaluating(self.module):
@@ -71,7 +82,7 @@ class Probes:
                 metrics |= {"anisotropy": anisotropy(vectors), "top_direction": top_direction(vectors)}
             if self.retrieval is not None:
                 metrics[MEASURE] = self.retrieval.measure(self.encoder, self.passages)
-        return {name: float(f"{value:.6g}") for name, value in metrics.items()}
+        return Measured({name: float(f"{value:.6g}") for name, value in metrics.items()})
 
     def describe(self) -> str:
         """Return in one line what is measured, and on what."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
-from drkit.evaluate import cutoff, evaluate
+from drkit.evaluate import Scores, cutoff, evaluate
 from drkit.recipe.schema import Probe, Validation
 from drkit.search import AnyEncoder, FlatIndex, Hits
 
@@ -44,6 +44,10 @@ class RetrievalProbe:
 
     def measure(self, encoder: AnyEncoder, passages: TokenStore, measure: str = MEASURE) -> float:
         """Return a measure (by its ir_measures name) of an encoder; passages: the tokens of the corpus."""
+        return self.scores(encoder, passages, measure).mean(measure)
+
+    def scores(self, encoder: AnyEncoder, passages: TokenStore, measure: str = MEASURE) -> Scores:
+        """Return a measure of an encoder for each query; see `measure`."""
         depth = (cutoff(measure) or DEPTH) + bool(self.self_passages)
         queries = encoder.encode_queries([query.text for query in self.queries])
         found = self._search(queries, encoder, passages, depth)
@@ -51,7 +55,7 @@ class RetrievalProbe:
             (query.query_id, list(hits.without([self.self_passages.get(query.query_id, "")]).pairs()))
             for query, hits in zip(self.queries, found, strict=True)
         ]
-        return evaluate(run, self.judgements, [measure]).mean(measure)
+        return evaluate(run, self.judgements, [measure])
 
     def excluding_self(self, collection: StoredCollection) -> RetrievalProbe:
         """Return the same task without passages whose id is the query's own id."""

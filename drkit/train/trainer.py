@@ -84,6 +84,8 @@ def train_in(
     Checkpoints are removed when the stage is finished.
     """
     schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates)
+    if training.batch_size and training.batch_size > len(lengths):
+        progress.note(f"a step has all {len(lengths):,} examples, fewer than batch_size = {training.batch_size:,}")
     result = train(
         module,
         schedule,

@@ -35,8 +35,10 @@ def count_all(texts: list[list[int]], window: int) -> list[Counter]:
 class Written:
     """AMI as the formula has it, token by token."""
 
-    def __init__(self, counted: list[list[int]], *, window: int, min_count: int, pmi: str) -> None:
-        self.window, self.min_count, self.pmi = window, min_count, pmi
+    def __init__(
+        self, counted: list[list[int]], *, window: int, min_count: int, pmi: str, ends: str = "fitting"
+    ) -> None:
+        self.window, self.min_count, self.pmi, self.ends = window, min_count, pmi, ends
         self.counts = count_all(counted, window)
 
     def log_p(self, gram: tuple[int, ...]) -> float:
@@ -56,6 +58,8 @@ class Written:
             [self.of_ngram(g, text[i], g[:-1]) for g in left],
             [self.of_ngram(g, text[i], g[1:]) for g in right],
         )
+        if self.ends == "window":  # equation 8 as it is printed
+            return sum(sum(side) / (self.window - 1) for side in sides)
         return sum(sum(side) / len(side) for side in sides if side)
 
 
@@ -73,11 +77,13 @@ def small(real_texts, tokenizer, tmp_path_factory) -> TokenStore:
 
 
 @pytest.mark.parametrize("pmi", ["fragment", "specific"])
+@pytest.mark.parametrize("ends", ["fitting", "window"])
 @pytest.mark.parametrize(("window", "min_count"), [(2, 1), (4, 1), (4, 3), (6, 2)])
-def test_importance_equals_the_formula(small, tmp_path, pmi, window, min_count):
+def test_importance_equals_the_formula(small, tmp_path, pmi, ends, window, min_count):
     counts = count(small, tmp_path / "counts", window=window, min_count=min_count)
-    got = importance(small, counts, tmp_path / "importance", pmi=pmi)
-    wanted = [x for text in expected(sequences(small), window=window, min_count=min_count, pmi=pmi) for x in text]
+    got = importance(small, counts, tmp_path / "importance", pmi=pmi, ends=ends)
+    read = {"window": window, "min_count": min_count, "pmi": pmi, "ends": ends}
+    wanted = [x for text in expected(sequences(small), **read) for x in text]
     np.testing.assert_allclose(got.values, wanted, rtol=1e-6, atol=1e-5)
     assert got.values.dtype == np.float32
     assert len(got) == small.offsets[-1]

@@ -208,7 +208,9 @@ def test_groups_hold_every_text_once_and_all_of_its_tokens(lengths):
     assert all(len(rows) * length >= 1024 for rows, length in groups[:-1])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("modernbert", "deberta-v2", "electra")])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if not name.startswith(("modernbert", "deberta")) and name != "electra"]
+)
 def test_positions_and_vectors_go_through_the_embedding_layer(name):
     encoder, tokenizer = wrapped(name)
     heads, embeddings = encoder.eval().heads(), encoder.backbone.embeddings
@@ -272,8 +274,8 @@ def test_a_decoder_starts_from_the_encoders_last_layers_where_they_are_of_its_ki
     encoder, tokenizer = wrapped(name, **alike)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer)
     decoder = MlmDecoder(MlmDecoderConfig(layers=1, init="encoder-tail"), context)
-    if name == "modernbert":
-        with pytest.raises(DrkitError, match=r"ModernBertEncoderLayer.*init = 'random'"):
+    if name in ("modernbert", "deberta"):
+        with pytest.raises(DrkitError, match=r"(ModernBertEncoder|Deberta)Layer.*init = 'random'"):
             decoder.init_from(encoder)
         return
     decoder.init_from(encoder)
@@ -382,11 +384,13 @@ def test_an_electra_discriminator_is_an_encoder_with_a_new_head(tmp_path):
     torch.testing.assert_close(encoder(tokens.ids, tokens.attention)["hidden"], hidden)
 
 
-@pytest.mark.parametrize("published", ["masked LM", "discriminator"])
-def test_a_published_deberta_is_read_with_its_head(published, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "published"), [("deberta", "masked LM"), ("deberta-v2", "masked LM"), ("deberta-v2", "discriminator")]
+)
+def test_a_published_deberta_is_read_with_its_head(name, published, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    model, tokenizer = tiny("deberta-v2")
+    model, tokenizer = tiny(name)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     del config["legacy"]  # the published ones do not have this key
@@ -409,15 +413,16 @@ def test_a_published_deberta_is_read_with_its_head(published, tmp_path):
     np.testing.assert_allclose(search.evolve(passage_length=LENGTH).encode_passages(TEXTS), vectors, atol=1e-5)
 
 
-def test_a_deberta_may_have_a_position_table_and_must_have_the_published_head():
-    encoder, tokenizer = wrapped("deberta-v2", position_biased_input=True, type_vocab_size=2)
+@pytest.mark.parametrize("name", ["deberta", "deberta-v2"])
+def test_a_deberta_may_have_a_position_table_and_must_have_the_published_head(name):
+    encoder, tokenizer = wrapped(name, position_biased_input=True, type_vocab_size=2)
     heads, ids = encoder.eval().heads(), batch_of(tokenizer).ids
     table, words = encoder.backbone.embeddings.position_embeddings.weight, encoder.model.get_input_embeddings().weight
     torch.testing.assert_close(heads.positions(9), table[:9])
     torch.testing.assert_close(heads.embed_vectors(words[ids]), heads.embed(ids))
     torch.testing.assert_close(encoder(ids, ids >= 0, layers=(0,))["layers"][0], heads.embed(ids))
     with pytest.raises(DrkitError, match=r"missing: lm_predictions.* legacy = False"):
-        wrapped("deberta-v2", legacy=True)
+        wrapped(name, legacy=True)
 
 
 def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):

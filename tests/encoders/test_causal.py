@@ -135,6 +135,8 @@ def test_what_reads_in_both_directions_refuses_it_with_the_reason(collection, tm
     assert "--set encoder.pooling=last @ encoder.pooling" in problems("pretrain=none", "encoder.pooling=cls")
     reranker = ("pretrain=none", "encoder.pooling=last", f"reranker.pretrained={folder}")
     assert says(problems(*reranker, pipeline="three-stage"), "'llama'", "re-rankers", "masked LM")
+    from_encoder = problems("pretrain=none", "encoder.pooling=last", pipeline="three-stage")
+    assert says(from_encoder, "re-ranker reads in both directions", "@ reranker.pretrained")
     with pytest.raises(DrkitError, match=r"'llama' .*--set pretrain=none.*re-rankers .*masked LM"):
         CrossEncoder.start_from(str(folder))
     with pytest.raises(DrkitError, match=r"'llama' .*--set pretrain=none.*re-rankers .*masked LM"):

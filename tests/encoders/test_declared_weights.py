@@ -77,7 +77,9 @@ def card_line(folder):
     return found[0].replace("path/to/this/folder", str(folder)) if found else None
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert", "llama"])
+@pytest.mark.parametrize(
+    "name", ["bert", "roberta", "distilbert", "electra", "deberta", "deberta-v2", "modernbert", "llama"]
+)
 def test_the_card_says_how_to_train_on_with_dropout(name, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     model, tokenizer = tiny(name)

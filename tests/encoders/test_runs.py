@@ -94,6 +94,7 @@ def test_the_plan_says_which_sizes_an_existing_encoder_ignores(collection, tmp_p
     [
         ("roberta", {"masker": "pmi", "decoder": "enhanced"}),
         ("modernbert", {"paper": "dupmae"}),
+        ("deberta", {"paper": "retromae"}),
         ("deberta-v2", {"paper": "retromae"}),
         ("xlm-roberta", {"masker": "uniform", "decoder": "mlm"}),
     ],

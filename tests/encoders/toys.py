@@ -101,6 +101,15 @@ DEBERTA = {
     "type_vocab_size": 0,
     "legacy": False,
 }
+# As DeBERTa-base: distances up to the length, no position table, and the head of the published checkpoints.
+DEBERTA_V1 = {
+    **NO_DROPOUT,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["c2p", "p2c"],
+    "type_vocab_size": 0,
+    "legacy": False,
+}
 MADE = {
     "bert": (hf.BertForMaskedLM, wordpiece, NO_DROPOUT),
     "roberta": (hf.RobertaForMaskedLM, byte_level, {**NO_DROPOUT, "type_vocab_size": 1}),
@@ -110,6 +119,7 @@ MADE = {
     "electra-wide": (hf.ElectraForMaskedLM, wordpiece, {**NO_DROPOUT, "embedding_size": 16}),
     "distilbert": (hf.DistilBertForMaskedLM, wordpiece, DISTILBERT),
     "mpnet": (hf.MPNetForMaskedLM, lambda: wordpiece(roberta=True), NO_DROPOUT),
+    "deberta": (hf.DebertaForMaskedLM, lambda: byte_level(roberta=False), DEBERTA_V1),
     "deberta-v2": (hf.DebertaV2ForMaskedLM, metaspace, DEBERTA),
     "modernbert": (
         hf.ModernBertForMaskedLM,

@@ -123,6 +123,7 @@ def test_values_stand_beside_their_like_only():
 def test_a_part_of_a_name_is_enough_if_only_one_row_has_it():
     paper = PUBLISHED["simlm"]
     assert paper.row("enc-dec rtd").name == "table 7, Enc-Dec RTD"
+    assert PUBLISHED["retromae"].row("Table 2").name.startswith("table 2; table 6")  # two have it in their names
     with refused("rows", "table 8, 15/15"):
         paper.row("table 8")
     with unknown("row", "table 77"):
@@ -170,6 +171,21 @@ def test_the_commands_print_them(tmp_path):
         code, _, err = drkit(*wrong, cwd=tmp_path)
         assert code == 2, wrong
         assert said in " ".join(err.split())
+
+
+def test_papers_numbers_are_in_mixed_precision_where_a_gpu_is(run_drkit, tmp_path, monkeypatch):
+    paper = ("compose", "--paper", "cdmae", "--set", "finetune.bf16=false", "--dry-run", "-o", str(tmp_path / "r.toml"))
+    for has_gpu, scale, found in (
+        (True, "paper", [True, False, True]),
+        (True, "small", [False] * 2),
+        (False, "paper", [False] * 3),
+    ):
+        monkeypatch.setattr("drkit.runs.costs.has_gpu", lambda has_gpu=has_gpu: has_gpu)
+        code, out, err = run_drkit(*paper, "--scale", scale)
+        assert code == 0, err
+        made = parse_toml((tmp_path / "r.toml").read_text(), "recipe")
+        assert [made[name]["bf16"] for name in ("pretrain", "finetune", "reranker") if name in made] == found
+        assert ("pretrain.bf16 and reranker.bf16: mixed precision" in " ".join(out.split())) is (True in found)
 
 
 def test_a_row_is_planned_without_a_download(tmp_path):

@@ -72,6 +72,9 @@ def test_every_masker_is_timed(monkeypatch):
     assert {row["masker"] for row in rows} == {*installed().registry.names("masker")}
     assert all(row["ms"] > 0 for row in rows)
     assert torch.get_num_threads() == threads
+    filled = masking.measure_generator(repeats=1)
+    assert filled["ms"] > 0
+    assert filled["tflop"] > 0
 
 
 @pytest.fixture

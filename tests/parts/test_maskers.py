@@ -220,10 +220,11 @@ def test_something_is_hidden_in_every_text_and_an_empty_one_is_no_error(tokenize
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_rows_see_each_word_with_the_decoders_share(real, context, nested):
+@pytest.mark.parametrize("row_share", ["fixed", "random"])
+def test_rows_see_each_word_with_the_decoders_share(real, context, nested, row_share):
     length = real.ids.shape[1]
     outer = UniformMasker(UniformConfig(ratio=0.3), context)(real, draws(real))
-    masker = UniformMasker(UniformConfig(ratio=0.5), context)
+    masker = UniformMasker(UniformConfig(ratio=0.5, row_share=row_share), context)
     view = masker(real, draws(real), rows=length, nested=outer if nested else None)
     visible, words = view.visible, find_words(real)
     maskable = real.maskable[:, None].expand_as(visible)

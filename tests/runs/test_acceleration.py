@@ -275,7 +275,7 @@ def test_checkpointed_layers_are_compiled_too(tmp_path):
 # -- attention
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("mpnet", "deberta-v2")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("mpnet", "deberta", "deberta-v2")])
 def test_eager_attention_and_sdpa_have_the_same_gradients(name):
     model, _ = tiny(name)
     # In float64 the two are equal up to its rounding; ModernBERT's eager attention is NaN there for padding.
@@ -299,7 +299,7 @@ def test_sdpa_is_what_an_encoder_is_loaded_with(tmp_path):
         tokenizer.save_pretrained(tmp_path / name)
         config = MaskedLmEncoder.from_pretrained(str(tmp_path / name)).config
         assert config._attn_implementation == architecture(config.model_type).attention
-        assert config._attn_implementation == ("eager" if name in ("mpnet", "deberta-v2") else "sdpa")
+        assert config._attn_implementation == ("eager" if name in ("mpnet", "deberta", "deberta-v2") else "sdpa")
 
 
 @pytest.mark.parametrize("arguments", [{"torch_compile_backend": "nosuch"}, {"torch_compile_mode": "nosuch"}])

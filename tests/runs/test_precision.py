@@ -15,7 +15,7 @@ from drkit.search import open_index
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
 
-READING = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+READING = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
 
 
 @pytest.fixture(scope="module")

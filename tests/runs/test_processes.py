@@ -243,6 +243,14 @@ def test_the_steps_of_another_number_of_processes_are_reused(texts, tmp_path):
     assert (recorded["batch_size"], recorded["processes"]) == (8, {"1": 2})
 
 
+def test_a_step_of_more_texts_than_there_are_has_all_of_them(texts, tmp_path):
+    settings = ("--set=pretrain.batch_size=400", "--set=pretrain.max_steps=2", "--set=pretrain.probe.every=0")
+    done = compose(texts, tmp_path / "run", 64, *settings)
+    recorded = json.loads((tmp_path / "run/pretrained/training.json").read_text())
+    assert recorded["batch_size"] == recorded["examples"] < 400
+    assert f"a step has all {recorded['examples']} examples, fewer than batch_size = 400" in done["out"] + done["err"]
+
+
 def test_a_batch_that_the_processes_cannot_divide_is_refused_in_the_plan(texts, tmp_path):
     arguments = [f"--collection=jsonl:{texts}", *SETTINGS, "--set=finetune=none", EIGHT]
     done = warm_process().drkit("compose", f"--run-dir={tmp_path / 'run'}", *arguments, folder=ROOT, processes=3)

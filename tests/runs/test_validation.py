@@ -26,7 +26,7 @@ from drkit.runs.steps.retriever import encoders_of
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
-from drkit.train.probes import evaluating
+from drkit.train.probes import Measured, evaluating
 from drkit.train.resuming import CALLBACKS, complete_checkpoint, newest_checkpoint
 from drkit.train.trainer import train
 from drkit.train.validation import (
@@ -65,7 +65,10 @@ class Toy(nn.Module):
 
 
 class Told:
-    """A measurement whose values are given by step, and which draws random numbers as dropout would."""
+    """A measurement whose values are given by step, and which draws random numbers as dropout would.
+
+    A value is that of each query, in a list, or that of all queries.
+    """
 
     file, decides = "validation.jsonl", "RR@10"
 
@@ -79,7 +82,9 @@ class Told:
             torch.rand(3)
         step = int(self.module.steps)
         self.weights[step] = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
-        return {"gain": step / 10, "RR@10": self.values[step]}
+        told = self.values[step]
+        values = {f"q{n}": value for n, value in enumerate(told if isinstance(told, list) else [told] * 2)}
+        return Measured({"gain": step / 10, "RR@10": sum(values.values()) / len(values)}, values)
 
     def describe(self):
         return "what is told"
@@ -125,12 +130,42 @@ def test_the_best_weights_are_those_of_the_best_validation_the_first_of_equals(t
     assert not same(module.state_dict(), weights[8])
     told = [{"step": s, "gain": s / 10, "RR@10": v} for s, v in RISES_AND_FALLS.items()]
     assert read_log(tmp_path / VALIDATION) == told
-    assert made.result() == {"validation": {"measure": "RR@10", "best": 0.5, "step": 6, "last": 12}}
+    found = made.result()["validation"]
+    assert found == {"measure": "RR@10", "best": 0.5, "step": 6, "last": 12, "kept": 6, "gain": 0.3, "error": 0.0}
+
+
+# By four queries: step 6 gains half of its standard error over step 12, or almost three times it.
+WITHIN_AN_ERROR = {2: [0.0] * 4, 6: [1.0, 0.5, 1.0, 0.5], 12: [0.5, 1.0, 0.5, 0.5]}
+BEYOND_AN_ERROR = {2: [0.0] * 4, 6: [1.0, 0.5, 1.0, 0.5], 12: [0.5, 0.25, 0.0, 0.25]}
+
+
+@pytest.mark.parametrize(("values", "kept"), [(WITHIN_AN_ERROR, 12), (BEYOND_AN_ERROR, 6)])
+def test_the_last_weights_stay_unless_the_best_gain_more_than_one_standard_error(tmp_path, values, kept):
+    heard = Heard()
+    told = {step: values.get(step, values[2]) for step in range(2, STEPS + 1, 2)}
+    module, weights, made, _ = go(tmp_path, told, progress=heard)
+    assert same(module.state_dict(), weights[kept])
+    found, gained = made.result()["validation"], np.subtract(values[6], values[12])
+    assert (found["step"], found["kept"]) == (6, kept)
+    assert found["gain"] == pytest.approx(gained.mean())
+    assert found["error"] == pytest.approx(gained.std(ddof=1) / 2)
+    assert (found["gain"] > found["error"]) == (kept == 6)
+    assert says(heard.notes[-1], "last weights" if kept == 12 else "weights of step 6", "4 queries")
+    again, weights, *_ = go(tmp_path, told)
+    assert same(module.state_dict(), again.state_dict())
+    assert not weights, "the choice is made again from what was kept"
+
+
+def test_a_single_query_does_not_choose_weights(tmp_path):
+    told = {step: [value] for step, value in RISES_AND_FALLS.items()}
+    module, weights, *_ = go(tmp_path, told)
+    assert same(module.state_dict(), weights[12])
 
 
 def test_watching_alone_changes_nothing(tmp_path):
     (tmp_path / "a").mkdir()
-    watched, *_ = go(tmp_path / "a", RISES_AND_FALLS, keep_best=False)
+    watched, _, made, _ = go(tmp_path / "a", RISES_AND_FALLS, keep_best=False)
+    assert made.result() == {"validation": {"measure": "RR@10", "best": 0.5, "step": 6, "last": 12}}
     alone, *_ = go(tmp_path / "b")
     assert same(watched.state_dict(), alone.state_dict())
     assert not list((tmp_path / "a").rglob("best-*"))
@@ -148,7 +183,8 @@ def test_what_is_measured_from_the_start_may_end_with_the_weights_of_the_start(t
     module, weights, made, steps = go(tmp_path, NEVER_BETTER, patience=3)
     assert steps == 6, "2, 4 and 6 gained nothing"
     assert same(module.state_dict(), Toy().state_dict())
-    assert made.result() == {"probe": {"measure": "RR@10", "best": 0.6, "step": 0, "last": 6}}
+    found = made.result()["probe"]
+    assert (found["best"], found["step"], found["last"], found["kept"]) == (0.6, 0, 6, 0)
     assert sorted(weights) == [0, 2, 4, 6]
 
 

@@ -10,7 +10,8 @@ import click
 from drkit.core.files import local_path
 from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
-from drkit.recipe.compose import ComposeRequest
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, with_mixed_precision
 from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.schema import NONE
 from drkit.recipe.start import RECIPE
@@ -142,9 +143,14 @@ def compose(
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)
+    check(recipe, parts.registry)  # before it is planned
     if not has_gpu():
         recipe, fitted = fit_memory(recipe, parts.registry, machine_memory())
         notes = (*notes, *(f"{path}: {why}" for path, why in fitted.items()))
+    elif has_numbers_of_paper(request):
+        recipe, changed = with_mixed_precision(recipe, request.settings)
+        why = "mixed precision on this machine's GPU, as the papers train; =false is float32"
+        notes = (*notes, *([f"{' and '.join(changed)}: {why}"] if changed else []))
     given, format_ = request.collection or "", recipe.collection.use
     if ":" not in given and given not in ("", format_):
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)

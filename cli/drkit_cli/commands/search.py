@@ -72,8 +72,7 @@ def search(
     drkit search runs/R "remove a suffix"
     drkit search runs/R "remove a suffix" --system bm25
     drkit search runs/R --split test -o test.trec
-    drkit search runs/R --collection irds:msmarco-passage/trec-dl-2019/judged \
-        -o dl19.trec                            # other queries, the same passages
+    drkit search runs/R --collection beir:FOLDER -o other.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
     drkit search index/ --encoder runs/R --queries many.tsv \
         --engine ray:auto -o many.trec

@@ -1,16 +1,18 @@
-"""`drkit study`: a factorial design over choices, with effects and their intervals."""
+"""`drkit study`: a factorial design over choices, with effects and their intervals, or a search for the best."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import asdict
 
 from drkit.recipe.compose import CHOICES
 from drkit.recipe.toml import parse_value
-from drkit_cli.names import InstalledName, LocalPath, PathOrId, count
+from drkit_cli.names import Between, InstalledName, LocalPath, PathOrId, count
 from drkit_cli.options import engine_option, open_collection_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from drkit.studies.costs import Sharing
     from drkit.studies.design import Design
     from drkit.studies.results import Study
+    from drkit.studies.search import SearchPlan, SearchRecord
+    from drkit.studies.space import Space
 
 # A comma outside brackets, which belong to a value.
 _COMMA = re.compile(r",(?![^\[{]*[\]}])")
@@ -26,8 +30,15 @@ _NONE, _ALL = "none", "all"
 
 
 @click.command(short_help="Compare combinations of choices: what each part adds.")
-@click.argument("axes", nargs=-1, required=True, metavar="CHOICE=VALUE,VALUE..")
+@click.argument("axes", nargs=-1, metavar="CHOICE=VALUE,VALUE..")
 @click.option("--seeds", default="42", show_default=True, metavar="N,N..", help="Every combination runs with each.")
+@click.option(
+    "--search",
+    metavar="HOURS",
+    type=Between(0.001, 10_000),
+    help="Search for the best combination by dev queries, in so many hours of wall-clock time; of all parts if no "
+    "CHOICE is given.",
+)
 @click.option("--labels", metavar="N,N,all", help="Numbers of training queries; every combination learns from each.")
 @click.option("--paper", type=InstalledName("recipe"), help="The recipe that all combinations start from.")
 @click.option("--pipeline", type=InstalledName("pipeline"), help="How to fine-tune.")
@@ -44,6 +55,7 @@ _NONE, _ALL = "none", "all"
 def study(
     axes: tuple[str, ...],
     seeds: str,
+    search: float | None,
     labels: str | None,
     settings: tuple[str, ...],
     name: str,
@@ -64,22 +76,41 @@ def study(
     drkit study masker=uniform,pmi decoder=mlm,enhanced --seeds 1,2,3
     drkit study decoder=mlm,enhanced --labels 200,2000,all --processes 2
     drkit study pretrain.max_steps=500,1000 --paper retromae --name steps
+    drkit study --search 2 --dry-run
     """
-    from drkit.studies.design import design_study
-    from drkit.studies.results import make_study, read_study
-
+    if not axes and search is None:
+        context = click.get_current_context()
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     chosen: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
     for setting in settings:
         path, _, value = setting.partition("=")
         found = _value(path.strip(), value.strip())
         chosen[path.strip()] = tuple(found) if isinstance(found, list) else found
-    design = design_study(
-        folder=runs / name,
-        seeds=_numbers("--seeds", seeds, "1,2,3"),
-        labels=_labels(labels),
-        **chosen,
-        **_axes(axes, chosen),
-    )
+    numbers, chosen = _numbers("--seeds", seeds, "1,2,3"), {**chosen, **_axes(axes, chosen)}
+    if search is None:
+        _study(runs / name, numbers, _labels(labels), chosen, processes, engine, dry_run)
+        return
+    if labels is not None or len(numbers) > 1:
+        raise click.UsageError(
+            "--search compares compositions with one seed and one number of labels: give --seeds one number, and "
+            "--set finetune.rounds.0.queries=N instead of --labels"
+        )
+    _search(runs / name, search, numbers[0], chosen, processes, engine, dry_run)
+
+
+def _study(
+    folder: Path,
+    seeds: tuple[int, ...],
+    labels: tuple[int | None, ...],
+    chosen: Mapping[str, Any],
+    processes: int,
+    engine: str,
+    dry_run: bool,
+) -> None:
+    from drkit.studies.design import design_study
+    from drkit.studies.results import make_study, read_study
+
+    design = design_study(folder=folder, seeds=seeds, labels=labels, **chosen)
     if dry_run:
         _print_plan(design, processes)
         return
@@ -90,6 +121,87 @@ def study(
     document = {"study": design.folder, "page": page, "effects": found.effects(), "cells": found.table()}
     print_result(document, lambda: _print(found))
     print_next(f"page     {page}")
+
+
+def _search(
+    folder: Path, hours: float, seed: int, chosen: Mapping[str, Any], processes: int, engine: str, dry_run: bool
+) -> None:
+    from drkit.studies.search import plan_search, run_search
+    from drkit.studies.search_page import winner_line, write_search
+    from drkit.studies.space import open_space
+
+    space = open_space(folder=folder, seed=seed, **chosen)
+    plan = plan_search(space, hours)
+    if dry_run:
+        _print_rungs(plan)
+        return
+    with show_progress(len(plan.rungs) or 1) as progress:
+        record = run_search(plan, hours, processes=processes, engine=engine, progress=progress)
+    page, line = write_search(record, space), winner_line(record, space)
+    document = {
+        "search": folder,
+        "page": page,
+        "winner": record.winner,
+        "command": line,
+        "equal": list(record.equal),
+        "hours": record.spent / 3600,
+        "rungs": [asdict(rung) for rung in record.finished],
+        "correlations": record.correlations(),
+    }
+    print_result(document, lambda: _draw_search(record, space))
+    print_next(f"page     {page}")
+    print_next(line)
+
+
+def _print_rungs(plan: SearchPlan) -> None:
+    space, drawn = plan.space, plan.drawn
+    document = {
+        "search": space.folder,
+        "axes": {axis: list(map(str, levels)) for axis, levels in space.axes.items()},
+        "combinations": space.combinations,
+        "drawn": drawn.tried,
+        "compositions": [dict(cell.levels) for cell in drawn.cells],
+        "left_out": {**space.left_out, **drawn.left_out},
+        "rungs": [asdict(rung) for rung in plan.rungs],
+        "cost": asdict(plan.cost) if plan.cost else None,
+    }
+    print_result(document, lambda: _draw_rungs(plan))
+
+
+def _draw_rungs(plan: SearchPlan) -> None:
+    from drkit.studies.search_page import describe_drawn
+    from drkit_cli.render import console, table
+
+    screen, space, drawn = console(), plan.space, plan.drawn
+    for axis, levels in space.axes.items():
+        screen.print(f"{axis}: {', '.join(map(str, levels))}", markup=False, soft_wrap=True)
+    for name, why in space.left_out.items():
+        screen.print(f"left out: {name}: {why}", markup=False, soft_wrap=True)
+    screen.print(describe_drawn(space.combinations, drawn.tried, len(drawn.cells)), markup=False, soft_wrap=True)
+    for why, number in drawn.left_out.items():
+        screen.print(f"cannot be composed ({number}): {why}", markup=False, soft_wrap=True)
+    if not plan.rungs:
+        screen.print("The rungs are planned when a first short run has been timed: on a GPU, time is not estimated.")
+        return
+    rows = [
+        (str(number), f"{rung.compositions:,}", f"{rung.steps:,}", f"{rung.seconds / 60:,.1f}")
+        for number, rung in enumerate(plan.rungs, start=1)
+    ]
+    screen.print(table("", ("rung", "compositions", "steps", "minutes"), rows))
+    screen.print(f"in all   {plan.cost} on this machine; times are measured again after each rung", soft_wrap=True)
+
+
+def _draw_search(record: SearchRecord, space: Space) -> None:
+    from drkit.studies import search_page
+    from drkit_cli.render import console, table
+
+    screen, last = console(), record.finished[-1]
+    for line in search_page.headline(record):
+        screen.print(line, markup=False, soft_wrap=True)
+    screen.print(table("", search_page.RUNGS, search_page.rung_rows(record)))
+    screen.print(table("", search_page.CORRELATIONS, search_page.correlation_rows(record)))
+    header = search_page.score_header(record, space)
+    screen.print(table("last rung", header, search_page.score_rows(last, space)))
 
 
 def _axes(axes: tuple[str, ...], chosen: dict[str, Any]) -> dict[str, list[Any]]:

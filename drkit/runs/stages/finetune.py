@@ -90,7 +90,7 @@ def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
 
 FINETUNE = StageSpec(
     name="finetune",
-    version=5,
+    version=6,
     settings=FinetuneSettings,
     run="drkit.runs.steps.finetune:finetune",
     inputs={

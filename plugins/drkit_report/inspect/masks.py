@@ -160,7 +160,7 @@ def _tokenise(
     """Tokenise a text; required: the settings that the masker requires of the signal `importance`, if it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
-    return source.read(text, pmi=(required or {}).get("pmi", "fragment"))
+    return source.read(text, **{name: value for name, value in (required or {}).items() if name in ("pmi", "ends")})
 
 
 def _context_text(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:

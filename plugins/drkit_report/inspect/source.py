@@ -92,12 +92,12 @@ class TextSource:
         )
         return BuildContext(backbone=backbone, tokenizer=tokenizer, seed=self.recipe.seed)
 
-    def read(self, text: str, *, pmi: str = "fragment") -> tuple[TokenBatch, tuple[Piece, ...]]:
+    def read(self, text: str, *, pmi: str = "fragment", ends: str = "fitting") -> tuple[TokenBatch, tuple[Piece, ...]]:
         """Tokenize the text as in the run, truncated to `passage_length`; returns a batch of one, and its pieces.
 
         Raises DrkitError if the text has no known words.
         """
-        with self._stored(text, pmi) as (store, weights):
+        with self._stored(text, pmi, ends) as (store, weights):
             tokens = store.batch([0], signals={} if weights is None else {IMPORTANCE: weights})
             values = None if weights is None else weights.values.tolist()
         if not bool(tokens.maskable.any()):
@@ -120,12 +120,14 @@ class TextSource:
         return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
 
     @contextmanager
-    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, SignalValues | None]]:
+    def _stored(
+        self, text: str, pmi: str = "fragment", ends: str = "fitting"
+    ) -> Iterator[tuple[TokenStore, SignalValues | None]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             tokenise([("text", text)], self.tokenizer, folder, max_length=self.recipe.encoder.passage_length)
             store = TokenStore.open(folder)
-            yield store, None if self.counts is None else importance(store, self.counts, folder, pmi=pmi)
+            yield store, None if self.counts is None else importance(store, self.counts, folder, pmi=pmi, ends=ends)
 
 
 def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -> Iterable[Piece]:

@@ -60,7 +60,9 @@ def heading(found: InspectedMask) -> str:
     lines = []
     for side, masker in found.maskers.items():
         named = found.settings[side].items()
-        settings = ", ".join(f"{name} {value}" for name, value in named if name != "mask_token_share")
+        settings = ", ".join(
+            f"{name} {value}" for name, value in named if name not in ("mask_token_share", "row_share")
+        )
         lines.append(f"{side}: masker {masker}{': ' if settings else ''}{settings}")
     return "\n".join(lines)
 
