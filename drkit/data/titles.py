@@ -28,8 +28,8 @@ _PROBE = ("A title of some words", "and its text, too.")
 class Titles:
     """How titles are read: `joined`, `separated`, `pair` or `text`.
 
-    separator: what stands between title and text, spelled as the tokenizer reads it, unless they are joined. types_after: the
-    token after which tokens have type 1; None: the model has no token types, or the texts are no pair.
+    separator: what stands between title and text, spelled as the tokenizer reads it, unless they are joined.
+    types_after: the token after which tokens have type 1; None: the model has no token types, or the texts are no pair.
     """
 
     reads: str = field(default=JOINED, validator=in_(TITLES))

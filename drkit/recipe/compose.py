@@ -265,7 +265,7 @@ def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
 def quickened(recipe: Recipe, registry: Registry) -> Recipe:
     """Return a complete recipe with the settings of a smoke run, named NAME-quick."""
     table = _quickened(recipe_table(recipe), "quick" if recipe.encoder.pretrained is None else "quick-paper")
-    return recipe_from_table({**table, "name": f"{recipe.name}-quick"}, registry)
+    return recipe_from_table({**_without_unset(table), "name": f"{recipe.name}-quick"}, registry)
 
 
 def _quickened(table: Table, name: str) -> Table:
@@ -465,20 +465,25 @@ def _counted_in_epochs(table: Table, given: Set[str]) -> Table:
     return merge(table, {name: {"max_steps": -1} for name in chosen if f"{name}.max_steps" not in given})
 
 
+def _without_unset(table: Table) -> Table:
+    """Return the recipe without the settings that are set to `none`."""
+    table = {
+        name: _without_none(one, _optional(_TABLES[name])) if name in _TABLES else one for name, one in table.items()
+    }
+    finetune = _inner(table, "finetune")
+    if isinstance(finetune.get("rounds"), list):
+        rounds = [_without_none(one, _optional(Round)) for one in finetune["rounds"]]
+        table["finetune"] = {**finetune, "rounds": rounds}
+    return table
+
+
 def _without_unused(table: Table, given: Set[str]) -> Table:
     """Return the recipe without what is set to `none`, and without what then has no use.
 
     A re-ranker needs fine-tuning, pseudo-queries a round that trains on them, and an existing encoder has no sizes.
     given: the settings that the user chose, which stay.
     """
-    table = _without_none(table, ("pretrain", *_FINE_TUNING))
-    for name, cls in _TABLES.items():
-        if name in table:
-            table[name] = _without_none(table[name], _optional(cls))
-    finetune = _inner(table, "finetune")
-    if isinstance(finetune.get("rounds"), list):
-        rounds = [_without_none(one, _optional(Round)) for one in finetune["rounds"]]
-        table["finetune"] = {**finetune, "rounds": rounds}
+    table = _without_unset(_without_none(table, ("pretrain", *_FINE_TUNING)))
     if pretrain := _inner(table, "pretrain"):
         decoders = _without_none(pretrain.get("decoders", {}), _inner(pretrain, "decoders"))
         if isinstance(decoders, Mapping):

@@ -141,10 +141,13 @@ class Schedule:
         compares: bool,
         rates: NDArray[np.float64] | None = None,
     ) -> Schedule:
-        """Return the batches of a training on examples of these lengths i32[n]; compares: as in `StepSize`."""
+        """Return the batches of a training on examples of these lengths i32[n]; compares: as in `StepSize`.
+
+        Micro-batches are for the processes that there are now, even if others began the run: the steps stay the same.
+        """
         examples = len(lengths) if rates is None else int(drawn(rates).sum())
         step = StepSize.of(training, compares=compares)
-        parts = 1 if compares else math.ceil(min(step.batch, examples) / (step.processes * step.at_once))
+        parts = 1 if compares else math.ceil(min(step.batch, examples) / (processes.count() * step.at_once))
         return cls(
             lengths=lengths,
             batch_size=step.batch,

@@ -10,12 +10,13 @@ from attrs import asdict, evolve, fields
 from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.compose import ComposeRequest, compose, quickened
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table, write_recipe
 from drkit.runs.plan import plan
 from drkit.runs.stage import StageOutput
 from drkit.runs.stages.texts import PASSAGES, split_of
+from drkit.train.batches import StepSize
 from drkit_report.comparison import learning_curve
 from tests.refusals import refused, says
 
@@ -390,6 +391,16 @@ def test_a_smoke_run_leaves_no_round_a_schedule_of_its_own(tmp_path):
     )
     assert (distilled.gradient_accumulation_steps, distilled.warmup_steps) == (8, 1000)
     assert (quick.gradient_accumulation_steps, quick.warmup_steps) == (None, None)
+
+
+@pytest.mark.parametrize("encoder", [None, "some/encoder"])
+def test_a_smoke_run_of_a_complete_recipe_has_small_steps_and_downloads_nothing(encoder):
+    quick = quickened(compose(ComposeRequest(paper="simlm", encoder=encoder, scale="paper"), PARTS), REGISTRY)
+    trainings = [quick.pretrain, *(quick.finetune.for_round(one) for one in quick.finetune.rounds), quick.reranker]
+    assert {StepSize.of(one, compares=True).examples for one in trainings} <= {2, 8, 32}
+    if encoder:
+        assert quick.reranker.pretrained is None
+        assert quick.pretrain.encoder.masker.config.model == ""
 
 
 def test_the_first_round_mines_with_the_encoder_that_the_run_starts_from():

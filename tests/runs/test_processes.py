@@ -243,6 +243,17 @@ def test_the_steps_of_another_number_of_processes_are_reused(texts, tmp_path):
     assert (recorded["batch_size"], recorded["processes"]) == (8, {"1": 2})
 
 
+def test_more_processes_divide_the_micro_batches_of_a_step_anew(texts, tmp_path):
+    settings = ["--masker=pmi", "--decoder=enhanced", EIGHT, "--set=pretrain.per_device_train_batch_size=2"]
+    compose(texts, tmp_path / "one", 2, *settings)
+    begin = [f"--collection=jsonl:{texts}", *SETTINGS, *settings, "--set=finetune=none"]
+    killed(tmp_path / "four", "pretrained", 2, *begin, processes=1)
+    resumed(tmp_path / "four", 4)
+    assert_same_weights("pretrained/model.safetensors", tmp_path / "one", tmp_path / "four", 2e-4)
+    recorded = json.loads((tmp_path / "four/pretrained/training.json").read_text())
+    assert (recorded["batch_size"], recorded["processes"]) == (8, {"1": 1, "3": 4})
+
+
 def test_a_step_of_more_texts_than_there_are_has_all_of_them(texts, tmp_path):
     settings = ("--set=pretrain.batch_size=400", "--set=pretrain.max_steps=2", "--set=pretrain.probe.every=0")
     done = compose(texts, tmp_path / "run", 64, *settings)
