@@ -42,6 +42,7 @@ from drkit_cli.commands.status import status
 from drkit_cli.commands.study import study
 from drkit_cli.help import with_examples
 from drkit_cli.hints import advice, command_instead
+from drkit_cli.options import refuse_repeated
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
@@ -83,7 +84,8 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command and its arguments.
 
-        Raises UsageError for an argument or value that is empty, or is not text.
+        Raises UsageError for an argument or value that is empty, or is not text, and for an option that takes one value
+        and is given twice.
         """
         for before, text in zip(["", *args], args, strict=False):
             if not text or (text.startswith("--") and text.endswith("=") and text.count("=") == 1):
@@ -99,7 +101,10 @@ class Commands(click.Group):
             line = command_instead(name, known)
             instead = f"; write `{line}`" if line else f"{did_you_mean(name, known)} see `drkit --help`"
             raise click.UsageError(f"no command {name!r}{instead}{not_loaded}")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if found[1] is not None and not ctx.resilient_parsing:
+            refuse_repeated(found[1], found[2], ctx)
+        return found
 
 
 def _of_plugins() -> NameTable[Extension]:

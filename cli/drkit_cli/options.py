@@ -82,7 +82,7 @@ engine_option = click.option(
     default="local",
     show_default=True,
     metavar="NAME[:ADDRESS]",
-    help="Where the work is done: local, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
+    help="Where the work is done: local, processes:N, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
 )
 seed_option = click.option("--seed", default=42, show_default=True, type=count(0, LARGEST_SEED), help="Random seed.")
 token_budget_option = click.option(
@@ -223,3 +223,24 @@ def refuse_options(names: Collection[str], where: str) -> None:
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option.get_error_hint(context)} has no effect {where}; leave it out")
+
+
+_ONE_COLLECTION = (
+    "; a run learns from the labels of one collection. Texts of others, for pre-training: "
+    '--set \'pretrain.texts={more={use="beir", path="FOLDER"}}\''
+)
+
+
+def refuse_repeated(command: click.Command, arguments: Sequence[str], parent: click.Context | None) -> None:
+    """Raise UsageError for an option of one value that is given twice, of which click would keep the last."""
+    context = click.Context(command, parent, command.name, **command.context_settings)
+    try:
+        _, _, given = command.make_parser(context).parse_args([*arguments])
+    except click.UsageError:
+        return  # which the command itself reports
+    for option in given:
+        takes_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count)
+        if takes_one and given.count(option) > 1:
+            composes = any(other.name == "paper" for other in command.params)
+            hint = _ONE_COLLECTION if composes and option.name == "collection" else ""
+            raise click.UsageError(f"{max(option.opts, key=len)} is given twice, but takes one value{hint}", context)

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -45,6 +45,8 @@ _PATHS = {
     "table": "evaluation",
     "recipe": RECIPE,
 }
+# Bytes of memory or disk of a stage that a plan names.
+_WORTH_SAYING = 1e8
 # Columns where COLUMNS is 0, or less than a name needs.
 _USUAL, _LEAST = 80, 10
 _GREEN = "not bold green"
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
     from drkit.runs.survey import Finding
+    from drkit.runs.work import Work
 
 
 class _Console(Console):
@@ -128,8 +131,22 @@ def score_table(title: str, measures: Sequence[str], rows: Iterable[Mapping[str,
     return table(title, ("system", *measures), cells, justify="right")
 
 
-def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> dict[str, Any]:
-    """Return a plan as plain data: the complete recipe, notes, the run's cost, and each stage's state and inputs."""
+@frozen
+class PlanFacts:
+    """What is known of a plan besides its stages.
+
+    cost: of the whole run; is_timed: whether its seconds are those of this machine. work: of stages, by name.
+    downloads: collections and models that are not here yet.
+    """
+
+    cost: Cost | None = None
+    is_timed: bool = True
+    work: Mapping[str, Work] = field(factory=dict)
+    downloads: tuple[str, ...] = ()
+
+
+def plan_document(recipe: Recipe, plan: Plan, run: Path, facts: PlanFacts) -> dict[str, Any]:
+    """Return a plan as plain data: the complete recipe, notes, downloads, the cost, and what each stage needs."""
     from drkit.runs.survey import survey
 
     stages = [
@@ -139,14 +156,19 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> d
             "state": found.state.value,
             "reasons": list(found.reasons),
             "reads": list(found.stage.needs),
+            "memory": work.memory if (work := facts.work.get(found.stage.name)) else None,
+            "disk": work.disk if work else None,
         }
         for found in survey(plan.stages, run)
     ]
-    known = {"run": run, "notes": list(plan.notes), "cost": asdict(cost) if cost else None}
+    cost = asdict(facts.cost) if facts.cost else None
+    if cost and not facts.is_timed:
+        cost["seconds"] = None
+    known = {"run": run, "notes": list(plan.notes), "downloads": list(facts.downloads), "cost": cost}
     return {**known, "stages": stages, "recipe": recipe_table(recipe)}
 
 
-def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> RenderableType:
+def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, facts: PlanFacts) -> RenderableType:
     """Return the plan in a line each: its texts, encoder, parts, trainings and systems, what is to do, and its cost."""
     from drkit.runs.survey import State, survey
     from drkit.runs.work import describe_encoder
@@ -164,8 +186,10 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost
             lines.append((one.stage.name, f"{one.stage.summary}{state}"))
     lines += [("evaluates", text) for text in _describe_evaluations(plan, recipe.evaluation.split)]
     lines.append(("stages", _describe_progress(len(to_do), len(found))))
-    if cost:
-        lines.append(("in all", f"{cost} on this machine"))
+    if facts.downloads:
+        lines.append(("downloads", f"{', '.join(facts.downloads)} (not on this machine yet)"))
+    if cost := facts.cost:
+        lines.append(("in all", f"{cost} on this machine" if facts.is_timed else cost.room))
     drawn = Table.grid(padding=(0, 2))
     for label, text in lines:
         drawn.add_row(Text(label, style="bold"), Text(text))
@@ -199,8 +223,9 @@ def _describe_progress(to_do: int, stages: int) -> str:
     return f"{to_do} of {stages} to do{kept}; -v lists them, with what each reads"
 
 
-def stage_lines(plan: Plan, run: Path) -> Iterator[RenderableType]:
-    """Yield the stages of a plan: what each does, its state, and what it reads."""
+def stage_lines(plan: Plan, run: Path, work: Mapping[str, Work]) -> Iterator[RenderableType]:
+    """Yield the stages of a plan: what each does, its state, what it reads, and its memory and disk if they matter."""
+    from drkit.runs.costs import gigabytes
     from drkit.runs.survey import State, survey
 
     for found in survey(plan.stages, run):
@@ -208,8 +233,13 @@ def stage_lines(plan: Plan, run: Path) -> Iterator[RenderableType]:
         if found.state is not State.TO_DO:
             label.append(f"  {found.summary}", style=STYLES[found.state])
         yield label
-        if found.stage.needs:
-            yield Padding(Text(f"reads {', '.join(found.stage.needs)}", style="dim"), (0, 0, 0, 4))
+        needed = work.get(found.stage.name)
+        amounts = {"memory": needed.memory, "disk": needed.disk} if needed else {}
+        takes = [f"{gigabytes(amount)} of {what}" for what, amount in amounts.items() if amount >= _WORTH_SAYING]
+        reads = [f"reads {', '.join(found.stage.needs)}"] if found.stage.needs else []
+        if reads or takes:
+            text = "; ".join([*reads, *([f"takes {' and '.join(takes)}"] if takes else [])])
+            yield Padding(Text(text, style="dim"), (0, 0, 0, 4))
 
 
 def status_table(findings: Iterable[Finding]) -> Table:

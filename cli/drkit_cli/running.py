@@ -73,20 +73,27 @@ def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None) -> None:
-    """Print a plan; its cost too, if it is known: on a CPU, and for a collection whose size is."""
-    from drkit.runs.costs import collection_size, estimate_cost, has_gpu, measure_rates, sizes_of
-    from drkit_cli.render import console, plan_document, plan_summary, stage_lines
+    """Print a plan, what is downloaded, and its cost, for a collection whose size is known; seconds only on a CPU."""
+    from drkit.runs.costs import collection_size, estimate_cost, has_gpu, measure_rates, sizes_of, stage_work
+    from drkit.runs.downloads import downloads
+    from drkit_cli.render import PlanFacts, console, plan_document, plan_summary, stage_lines
 
-    size = None if has_gpu() and rates is None else collection_size(recipe, registry, run)
-    cost = estimate_cost(made.stages, sizes_of(recipe, size), rates or measure_rates()) if size else None
+    size = collection_size(recipe, registry, run)
+    sizes = sizes_of(recipe, size) if size else None
+    facts = PlanFacts(
+        cost=estimate_cost(made.stages, sizes, rates or measure_rates()) if sizes else None,
+        is_timed=not has_gpu() or rates is not None,
+        work=stage_work(made.stages, sizes) if sizes else {},
+        downloads=tuple(downloads(recipe)),
+    )
 
     def draw() -> None:
         screen = console()
-        screen.print(plan_summary(recipe, registry, made, run, cost))
-        for line in stage_lines(made, run) if is_verbose() else ():
+        screen.print(plan_summary(recipe, registry, made, run, facts))
+        for line in stage_lines(made, run, facts.work) if is_verbose() else ():
             screen.print(line)
 
-    print_result(plan_document(recipe, made, run, cost), draw)
+    print_result(plan_document(recipe, made, run, facts), draw)
 
 
 def _execute(

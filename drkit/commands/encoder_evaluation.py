@@ -74,10 +74,14 @@ def evaluate_encoder(
 
 @frozen
 class BeirTable:
-    """Means of every data set or group, in order: `means[data set][measure]`."""
+    """Means of every data set or group, in order: `means[data set][measure]`.
+
+    sizes: passages and judged queries of each.
+    """
 
     measures: tuple[str, ...]
     means: Mapping[str, Mapping[str, float]]
+    sizes: Mapping[str, tuple[int, int]] = field(factory=dict)
 
     def averages(self) -> dict[str, float]:
         """Return the mean over data sets of each measure; every data set, and every group, counts once."""
@@ -119,11 +123,13 @@ class EncoderEvaluation:
 
         Raises DrkitError for no data set, or an unreadable one.
         """
-        means = {}
+        means, sizes = {}, {}
         for name, members in data_sets(folder).items():
-            scores = [self.on_collection(NamedCollection(f"beir:{path}")) for path in members]
+            measured = [self._measured(NamedCollection(f"beir:{path}"), None) for path in members]
+            scores = [one for one, _ in measured]
             means[name] = {m: sum(one.mean(m) for one in scores) / len(scores) for m in self.measures}
-        return BeirTable(tuple(self.measures), means)
+            sizes[name] = sum(passages for _, passages in measured), sum(one.queries for one in scores)
+        return BeirTable(tuple(self.measures), means, sizes)
 
     def on_collection(self, collection: NamedCollection, split: str | None = None) -> Scores:
         """Return the scores of the queries of a split of a collection.
@@ -134,6 +140,10 @@ class EncoderEvaluation:
 
         split: test if None, or dev without test queries. Raises DrkitError if the collection does not have it.
         """
+        return self._measured(collection, split)[0]
+
+    def _measured(self, collection: NamedCollection, split: str | None) -> tuple[Scores, int]:
+        """Return the scores of a collection, and the number of its passages."""
         name, splits = Path(collection.name.rpartition(":")[2]).resolve().name, collection.source.splits()
         split = split or next((one for one in SPLITS if one in splits), SPLITS[0])
         collection.check_split(split)
@@ -146,10 +156,11 @@ class EncoderEvaluation:
             judgements = self._judgements(name, collection, stored, split, counts.get("dropped_judgements", 0))
             check_judgements(self.measures, judgements)
             self._rank(name, stored, split, run)
+            passages = len(stored.corpus)
         rankings = read_run(run)
         if note := note_own_hits(rankings, judgements, name, exclude_self=self.exclude_self):
             self.progress.note(note)
-        return evaluate(rankings, judgements, self.measures, exclude_self=self.exclude_self)
+        return evaluate(rankings, judgements, self.measures, exclude_self=self.exclude_self), passages
 
     def _judgements(
         self, name: str, collection: NamedCollection, stored: StoredCollection, split: str, unknown: int

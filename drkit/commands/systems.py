@@ -11,7 +11,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import find_index, open_encoder, open_reranker
+from drkit.core.quantities import counted
 from drkit.data.corpus import open_collection
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, HYBRIDS, fused_with_bm25, system_in_words, system_name
@@ -107,6 +109,28 @@ def find_system(run: str | Path, name: str | None = None) -> SearchSystem:
     if chosen not in systems:
         raise UnknownNameError("system", chosen, systems, where=run)
     return systems[chosen]
+
+
+def note_other_passages(run: str | Path, collection: NamedCollection, split: str) -> str:
+    """Say how many passages that a collection judges for a split are not among those of a run; nothing if none.
+
+    So the rankings of a run's index can be measured by the judgements of another collection with the same passages.
+
+    Raises DrkitError if the run has none of them.
+    """
+    folder = Path(run) / "collection"
+    if collection.stored_folder == folder or read_manifest(folder) is None or split not in collection.source.splits():
+        return ""
+    judged = [*dict.fromkeys(one.doc_id for one in collection.judgements(split))]
+    missing = int((open_collection(folder).corpus.find(judged) < 0).sum()) if judged else 0
+    if missing and missing == len(judged):
+        raise DrkitError(
+            f"{run} has none of the {counted(len(judged), 'passage')} that {collection.name} judges ({split}): its "
+            f"index is of other texts. Evaluate its encoder on these: "
+            f"drkit evaluate --encoder {run} --collection {collection.name}"
+        )
+    of = f"of the {counted(len(judged), 'passage')} that {collection.name} judges ({split})"
+    return f"{run} lacks {missing:,} {of}: they are not found" if missing else ""
 
 
 def open_system(run: str | Path, name: str | None = None, *, encoder: str | None = None, **how: Any) -> Searcher:

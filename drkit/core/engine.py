@@ -6,13 +6,16 @@ immutable file or folder atomically, so that a task may be repeated, and the res
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
+from itertools import islice
 from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -28,6 +31,9 @@ T_co = TypeVar("T_co", covariant=True)
 # What a task computes with: one core, the threads of its engine, or a GPU (threads on a machine without one).
 Uses: TypeAlias = Literal["core", "threads", "gpu"]
 LOCAL = "local"
+PROCESSES = "processes"
+_SIDE_BY_SIDE = re.compile(rf"{PROCESSES}:([1-9][0-9]{{0,3}})")
+_LOGGER = logging.getLogger(__name__)
 
 
 @frozen
@@ -76,6 +82,84 @@ class LocalEngine:
         return (task.function(*task.arguments) for task in tasks)
 
 
+@frozen
+class GroupEngine:
+    """Carries out tasks in all processes of torchrun, of all machines, one each at a time.
+
+    The first process calls `run`. The others wait in `processes.broadcast`; when that returns `TASKS`, they call
+    `join_tasks`.
+    """
+
+    @property
+    def threads(self) -> int:
+        """How many threads a task may use: those of its process."""
+        return processes.configured_threads(os.environ)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks are carried out at once: one in each process."""
+        return processes.count()
+
+    def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
+        """Yield the result of each task, in order.
+
+        Raises DrkitError naming every task that failed and the reason, after the others that were carried out with it.
+        """
+        waiting = iter(tasks)
+        while some := [*islice(waiting, self.slots)]:
+            processes.broadcast(TASKS)
+            # The first process keeps its own task as it is: what that has loaded is not loaded again.
+            processes.scatter([None, *some[1:], *[None] * (self.slots - len(some))])
+            failed: dict[str, str] = {}
+            for task, outcome in zip(some, processes.gather(_outcome(some[0])), strict=False):
+                if isinstance(outcome, _Failure):
+                    failed[task.name] = outcome.reason
+                else:
+                    yield outcome
+            if failed:
+                raise _failures(failed, len(some))
+
+
+# What the first process broadcasts when it hands out tasks.
+TASKS = ("tasks",)
+
+
+def join_tasks() -> None:
+    """Carry out the task that the first process has for this one, if it has one."""
+    processes.gather(_outcome(processes.scatter(None)))
+
+
+@frozen
+class _Failure:
+    """Why a task failed."""
+
+    reason: str
+
+
+def _outcome(task: Task[T] | None) -> T | _Failure | None:
+    """Return the result of a task, or why it failed; None without one."""
+    if task is None:
+        return None
+    try:
+        return task.function(*task.arguments)
+    except Exception as error:
+        _LOGGER.info("%s failed", task.name, exc_info=True)
+        return _Failure(_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, DrkitError) else f"{type(error).__name__}: {error}"
+
+
+def _failures(failed: Mapping[str, str], count: int) -> DrkitError:
+    """Return an error that names the failed ones of `count` tasks, each with the reason."""
+    return DrkitError(
+        f"{len(failed)} of {count} failed; the others are done:\n"
+        + "\n".join(f"  - {name}: {reason}" for name, reason in failed.items())
+        + "\nfix the cause and repeat the command, which keeps what is finished"
+    )
+
+
 # Seconds that interrupted processes get to save their checkpoints.
 _GRACE = 5.0
 
@@ -111,11 +195,7 @@ class ProcessEngine:
             pool.shutdown(wait=False, cancel_futures=True)
             _end({*multiprocessing.active_children()} - before)
         if failed:
-            raise DrkitError(
-                f"{len(failed)} of {len(waiting)} failed; the others are done:\n"
-                + "\n".join(f"  - {name}: {reason}" for name, reason in failed.items())
-                + "\nfix the cause and repeat the command, which keeps what is finished"
-            )
+            raise _failures(failed, len(waiting))
 
 
 def _result(name: str, future: Future[T], failed: dict[str, str]) -> Iterator[T]:
@@ -128,7 +208,7 @@ def _result(name: str, future: Future[T], failed: dict[str, str]) -> Iterator[T]
             "what is finished"
         ) from None
     except Exception as error:
-        failed[name] = str(error) if isinstance(error, DrkitError) else f"{type(error).__name__}: {error}"
+        failed[name] = _reason(error)
 
 
 @contextmanager
@@ -231,21 +311,26 @@ def loaded_value(given: Any) -> Any:
 def open_engine(name: str = LOCAL, device: str = "auto") -> AbstractContextManager[Engine]:
     """Return a context whose value is the engine of this name.
 
-    name: `local`, or an engine of a plugin as `NAME` or `NAME:ADDRESS` (`ray`, `ray:auto`). device: `auto` or `cpu`,
-    for tasks that use a GPU.
+    name: `local`, `processes:N`, or an engine of a plugin as `NAME` or `NAME:ADDRESS` (`ray`, `ray:auto`). device:
+    `auto` or `cpu`, for tasks that use a GPU.
 
     Raises DrkitError for an unknown name, and as the engine does.
     """
     check_engine(name)
     if name == LOCAL:
         return nullcontext(LocalEngine())
+    if found := _SIDE_BY_SIDE.fullmatch(name):
+        if processes.count() > 1:
+            raise DrkitError(f"the engine {name} needs a single process; under torchrun its processes share the work")
+        return nullcontext(ProcessEngine(int(found[1])))
     kind, _, address = name.partition(":")
-    found: AbstractContextManager[Engine] = installed().extensions["engine"].get(kind).load()(address, device)
-    return found
+    opened: AbstractContextManager[Engine] = installed().extensions["engine"].get(kind).load()(address, device)
+    return opened
 
 
 def check_engine(name: str) -> None:
-    """Raise DrkitError if no engine has this name, `local`, `NAME` or `NAME:ADDRESS`; nothing is started."""
+    """Raise DrkitError if no engine has this name (see `open_engine`); nothing is started."""
     table = installed().extensions["engine"]
-    if name != LOCAL and (name.partition(":")[0] not in table or name.endswith(":")):
-        raise UnknownNameError("engine", name, (LOCAL, *(f"{one}[:ADDRESS]" for one in table)))
+    is_own = name == LOCAL or _SIDE_BY_SIDE.fullmatch(name) is not None
+    if not is_own and (name.partition(":")[0] not in table or name.endswith(":")):
+        raise UnknownNameError("engine", name, (LOCAL, f"{PROCESSES}:N", *(f"{one}[:ADDRESS]" for one in table)))

@@ -23,16 +23,16 @@ def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
     """
     if local_path(path_or_id).exists():
         return False
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
-    is_cached = kind == "model" and isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
-    if not is_cached:
+    is_kept = kind == "model" and is_cached(path_or_id)
+    if not is_kept:
         _LOGGER.warning("looking up the %s %r on %s: no such folder exists", kind, path_or_id, constants.ENDPOINT)
     if _answers(path_or_id, kind):
         return True
-    if is_cached:
+    if is_kept:
         return False
     # The cache of datasets does not say what it has.
     cache = "" if kind == "model" else ", or set HF_HUB_OFFLINE=1 to read a copy from the cache"
@@ -40,6 +40,13 @@ def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
         f"no folder {path_or_id!r} exists, and {constants.ENDPOINT} does not answer, so it cannot be looked up as "
         f"a hub id: check the spelling and the network, or give the path of a folder{cache}"
     )
+
+
+def is_cached(hub_id: str) -> bool:
+    """Return whether the hub's cache has a copy of a model. Raises ValueError for what cannot be a hub id."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub_id, "config.json"), str)
 
 
 @cache

@@ -14,7 +14,7 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -129,6 +129,28 @@ def broadcast(value: Any) -> Any:
     held = [value]
     dist.broadcast_object_list(held, src=0)
     return held[0]
+
+
+def scatter(values: Sequence[Any] | None) -> Any:
+    """Return the value that the first process has for this one; values: one for each process, None in the others."""
+    if count() == 1:
+        return values[0] if values else None
+    import torch.distributed as dist
+
+    held: list[Any] = [None]
+    dist.scatter_object_list(held, None if values is None else [*values], src=0)
+    return held[0]
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the values of all processes in the first one, and nothing in the others."""
+    if count() == 1:
+        return [value]
+    import torch.distributed as dist
+
+    held = None if rank() else [None] * count()
+    dist.gather_object(value, held, dst=0)
+    return held or []
 
 
 def available_cores(cgroups: Path = CGROUPS) -> int:

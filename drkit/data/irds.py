@@ -99,10 +99,11 @@ class IrdsCollection:
     def size(self) -> CollectionSize | None:
         """Return the counts that ir_datasets knows without reading anything, and usual lengths; None without them."""
         passages = _known_count(self._dataset, "docs")
-        counts = {
-            split: sum(_known_count(one, "queries") for one in self._sources[self._splits.source(split)].values())
-            for split in self.splits()
-        }
+        counts = {}
+        for split in self.splits():
+            sources = self._sources[self._splits.source(split)].values()
+            known = sum(_known_count(one, "queries") for one in sources)
+            counts[split] = round(self._splits.share(split) * known)
         return CollectionSize(passages, counts, _USUAL_PASSAGE, _USUAL_QUERY) if passages else None
 
     def describe(self) -> Mapping[str, Any]:

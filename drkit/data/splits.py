@@ -82,6 +82,20 @@ class Splits:
             return split
         return "test" if self.train_share else "train"
 
+    def share(self, split: str) -> float:
+        """Return the share of the queries of `source(split)` that belong to a split, as hashes divide many.
+
+        >>> splits = Splits.of("c", ["train", "test"], dev_share=0.25)
+        >>> [splits.share(split) for split in splits.names()]
+        [0.75, 0.25, 1.0]
+        """
+        if not self._is_shared(split):
+            return 1.0
+        if self.train_share:
+            dev = 0.0 if "dev" in self.own else self.train_share / 10
+            return {"train": self.train_share - dev, "dev": dev, "test": 1 - self.train_share}[split]
+        return self.held_out.get(split, 1 - sum(self.held_out.values()))
+
     def membership(self, split: str) -> Callable[[str], bool]:
         """Return the function that says whether a query id of `source(split)` belongs to `split`."""
         source = self.source(split)

@@ -19,7 +19,7 @@ from drkit.core.files import replacing
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.corpus import StoredCorpus
+from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, model_hashes
@@ -43,6 +43,15 @@ def read_mined(path: Path) -> Iterator[Mined]:
 def chain_text(choices: Sequence[Choice]) -> str:
     """Return the chosen miners with their settings as text."""
     return json.dumps(plain(list(choices)), sort_keys=True)
+
+
+def open_collected(given: tuple[tuple[str, Path], ...], seed: int) -> tuple[BuildContext, StoredCorpus]:
+    """Return what miners without a model of the run are built with, and the corpus; without importing torch.
+
+    given: the folders of the collection: of its passages, and of the split `train`.
+    """
+    collection = collection_of(dict(given))
+    return BuildContext(negatives=collection.negatives("train"), seed=seed), collection.corpus
 
 
 def open_chain(

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import Attribute, Factory, field, frozen
+from attrs import Attribute, Factory, evolve, field, frozen
 from attrs.validators import min_len
 from cattrs import BaseValidationError, Converter, transform_error
 
@@ -146,15 +146,19 @@ _AS_PAPERS_RUN = (
 )
 
 
-def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str) -> list[str]:
+def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str, *, is_elsewhere: bool = False) -> list[str]:
     """Return the arguments of `drkit compose` that make a row of a paper, on the first collection of its numbers.
 
-    name: of the recipe that the row is asked of. Raises DrkitError for a row that is no run of its own.
+    name: of the recipe that the row is asked of. is_elsewhere: whether another collection follows, so that none is
+    named here, only its measures. Raises DrkitError for a row that is no run of its own.
     """
     if not row.arguments:
         raise DrkitError(f"the row {row.name!r} of {name} is no run of its own: {row.options}")
     known = next((one.collection for one in row.results if one.collection in _COLLECTIONS), _FIRST)
     collection = [] if "--collection" in row.arguments else _COLLECTIONS[known].split(" ")
+    if is_elsewhere:
+        measures = [one for one in collection if one.startswith("evaluation.")]
+        collection = [word for one in measures for word in ("--set", one)]
     settings = (*_AS_PAPERS_RUN, f"reproduces={json.dumps(f'{name}: {row.name}')}")
     return [
         *("--encoder", paper.encoder, *collection),
@@ -210,17 +214,74 @@ def beside_the_paper(
     place = place_of(recipe)
     if recipe.reproduces is None or place is None:
         return []
-    name, _, row = recipe.reproduces.partition(": ")
-    results = published_beside(recipes.get(name)).row(row).results
-    found = []
-    for system, values in means.items():
-        printed: dict[str, set[tuple[float, str]]] = {}
-        for one in results:
-            if (one.stage, one.collection, one.split) == (system, *place):
-                for measure, value in one.measures.items():
-                    printed.setdefault(measure, set()).add((value, one.table))
-        for measure, cells in printed.items():
-            if measure in values and len({value for value, _ in cells}) == 1:
-                paper, table = min(cells)
-                found.append(BesideThePaper(system, measure, paper, values[measure], table))
-    return found
+    results = _results_of(recipe.reproduces, recipes)
+    return [one for system, values in means.items() for one in _beside(results, system, place, values)]
+
+
+# The data sets of BEIR by the names of their folders: passages and judged queries, by table 1 of Thakur et al. 2021.
+BEIR_SIZES = {
+    "trec-covid": (171_332, 50),
+    "nfcorpus": (3_633, 323),
+    "bioasq": (14_914_602, 500),
+    "nq": (2_681_468, 3_452),
+    "hotpotqa": (5_233_329, 7_405),
+    "fiqa": (57_638, 648),
+    "signal1m": (2_866_316, 97),
+    "trec-news": (594_977, 57),
+    "robust04": (528_155, 249),
+    "arguana": (8_674, 1_406),
+    "webis-touche2020": (382_545, 49),
+    "cqadupstack": (457_199, 13_145),
+    "quora": (522_931, 10_000),
+    "dbpedia-entity": (4_635_922, 400),
+    "scidocs": (25_657, 1_000),
+    "fever": (5_416_568, 6_666),
+    "climate-fever": (5_416_593, 1_535),
+    "scifact": (5_183, 300),
+}
+
+
+def beside_beir(
+    recipe: Recipe,
+    system: str,
+    means: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, tuple[int, int]],
+    recipes: NameTable[NamedFile],
+) -> list[BesideThePaper]:
+    """Return the values of a run's encoder on data sets of BEIR for which its paper prints one; `system`: the data set.
+
+    system: the one that the run has exported. means: by the name of the data set's folder, and measure. sizes: passages
+    and judged queries by that name. A folder is the data set of its name only if both are as BEIR says.
+
+    Raises DrkitError as `beside_the_paper` does.
+    """
+    if recipe.reproduces is None:
+        return []
+    results = _results_of(recipe.reproduces, recipes)
+    return [
+        evolve(one, system=name)
+        for name, values in means.items()
+        if BEIR_SIZES.get(name) == sizes[name]
+        for one in _beside(results, system, (f"beir/{name}", "test"), values)
+    ]
+
+
+def _results_of(reproduced: str, recipes: NameTable[NamedFile]) -> tuple[PublishedResult, ...]:
+    """Return the numbers of the row that a run reproduces, as in `Recipe.reproduces`."""
+    name, _, row = reproduced.partition(": ")
+    return published_beside(recipes.get(name)).row(row).results
+
+
+def _beside(
+    results: tuple[PublishedResult, ...], system: str, place: tuple[str, str], values: Mapping[str, float]
+) -> Iterator[BesideThePaper]:
+    """Yield the values of a system at a collection and split for which there is one number of the paper."""
+    printed: dict[str, set[tuple[float, str]]] = {}
+    for one in results:
+        if (one.stage, one.collection, one.split) == (system, *place):
+            for measure, value in one.measures.items():
+                printed.setdefault(measure, set()).add((value, one.table))
+    for measure, cells in printed.items():
+        if measure in values and len({value for value, _ in cells}) == 1:
+            paper, table = min(cells)
+            yield BesideThePaper(system, measure, paper, values[measure], table)

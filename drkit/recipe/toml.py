@@ -324,7 +324,8 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
     if isinstance(value, str):
         value = {"use": value}
     if not isinstance(value, Mapping):
-        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}")
+        several = f"; a recipe has one {kind}" if isinstance(value, list) and kind is Kind.COLLECTION else ""
+        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}{several}")
     if "use" not in value:
         raise KeyError("use")
     spec = registry.get(kind, converter.structure(value["use"], str))

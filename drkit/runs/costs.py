@@ -47,11 +47,16 @@ _SIZE, _REPEATED = 768, 8
 
 @frozen
 class Cost:
-    """Seconds of a whole run, and bytes of memory and disk."""
+    """Seconds of a whole run, and bytes of memory (of a process, at most) and of disk."""
 
     seconds: float
     memory: float
     disk: float
+
+    @property
+    def room(self) -> str:
+        """Memory and disk in words, which hold on a machine whose speed is not known, too."""
+        return f"{gigabytes(self.memory)} of memory and {gigabytes(self.disk)} of disk"
 
     def __str__(self) -> str:
         """The cost in one line.
@@ -59,9 +64,7 @@ class Cost:
         >>> print(Cost(500.0, 1.6e9, 0.84e9))
         about 8.3 min, 1.6 GB of memory and 0.8 GB of disk
         """
-        return (
-            f"about {_duration(self.seconds)}, {_gigabytes(self.memory)} of memory and {_gigabytes(self.disk)} of disk"
-        )
+        return f"about {_duration(self.seconds)}, {self.room}"
 
 
 @frozen
@@ -95,13 +98,18 @@ class Rates:
 
 def estimate_cost(stages: Sequence[Stage[Any]], sizes: Sizes, rates: Rates) -> Cost:
     """Return the cost of a run of these stages."""
-    work = {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work is not None}
+    work = stage_work(stages, sizes)
     seconds = sum(_factor(stage, rates) * rates.seconds(work[stage.name]) for stage in stages if stage.name in work)
     return Cost(
         seconds=_START / rates.core + seconds,
         memory=_LIBRARIES + max((one.memory for one in work.values()), default=0.0),
         disk=sum(one.disk for one in work.values()),
     )
+
+
+def stage_work(stages: Sequence[Stage[Any]], sizes: Sizes) -> dict[str, Work]:
+    """Return the work of each stage that declares it, by name."""
+    return {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work is not None}
 
 
 def _factor(stage: Stage[Any], rates: Rates) -> float:
@@ -235,5 +243,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _gigabytes(number: float) -> str:
+def gigabytes(number: float) -> str:
+    """Return bytes in words, as in `27.0 GB`."""
     return f"{number / 1e12:,.1f} TB" if number >= 1e12 else f"{number / 1e9:,.1f} GB"

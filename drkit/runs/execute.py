@@ -20,7 +20,7 @@ from attrs import field, frozen
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.engine import Engine, LocalEngine
+from drkit.core.engine import TASKS, Engine, GroupEngine, LocalEngine, is_local, join_tasks
 from drkit.core.files import (
     CHECKPOINTS,
     digest,
@@ -178,8 +178,9 @@ def execute(
     see `drkit.runs.stale`. locks: a folder that runs beside this one lock equal stages in, so that one of them makes
     each, and the others, which have it in `reuse`, wait for it.
 
-    With several processes (torchrun), the first runs the plan, and the others join it in the joint stages. Batches stay
-    as large as those of the processes that the run began with, whatever their number now.
+    With several processes (torchrun), the first runs the plan; the others join it in the joint stages, and carry out
+    tasks of the other stages. Batches stay as large as those of the processes that the run began with, whatever their
+    number now.
 
     Raises DrkitError if the folder contains a run of another recipe (unless `redo`) or of another layout, another
     process works in it, or the disk is full or failing. Finished stages are never lost.
@@ -190,7 +191,7 @@ def execute(
     with locked(run), processes.group():
         record_recipe(run, recipe, registry, redo=redo)
         keep_stale_stages(stages, run, keep_stale)
-        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
+        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, _engine(engine))
         with processes.batches_of(processes.broadcast(_record_processes(run, progress))):
             for stage in stages:
                 fingerprint = stage.fingerprint(input_hashes(stage, work.done))
@@ -200,6 +201,12 @@ def execute(
         processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return work.done
+
+
+def _engine(given: Engine | None) -> Engine:
+    """Return where tasks are carried out: with several processes, in all of them, unless it is another engine."""
+    shares = processes.count() > 1 and is_local(given)
+    return GroupEngine() if shares else given or LocalEngine()
 
 
 @contextmanager
@@ -214,13 +221,16 @@ def _made_once(fingerprint: str, locks: Path | None) -> Iterator[None]:
 
 
 def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
-    """Join the joint stages as the second or a later process; returns no manifests.
+    """Join the joint stages and the tasks as the second or a later process; returns no manifests.
 
     This process writes to a temporary folder; the run keeps the results of the first process.
     """
     by_name = {stage.name: stage for stage in stages}
     with processes.group(), processes.batches_of(processes.broadcast(None)):
         while (name := processes.broadcast(None)) is not None:
+            if name == TASKS:
+                join_tasks()
+                continue
             with tempfile.TemporaryDirectory() as scratch:
                 # Checkpoints are shared: each process keeps its random state there.
                 shared = (run / UNFINISHED / name / CHECKPOINTS).resolve()
@@ -372,7 +382,9 @@ class _Work:
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
-            metrics = _carry_out(stage, folder, run, self.registry, self.progress, self.engine)
+            is_shared = stage.spec.joint and processes.count() > 1  # all processes are in this stage
+            engine = LocalEngine() if is_shared else self.engine
+            metrics = _carry_out(stage, folder, run, self.registry, self.progress, engine)
             if stage.spec.joint:
                 processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started

@@ -1,6 +1,6 @@
 """Indexes of any kind: build them from a folder of vectors, and open them; approximate ones are indexes of faiss.
 
-Exact indexes are drkit's own (`flat`, `postings`). Those of faiss have a kind (hnsw, int8 ..) or a factory string;
+Exact indexes are drkit's own (`flat`, `inverted`). Those of faiss have a kind (hnsw, int8 ..) or a factory string;
 their hits may be scored again with the vectors, and their recall is measured when they are built.
 """
 
@@ -38,7 +38,7 @@ from drkit.search.flat import (
     write_about,
     write_vectors,
 )
-from drkit.search.postings import InvertedIndex
+from drkit.search.inverted import InvertedIndex
 from drkit.search.rankings import Found, Hits
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 

@@ -23,7 +23,7 @@ from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import SETTING, encode_corpus
 from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, Searcher, align, convex, find_rankings, read_fusion
 from drkit.search.index import AnyIndex, exact_index, open_index
-from drkit.search.postings import InvertedIndex
+from drkit.search.inverted import InvertedIndex
 from drkit.search.rankings import Hits, Rankings, check_queries, check_same_encoder
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import Vectors

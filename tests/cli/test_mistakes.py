@@ -31,6 +31,11 @@ LINES = {
     "version": "write `drkit --version`",
     "-V": "write --version",
     # Options of other tools.
+    "compose --collection a --collection b": "a run learns from the labels of one collection",
+    "run two.toml --dry-run": "a recipe has one collection",
+    "compose --masker pmi --masker uniform": "--masker is given twice, but takes one value",
+    "reproduce simlm 'table 5, BERT' --collection=a --collection b": "a run learns from the labels of one collection",
+    "search R --depth 3 --depth 4": "--depth is given twice, but takes one value",
     "compose --epochs 3": FINE.format("num_train_epochs=3"),
     "compose --num_train_epochs=3": FINE.format("num_train_epochs=3"),
     "compose --lr 1e-4": FINE.format("learning_rate=1e-4"),
@@ -149,6 +154,9 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "R" / "recipe.toml").write_text('[collection]\nuse = "beir"\npath = "F"\n')
     (tmp_path / "a.trec").write_text("q1 Q0 d1 1 2.0 t\n")
     (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
+    (tmp_path / "two.toml").write_text(
+        'schema = 1\nname = "x"\n[[collection]]\nuse = "beir"\n[[collection]]\nuse = "beir"\n'
+    )
     (tmp_path / "bad.jsonl").write_text("hello\n")
     (tmp_path / "none.jsonl").write_text("")
     (tmp_path / "nokeys.jsonl").write_text('{"a": 1, "b": "x"}\n')

@@ -138,7 +138,7 @@ KEYS = {
     ("show", "recipe", "retromae", "--diff", "cdmae"): {"left", "right", "differences"},
     ("show", "pipeline", "dpr", "--diff", "ance"): {"left", "right", "differences"},
     ("plugins",): {"plugins", "clashes"},
-    ("compose", "--dry-run"): {"run", "notes", "cost", "stages", "recipe"},
+    ("compose", "--dry-run"): {"run", "notes", "downloads", "cost", "stages", "recipe"},
     ("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"queries", "rows"},
     ("compare", "one.trec", "two.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"comparisons"},
     ("fuse", "one.trec", "two.trec", "-o", "f.trec"): {"file", "queries", "shared", "method", "weight", "tuned"},
@@ -162,7 +162,7 @@ def test_rows_of_json_have_stable_keys(drkit, runs):
     plugin = json.loads(drkit("plugins", "--json")[1])["plugins"][0]
     assert {*plugin} == {"name", "from", "adds", "seconds", "state", "problems", "notes"}
     stage = json.loads(drkit("compose", "--dry-run", "--json")[1])["stages"][0]
-    assert {*stage} == {"stage", "does", "state", "reasons", "reads"}
+    assert {*stage} == {"stage", "does", "state", "reasons", "reads", "memory", "disk"}
     (row,) = json.loads(drkit("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10", "--json")[1])["rows"]
     assert row["values"] == {"RR@10": pytest.approx(0.75)}
     tuned = ("fuse", "one.trec", "two.trec", "--tune", "qrels.txt", "-o", "f.trec", "--json")

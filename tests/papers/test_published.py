@@ -128,6 +128,11 @@ def test_a_part_of_a_name_is_enough_if_only_one_row_has_it():
         paper.row("table 8")
     with unknown("row", "table 77"):
         paper.row("table 77")
+    row = paper.row("table 5, BERT")
+    here, elsewhere = (arguments_of(paper, row, "simlm", is_elsewhere=other) for other in (False, True))
+    assert next(one for one in here if one not in elsewhere) == "--collection"
+    assert not any("collection" in one for one in elsewhere)
+    assert any(one.startswith("evaluation.measures=") for one in elsewhere)
     with refused("no run of its own"):
         arguments_of(paper, paper.row("tables 9 and 14"), "simlm")
 

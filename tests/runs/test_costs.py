@@ -267,7 +267,10 @@ def test_the_plan_has_the_note_and_one_line_of_costs(drkit, monkeypatch):  # noq
     assert document["cost"]["disk"] > 1e9
 
 
-def test_nothing_is_estimated_where_a_gpu_trains(drkit, monkeypatch):  # noqa: F811
+def test_no_time_is_estimated_where_a_gpu_trains(drkit, monkeypatch):  # noqa: F811
     monkeypatch.setattr(costs, "has_gpu", lambda: True)
-    assert json.loads(drkit("compose", "--dry-run", "--json")[1])["cost"] is None
-    assert "in all" not in drkit("compose", "--dry-run")[1]
+    cost = json.loads(drkit("compose", "--dry-run", "--json")[1])["cost"]
+    assert cost["seconds"] is None
+    assert cost["memory"] > cost["disk"] > 1e6
+    (line,) = re.findall(r"^in all .*", drkit("compose", "--dry-run")[1], re.MULTILINE)
+    assert re.search(r"in all +[\d.]+ GB of memory and [\d.]+ GB of disk", line)

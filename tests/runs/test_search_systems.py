@@ -3,6 +3,7 @@ in Python."""
 
 import json
 import shutil
+from itertools import islice
 
 import attrs
 import numpy as np
@@ -171,3 +172,37 @@ def test_a_run_from_python(run):
         loaded.encode(["a"], kind="text")
     with pytest.raises(DrkitError, match="is not a run"):
         drkit.load(run / "index")
+
+
+def judged_elsewhere(folder, passages, judged):
+    """A collection in BEIR's layout with two queries, of which the first is judged."""
+    (folder / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": doc_id, "text": text}) for doc_id, text in passages.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    queries = [{"_id": "x1", "text": "initialize a filter"}, {"_id": "x2", "text": "close a file"}]
+    (folder / "queries.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in queries))
+    rows = "".join(f"x1\t{doc_id}\t1\n" for doc_id in judged)
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    return f"beir:{folder}"
+
+
+def test_the_index_of_a_run_serves_queries_of_another_collection(run, tmp_path):
+    """As TREC DL's tracks ask for the passages of MS MARCO: nothing is encoded but the queries."""
+    corpus = open_collection(run / "collection").corpus
+    passages = {one.doc_id: one.content for one in islice(corpus, 3)}
+    shutil.rmtree(run / "tokens")
+    found, given = tmp_path / "x.trec", ("--system", "retriever-1", "-k", 20, "-o", tmp_path / "x.trec")
+    same = judged_elsewhere(tmp_path / "same", passages, passages)
+    done = command("search", run, "--collection", same, *given)
+    assert "lacks" not in done.stderr
+    ((query_id, hits),) = read_run(found)  # the other query is not judged
+    (expected,) = open_system(run, "retriever-1").search(["initialize a filter"], 20)
+    assert (query_id, dict(hits)) == ("x1", pytest.approx(dict(expected.pairs()), abs=1e-5))
+    shown = json.loads(command("evaluate", found, "--collection", same, "-m", "R@20", "--json").stdout)
+    assert shown["rows"][0]["queries"] == 1
+    some = judged_elsewhere(tmp_path / "some", {**passages, "new": "a text"}, [*passages, "new"])
+    assert "lacks 1 of the 4 passages" in " ".join(command("search", run, "--collection", some, *given).stderr.split())
+    other = judged_elsewhere(tmp_path / "other", {"new": "a text"}, ["new"])
+    refused = command("search", run, "--collection", other, *given, check=False)
+    assert refused.returncode == 2
+    assert f"drkit evaluate --encoder {run} --collection {other}" in " ".join(refused.stderr.split())

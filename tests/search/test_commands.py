@@ -219,12 +219,12 @@ def test_passages_that_are_all_empty_are_not_encoded(drkit, files, tmp_path):
     shutil.copytree(files / "beir", tmp_path / "beir")
     rows = [json.dumps({"_id": f"d{i}", "title": " ", "text": ""}) for i in range(3)]
     (tmp_path / "beir" / "corpus.jsonl").write_text("\n".join(rows))
-    given = ("encode", "--encoder", "encoder", "--collection", f"beir:{tmp_path / 'beir'}", "-o", tmp_path / "v")
-    code, said = drkit(*given)
+    given = ("encode", "--encoder", "encoder", "--collection", f"beir:{tmp_path / 'beir'}", "-o")
+    code, said = drkit(*given, tmp_path / "v")
     assert code == 2
     assert "none of the 3 passages has a text" in " ".join(said.split())
     assert drkit("index", tmp_path / "v", "-o", tmp_path / "i")[0] == 2
-    assert drkit(*given, "--split", "test", "-o", tmp_path / "queries")[0] == 0
+    assert drkit(*given, tmp_path / "queries", "--split", "test")[0] == 0
 
 
 def test_a_file_without_rankings_is_not_exported(drkit, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,16 @@ from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
+from drkit.runs.manifest import read_manifest
 from drkit_cli.names import LocalPath, PathOrId
 from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, judgement_options, refuse_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
+    from drkit.commands import BeirTable
     from drkit.evaluate import Scores
     from drkit.recipe.published import BesideThePaper
+    from drkit.recipe.schema import Recipe
 
 _FILE = LocalPath(dir_okay=False)
 
@@ -168,13 +171,30 @@ def _beside_the_paper(source: str, scores: Sequence[tuple[str, Scores]]) -> list
     """Return the values of a run beside those of its paper; empty for another source."""
     from drkit.recipe.published import beside_the_paper
 
-    path = local_path(source) / RECIPE
+    means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in scores}
+    return _of_its_paper(source, lambda recipe: beside_the_paper(recipe, means, installed().recipes))
+
+
+def _beside_beir(encoder: str, found: BeirTable) -> list[BesideThePaper]:
+    """Return the values of a run on data sets of BEIR beside those of its paper; empty for another encoder."""
+    from drkit.recipe.published import beside_beir
+
+    exported = read_manifest(local_path(encoder) / "encoder")
+    if exported is None:
+        return []
+    system = str(exported.metrics["from"])
+    return _of_its_paper(
+        encoder, lambda recipe: beside_beir(recipe, system, found.means, found.sizes, installed().recipes)
+    )
+
+
+def _of_its_paper(run: str, find: Callable[[Recipe], list[BesideThePaper]]) -> list[BesideThePaper]:
+    """Return what `find` finds for the recipe of a run; empty, with a note, for one that drkit does not know."""
+    path = local_path(run) / RECIPE
     if not path.is_file():
         return []
-    parts = installed()
-    means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in scores}
     try:
-        return beside_the_paper(read_recipe(path, parts.registry), means, parts.recipes)
+        return find(read_recipe(path, installed().registry))
     except DrkitError as error:  # another version's name of the row, or a plugin that is not installed
         print_note(f"nothing beside the paper: {error}")
         return []
@@ -189,7 +209,7 @@ def _print_scores(
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import write_per_query
     from drkit.evaluate.systems import table_caption
-    from drkit_cli.render import console, score_table, table
+    from drkit_cli.render import console, score_table
 
     rows = [attrs.asdict(row) for row in comparison(scores)]
     queries = scores[0][1].queries
@@ -199,17 +219,28 @@ def _print_scores(
         screen.print(score_table(counted(queries, "query"), [*rows[0]["values"]], rows))
         if len(rows) > 1:
             screen.print(table_caption(draws, scores[0][0]))
-        if beside:
-            shown = [
-                (one.system, one.measure, f"{one.paper:g}", f"{one.here:.3f}", f"{one.difference:+.3f}", one.table)
-                for one in beside
-            ]
-            screen.print(table("beside the paper", ("system", "measure", "paper", "here", "difference", "in"), shown))
+        _draw_beside(beside, "system")
 
-    paper = [{**attrs.asdict(one), "difference": one.difference} for one in beside]
-    print_result({"queries": queries, "rows": rows, **({"paper": paper} if paper else {})}, draw)
+    print_result({"queries": queries, "rows": rows, **_as_json(beside)}, draw)
     if per_query:
         write_per_query(per_query, scores)
+
+
+def _draw_beside(beside: Sequence[BesideThePaper], what: str) -> None:
+    from drkit_cli.render import console, table
+
+    rows = [
+        (one.system, one.measure, f"{one.paper:g}", f"{one.here:.3f}", f"{one.difference:+.3f}", one.table)
+        for one in beside
+    ]
+    if rows:
+        columns = (what, "measure", "paper", "here", "difference", "in")
+        console().print(table("beside the paper", columns, rows))
+
+
+def _as_json(beside: Sequence[BesideThePaper]) -> dict[str, Any]:
+    found = [{**attrs.asdict(one), "difference": one.difference} for one in beside]
+    return {"paper": found} if found else {}
 
 
 def _print_beir(encoder: str, output: Path, how: Mapping[str, Any], folder: Path) -> None:
@@ -219,5 +250,10 @@ def _print_beir(encoder: str, output: Path, how: Mapping[str, Any], folder: Path
 
     with show_progress(sum(map(len, data_sets(folder).values()))) as progress:
         found = EncoderEvaluation(encoder, output, progress=progress, **how).on_beir(folder)
-    columns = ("data set", *found.measures)
-    print_result(found.as_json(), lambda: console().print(table("", columns, found.rows())))
+    beside = _beside_beir(encoder, found)
+
+    def draw() -> None:
+        console().print(table("", ("data set", *found.measures), found.rows()))
+        _draw_beside(beside, "data set")
+
+    print_result({**found.as_json(), **_as_json(beside)}, draw)

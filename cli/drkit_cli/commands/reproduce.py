@@ -9,6 +9,7 @@ import click
 from drkit.core.registry import installed
 from drkit_cli.commands.compose import compose
 from drkit_cli.names import InstalledName
+from drkit_cli.options import refuse_repeated
 from drkit_cli.output import output_options, print_note, print_result
 
 
@@ -44,7 +45,9 @@ def reproduce(context: click.Context, paper: str, row: str | None, options: tupl
         document = {"paper": known.title, "rows": [{"name": name, "options": made} for name, made in rows]}
         print_result(document, lambda: console().print(table(f"rows of {paper}", ("row", "options"), rows)))
         return
-    arguments = [*arguments_of(known, known.row(row), paper), *options]
+    refuse_repeated(compose, options, context.parent)
+    is_elsewhere = any(one.partition("=")[0] == "--collection" for one in options)
+    arguments = [*arguments_of(known, known.row(row), paper, is_elsewhere=is_elsewhere), *options]
     print_note(f"drkit compose {shlex.join(arguments)}")
     if known.differs:
         print_note(known.differs)

@@ -15,7 +15,7 @@ from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
 from drkit_cli.options import OF_ENCODER, backend_option, encoder_options, engine_option, refuse_options
-from drkit_cli.output import output_options, print_result
+from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -72,11 +72,13 @@ def search(
     drkit search runs/R "remove a suffix"
     drkit search runs/R "remove a suffix" --system bm25
     drkit search runs/R --split test -o test.trec
+    drkit search runs/R --collection beir:FOLDER -o other.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
     drkit search index/ --encoder runs/R --queries many.tsv \
         --engine ray:auto -o many.trec
     """
     from drkit.commands import NamedCollection, find_queries
+    from drkit.commands.systems import note_other_passages
 
     if len(words) > 1:
         raise click.UsageError(f'quote a query of several words: drkit search {where} "{" ".join(words)}"')
@@ -92,7 +94,10 @@ def search(
     if query is not None:
         _print_hits(where, name, loaded_value(retriever), query, depth or _SHOWN)
     elif output is not None:
-        asked = find_queries(queries) if queries else NamedCollection(collection or str(where)).queries(split)
+        named = NamedCollection(collection or str(where))
+        asked = find_queries(queries) if queries else named.queries(split)
+        if name is not None and not queries and (warned := note_other_passages(where, named, split)):
+            print_note(warned)
         _write_rankings(name, retriever, asked, output, depth or _RANKED, engine)
 
 

@@ -296,9 +296,9 @@ def plan_bm25(builder: PlanBuilder) -> str:
         extra |= {"k1": k1[:1], "b": b[:1], "split_queries": splits[:1]}
     elif pairs > 1 or len(splits) > 1:
         measure = evaluation.measures[0]
-        choices = [f"the best of {pairs} combinations of k1 and b"] if pairs > 1 else []
+        choices = [f"of {pairs} combinations of k1 and b"] if pairs > 1 else []
         choices += [f"of {len(splits)} ways to split queries"] if len(splits) > 1 else []
-        summary += f", with {' and '.join(choices)} on the dev queries by {measure}"
+        summary += f", with the best {' and '.join(choices)} on the dev queries by {measure}"
         inputs["dev"] = split_of("dev")
         depth = cutoff(measure) or evaluation.depth
         extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}

@@ -7,14 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
 from drkit.core.types import BuildContext, Mined
 from drkit.data.corpus import StoredCorpus, collection_of
-from drkit.miners.blocks import mine_on
+from drkit.miners.blocks import mine_on, open_collected
 from drkit.miners.chain import Chain, build_chain, mining_requests, model_hashes, write_negatives
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.schema import RERANKER
 from drkit.runs.stage import StageRun, TextReading
 from drkit.runs.stages.negatives import NegativeSettings
 from drkit.runs.steps.retriever import load_retriever
@@ -24,13 +27,13 @@ from drkit.search import Reranker
 def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the models."""
     settings = stage.settings
-    given = tuple(stage.inputs.items()), settings.reading, settings.seed
-    context, corpus = open_inputs(*given)
+    open_with = _opener(stage)
+    context, corpus = open_with()
     if refresh_settings(settings.miners) and context.retriever is None:
         stage.progress.note("the model in training mines all negatives, including those of the first epoch")
         return write_negatives((), corpus, stage.folder)
     chain = build_chain(settings.miners, stage.registry, context)
-    counts = write_negatives(_mined(stage, chain, context, partial(open_inputs, *given)), corpus, stage.folder)
+    counts = write_negatives(_mined(stage, chain, context, open_with), corpus, stage.folder)
     if counts["queries_without"]:
         dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
         stage.progress.note(
@@ -39,20 +42,27 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     return {**counts, "models": model_hashes(context)}
 
 
+def _opener(stage: StageRun[NegativeSettings]) -> partial[tuple[BuildContext, StoredCorpus]]:
+    """Return what opens the miners' context and the corpus; workers of miners without a model do not import torch."""
+    given, seed = tuple(stage.inputs.items()), stage.settings.seed
+    if {"index", RERANKER}.isdisjoint(stage.inputs):
+        return partial(open_collected, given, seed)
+    return partial(open_inputs, given, stage.settings.reading, seed)
+
+
 def open_inputs(
     given: tuple[tuple[str, Path], ...], reading: TextReading | None, seed: int
 ) -> tuple[BuildContext, StoredCorpus]:
     """Return what miners are built with (retriever and re-ranker, where the inputs have them), and the corpus."""
     inputs = dict(given)
-    collection = collection_of(inputs)
+    context, corpus = open_collected(given, seed)
     searches = "index" in inputs and reading is not None
-    context = BuildContext(
+    made = evolve(
+        context,
         retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
-        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
-        negatives=collection.negatives("train"),
-        seed=seed,
+        reranker=Reranker.load(inputs[RERANKER], local_device()) if RERANKER in inputs else None,
     )
-    return context, collection.corpus
+    return made, corpus
 
 
 def _mined(
