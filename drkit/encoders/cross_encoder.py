@@ -365,13 +365,13 @@ def stack_layers(model: Any, layers: int) -> None:
     """
     if layers <= model.config.num_hidden_layers:
         return
-    found = architecture(model.config.model_type)
-    if found.layer is None:
+    tower: nn.ModuleList = model.base_model.get_submodule(architecture(model.config.model_type).layers)
+    own = list(tower)
+    shapes = [{name: weight.shape for name, weight in layer.state_dict().items()} for layer in own]
+    if any(one != shapes[0] for one in shapes):
         raise DrkitError(
             f"the layers of a {model.config.model_type} encoder differ from each other, so they cannot be repeated: "
             f"keep their number (layers = 0), or start from a bert, electra or roberta"
         )
-    tower: nn.ModuleList = model.base_model.get_submodule(found.layers)
-    own = list(tower)
     tower.extend(copy.deepcopy(own[index % len(own)]) for index in range(len(own), layers))
     model.config.num_hidden_layers = model.base_model.config.num_hidden_layers = layers

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import Attribute, Factory, evolve, field, frozen
-from attrs.validators import min_len
+from attrs.validators import in_, min_len
 from cattrs import BaseValidationError, Converter, transform_error
 
 from drkit.core.registry import NamedFile, NameTable
+from drkit.data.titles import JOINED, TITLES
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml
@@ -67,7 +68,8 @@ class PublishedRow:
 class PublishedPaper:
     """A paper, the encoder that its runs start from, the rows that drkit composes, and the quoted ones.
 
-    differs: what no option of a row brings about, such as texts that ir_datasets does not have.
+    titles: how the authors' encoder reads titles (`encoder.titles`). differs: what no option of a row brings about,
+    such as texts that ir_datasets does not have.
     """
 
     title: str
@@ -76,6 +78,7 @@ class PublishedPaper:
     rows: tuple[PublishedRow, ...]
     quoted: tuple[PublishedResult, ...] = Factory(tuple)
     differs: str = ""
+    titles: str = field(default=JOINED, validator=in_(TITLES))
 
     def row(self, name: str) -> PublishedRow:
         """Return a row by its name, one of its names, or a part of it that only one has, without regard to case.
@@ -159,7 +162,8 @@ def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str, *, is_else
     if is_elsewhere:
         measures = [one for one in collection if one.startswith("evaluation.")]
         collection = [word for one in measures for word in ("--set", one)]
-    settings = (*_AS_PAPERS_RUN, f"reproduces={json.dumps(f'{name}: {row.name}')}")
+    titles = [f"encoder.titles={paper.titles}"] if collection and paper.titles != JOINED else []
+    settings = (*_AS_PAPERS_RUN, *titles, f"reproduces={json.dumps(f'{name}: {row.name}')}")
     return [
         *("--encoder", paper.encoder, *collection),
         *(word for one in settings for word in ("--set", one)),
@@ -167,13 +171,21 @@ def arguments_of(paper: PublishedPaper, row: PublishedRow, name: str, *, is_else
     ]
 
 
-def place_of(recipe: Recipe) -> tuple[str, str] | None:
+# MS MARCO's passages and the dev queries that papers report, by which files of them are known, with titles or without.
+MSMARCO_SIZE = (8_841_823, 6_980)
+
+
+def place_of(recipe: Recipe, counts: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
     """Return the collection and split, in the words of results.toml, on which a run of a recipe is evaluated.
 
-    None for texts that are known by no id of ir_datasets, a sample of them, and another split than `test`. The papers'
-    dev queries of MS MARCO's passages are `dev/small`, not all of them.
+    counts: of the run's collection: `passages`, and `queries` by split. None for a sample of texts, for another split
+    than `test`, and for texts that are known neither by an id of ir_datasets nor by both numbers of MS MARCO. The
+    papers' dev queries of MS MARCO's passages are `dev/small`, not all of them.
     """
-    tests = getattr(recipe.collection.config, "test_datasets", ())
+    tests, split = getattr(recipe.collection.config, "test_datasets", ()), recipe.evaluation.split
+    size = (counts["passages"], counts["queries"].get(split)) if counts else None
+    if recipe.collection.use != "irds" and recipe.evaluation.passages is None and size == MSMARCO_SIZE:
+        return _FIRST, "dev"
     if recipe.collection.use != "irds" or recipe.evaluation.split != "test" or len(tests) > 1:
         return None
     dataset = tests[0] if tests else recipe.collection.config.dataset
@@ -202,16 +214,19 @@ class BesideThePaper:
 
 
 def beside_the_paper(
-    recipe: Recipe, means: Mapping[str, Mapping[str, float]], recipes: NameTable[NamedFile]
+    recipe: Recipe,
+    means: Mapping[str, Mapping[str, float]],
+    recipes: NameTable[NamedFile],
+    counts: Mapping[str, Any] | None = None,
 ) -> list[BesideThePaper]:
     """Return the values of a run for which its paper prints one: same system, collection, split and measure.
 
-    means: by system and measure. Empty for a recipe that reproduces no row. A value that the paper prints differently
-    in two tables is left out.
+    means: by system and measure. counts: of the run's collection, see `place_of`. Empty for a recipe that reproduces no
+    row. A value that the paper prints differently in two tables is left out.
 
     Raises DrkitError if the paper or the row is not known (any more).
     """
-    place = place_of(recipe)
+    place = place_of(recipe, counts)
     if recipe.reproduces is None or place is None:
         return []
     results = _results_of(recipe.reproduces, recipes)

@@ -217,8 +217,9 @@ def _collect_section(run: RunRecord, parts: Installed, *, with_table: bool) -> R
 
 def _beside_the_paper(run: RunRecord, parts: Installed) -> list[BesideThePaper]:
     means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in run.scores.items()}
+    stored = run.manifests.get("collection")
     try:
-        return beside_the_paper(run.recipe, means, parts.recipes)
+        return beside_the_paper(run.recipe, means, parts.recipes, stored.metrics if stored else None)
     except DrkitError:  # another version's name of the row, or a plugin that is not installed
         return []
 

@@ -386,7 +386,10 @@ def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(pape
 
 
 # Not the paper's: how the run is watched, and how fast it is.
-WATCHED = ("bf16", "save_steps", "validation", "baselines", "probe", "rounds", "name")
+WATCHED = (
+    *("bf16", "save_steps", "validation", "baselines", "probe", "rounds", "name"),
+    "per_device_train_batch_size",  # how much of a batch is in memory at once
+)
 # SimLM, table 11 ("Wikipedia") and appendix B.
 ON_NQ = {"pretrain": {"max_steps": 200000}, "rounds": {"max_steps": 20000, "learning_rate": 5e-6}}
 

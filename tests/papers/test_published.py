@@ -133,8 +133,31 @@ def test_a_part_of_a_name_is_enough_if_only_one_row_has_it():
     assert next(one for one in here if one not in elsewhere) == "--collection"
     assert not any("collection" in one for one in elsewhere)
     assert any(one.startswith("evaluation.measures=") for one in elsewhere)
+    assert "encoder.titles=pair" in here
+    assert "encoder.titles=pair" in elsewhere
     with refused("no run of its own"):
         arguments_of(paper, paper.row("tables 9 and 14"), "simlm")
+
+
+def test_titles_are_read_as_the_authors_code_does():
+    retromae = PUBLISHED["retromae"]
+    assert "encoder.titles=separated" in arguments_of(retromae, retromae.row("table 2"), "retromae")
+    on_beir = arguments_of(retromae, retromae.row("table 1, RetroMAE"), "retromae")
+    assert not any(one.startswith("encoder.titles") for one in on_beir)
+    cdmae = PUBLISHED["cdmae"]
+    assert not any(one.startswith("encoder.titles") for one in arguments_of(cdmae, cdmae.rows[0], "cdmae"))
+
+
+def test_files_of_ms_marco_are_known_by_both_of_their_numbers():
+    settings = ("evaluation.split=dev",)
+    request = ComposeRequest(paper="simlm", encoder="bert", collection="trec:marco", settings=settings)
+    recipe = compose(request, PARTS)
+    counts = {"passages": 8_841_823, "queries": {"train": 502_939, "dev": 6_980}}
+    assert place_of(recipe, counts) == ("msmarco-passage", "dev")
+    sample = attrs.evolve(recipe, evaluation=attrs.evolve(recipe.evaluation, passages=1000))
+    test = attrs.evolve(recipe, evaluation=attrs.evolve(recipe.evaluation, split="test"))
+    fewer = {**counts, "queries": {"dev": 6_979}}
+    assert place_of(sample, counts) is place_of(test, counts) is place_of(recipe, fewer) is place_of(recipe) is None
 
 
 def test_a_damaged_file_is_refused_with_every_problem(tmp_path):

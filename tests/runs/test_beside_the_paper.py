@@ -17,7 +17,10 @@ from tests.runs.conftest import drkit
 from tests.runs.test_beir import write_data_set
 from tests.runs.test_probes import Topics
 
-ROW = "simlm: tables 2, 4 and 6; tables 7 and 13, first column and row; table 8, 30/50; table 10, MS-MARCO"
+ROW = (
+    "simlm: tables 2, 4 and 6; table 5, ELECTRA; tables 7 and 13, first column and row; table 8, 30/50; "
+    "table 10, MS-MARCO"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def run(tiny_run, tmp_path_factory):
 
 
 def test_values_of_the_paper_stand_beside_those_of_the_run(run, monkeypatch, capsys):
-    monkeypatch.setattr(published, "place_of", lambda _recipe: ("msmarco-passage", "dev"))
+    monkeypatch.setattr(published, "place_of", lambda *_: ("msmarco-passage", "dev"))
     monkeypatch.setattr("sys.argv", ["drkit", "evaluate", str(run), "--json"])
     assert _status() == 0
     shown = json.loads(capsys.readouterr().out)
@@ -57,7 +60,7 @@ def test_elsewhere_the_paper_says_nothing(run, tiny_run):
 
 
 def test_a_row_that_is_not_known_any_more_takes_nothing_away(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(published, "place_of", lambda _recipe: ("msmarco-passage", "dev"))
+    monkeypatch.setattr(published, "place_of", lambda *_: ("msmarco-passage", "dev"))
     renamed = shutil.copytree(run, tmp_path / "run")
     text = (renamed / "recipe.toml").read_text(encoding="utf-8").replace(ROW, "simlm: table 99")
     (renamed / "recipe.toml").write_text(text, encoding="utf-8")

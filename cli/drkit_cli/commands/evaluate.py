@@ -172,7 +172,9 @@ def _beside_the_paper(source: str, scores: Sequence[tuple[str, Scores]]) -> list
     from drkit.recipe.published import beside_the_paper
 
     means = {name: {measure: one.mean(measure) for measure in one.measures} for name, one in scores}
-    return _of_its_paper(source, lambda recipe: beside_the_paper(recipe, means, installed().recipes))
+    stored = read_manifest(local_path(source) / "collection")
+    counts = stored.metrics if stored else None
+    return _of_its_paper(source, lambda recipe: beside_the_paper(recipe, means, installed().recipes, counts))
 
 
 def _beside_beir(encoder: str, found: BeirTable) -> list[BesideThePaper]:
