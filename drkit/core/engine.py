@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -154,7 +155,7 @@ def _reason(error: Exception) -> str:
 def _failures(failed: Mapping[str, str], count: int) -> DrkitError:
     """Return an error that names the failed ones of `count` tasks, each with the reason."""
     return DrkitError(
-        f"{len(failed)} of {count} failed; the others are done:\n"
+        f"{len(failed)} of {count} failed{'; the others are done' * (len(failed) < count)}:\n"
         + "\n".join(f"  - {name}: {reason}" for name, reason in failed.items())
         + "\nfix the cause and repeat the command, which keeps what is finished"
     )
@@ -162,6 +163,8 @@ def _failures(failed: Mapping[str, str], count: int) -> DrkitError:
 
 # Seconds that interrupted processes get to save their checkpoints.
 _GRACE = 5.0
+# Tasks for each process that are read before their turn: they may hold texts.
+_AHEAD = 2
 
 
 @frozen
@@ -180,22 +183,27 @@ class ProcessEngine:
 
         Raises DrkitError, after the last of them, naming every task that failed and the reason.
         """
-        waiting, before = list(tasks), {*multiprocessing.active_children()}
+        waiting, before = iter(tasks), {*multiprocessing.active_children()}
         pool = ProcessPoolExecutor(
             self.slots, mp_context=multiprocessing.get_context("spawn"), initializer=_print_to_errors
         )
         failed: dict[str, str] = {}
+        count, pending = 0, deque[tuple[str, Future[T]]]()
         try:
-            with _variable(processes.THREADS, str(self.threads)):  # which a process reads when it starts
-                futures = [(task.name, pool.submit(task.function, *task.arguments)) for task in waiting]
-            for name, future in futures:
-                yield from _result(name, future, failed)
+            while True:
+                for task in islice(waiting, _AHEAD * self.slots - len(pending)):
+                    with _variable(processes.THREADS, str(self.threads)):  # which a process reads when it starts
+                        pending.append((task.name, pool.submit(task.function, *task.arguments)))
+                    count += 1
+                if not pending:
+                    break
+                yield from _result(*pending.popleft(), failed)
             pool.shutdown()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             _end({*multiprocessing.active_children()} - before)
         if failed:
-            raise _failures(failed, len(waiting))
+            raise _failures(failed, count)
 
 
 def _result(name: str, future: Future[T], failed: dict[str, str]) -> Iterator[T]:

@@ -219,8 +219,8 @@ class TrecCollection(JudgedFiles):
         found = passage_files(corpus, "collection trec", TEXT_TABLES) if corpus else ()
         self.titles = require_file(config.titles, "collection trec", TEXT_TABLES) if config.titles else None
         if folder and not found:
-            found, self.titles = (find_corpus(folder), self.titles) if self.titles else find_titled(folder)
-            found = found or find_corpus(folder)
+            found, named = find_titled(folder)
+            self.titles, found = self.titles or named, found or find_corpus(folder)
         self.qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
         self.topics = _by_split(config, folder, ("topics", "queries", "query"), TOPIC_FORMATS)
         self.negative_ids = _find_negatives(config, folder)

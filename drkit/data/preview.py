@@ -72,14 +72,16 @@ def title_note(collection: object, titles: str) -> Iterator[str]:
 
     That is known by the first rows of files, and by the attribute `has_titles` of other collections.
     """
-    found = getattr(collection, "has_titles", None)
+    name, effect = getattr(collection, "name", "the collection"), f"with encoder.titles = {titles!r}, too"
     if titles != JOINED and isinstance(collection, FileCollection):
-        found = any(one.title.strip() for one in islice(collection.passages(), _PASSAGES))
-    if titles != JOINED and found is False:
-        yield (
-            f"{getattr(collection, 'name', 'the collection')} has no titles, so encoder.titles = {titles!r} changes "
-            f"nothing: texts are read alone"
-        )
+        first = list(islice(collection.passages(), _PASSAGES))
+        if not any(one.title.strip() for one in first):
+            yield (
+                f"none of the first {counted(len(first), 'passage')} of {name} has a title; texts without one are read "
+                f"alone, {effect}"
+            )
+    elif titles != JOINED and getattr(collection, "has_titles", True) is False:
+        yield f"{name} has no titles: texts are read alone, {effect}"
 
 
 def _look_at(collection: FileCollection, split: str, texts: QueryTexts) -> None:

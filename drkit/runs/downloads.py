@@ -14,6 +14,8 @@ from drkit.recipe.toml import recipe_table
 
 # Settings whose value is a folder or a hub id, wherever they are in a recipe.
 _MODELS = ("pretrained", "model")
+# Before the model that makes queries, in a list of their sources.
+_SOURCE = "model:"
 # Bytes of a file of a collection; ir_datasets leaves smaller ones in a folder that has no texts.
 _LEAST = 1024
 
@@ -44,6 +46,8 @@ def _models(table: Any) -> Iterator[str]:
     if isinstance(table, Mapping):
         yield from (table[key] for key in _MODELS if isinstance(table.get(key), str) and table[key])
     for one in inner:
+        if isinstance(one, str) and one.startswith(_SOURCE):
+            yield one.removeprefix(_SOURCE)
         yield from _models(one)
 
 

@@ -28,8 +28,9 @@ LOCKS, _INTERVAL = ".locks", 1.0
 
 @frozen
 class Finished:
-    """A finished run: its seconds, the notes of its stages, and why it failed (empty if it did not)."""
+    """A finished run: its folder, its seconds, the notes of its stages, and why it failed (empty if it did not)."""
 
+    folder: Path
     seconds: float
     notes: tuple[str, ...]
     failure: str = ""
@@ -88,7 +89,10 @@ def make_runs(
     progress.begin(title, f"{len(tasks)} runs")
     began = time.perf_counter()
     with _watching(runs, progress):
-        for number, (run, done) in enumerate(zip(runs, engine.run(tasks), strict=False), start=1):
+        by_folder = {run.folder.absolute(): run for run in runs}
+        # An engine of several processes leaves out a task that failed.
+        for number, done in enumerate(engine.run(tasks), start=1):
+            run = by_folder[done.folder]
             for note in (one for one in (*run.notes, *done.notes) if one not in said):
                 said.add(note)
                 progress.note(f"{run.folder.name}: {note}")
@@ -124,7 +128,7 @@ def make_run(
         if not is_tolerant:
             raise
         failure = str(error)
-    return Finished(time.perf_counter() - began, tuple(notes.texts), failure)
+    return Finished(folder, time.perf_counter() - began, tuple(notes.texts), failure)
 
 
 @contextmanager

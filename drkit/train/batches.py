@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,6 +159,11 @@ class Schedule:
             parts=parts,
         )
 
+    @cached_property
+    def examples(self) -> int:
+        """How many examples an epoch draws from."""
+        return len(self.lengths) if self.rates is None else int(drawn(self.rates).sum())
+
     @property
     def micro_batches(self) -> int:
         """The micro-batches of an optimizer step."""
@@ -181,10 +187,9 @@ class Schedule:
 
         Raises DrkitError if a micro-batch has fewer examples than there are processes.
         """
-        examples = len(self.lengths) if self.rates is None else int(drawn(self.rates).sum())
-        if examples // self.parts < processes:
+        if self.examples // self.parts < processes:
             raise DrkitError(
-                f"{examples} training examples for {processes} processes: each process needs at least one "
+                f"{self.examples} training examples for {processes} processes: each process needs at least one "
                 f"example per batch. Start fewer processes."
             )
         if self.batch_size // self.parts < processes:  # of a run that fewer processes began

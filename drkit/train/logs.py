@@ -63,7 +63,8 @@ class Sums(TrainerCallback):  # type: ignore[misc]
         """Continue from the sums of the checkpoint that training resumes from, if it has any."""
         path = Path(args.output_dir, CALLBACKS, _SUMS)
         if path.is_file():
-            self.loss, self.metrics, self.not_finite, self.batches = json.loads(path.read_text(encoding="utf-8"))
+            self.loss, self.metrics, self.not_finite, steps = json.loads(path.read_text(encoding="utf-8"))
+            self.batches = steps * self._per_step  # which other processes may divide otherwise
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Write the sums, unless a line has just been logged."""
@@ -72,7 +73,7 @@ class Sums(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and self.batches:
             make_folder(path.parent)
             totals = ({key: float(total) for key, total in table.items()} for table in (self.metrics, self.not_finite))
-            write_text(path, json.dumps([float(self.loss), *totals, self.batches]))
+            write_text(path, json.dumps([float(self.loss), *totals, self.batches // self._per_step]))
 
 
 def first_not_finite(logs: Mapping[str, Any]) -> str:

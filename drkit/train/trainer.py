@@ -84,8 +84,8 @@ def train_in(
     Checkpoints are removed when the stage is finished.
     """
     schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates)
-    if training.batch_size and training.batch_size > len(lengths):
-        progress.note(f"a step has all {len(lengths):,} examples, fewer than batch_size = {training.batch_size:,}")
+    if training.batch_size and training.batch_size > schedule.examples:
+        progress.note(f"a step has all {schedule.examples:,} examples, fewer than batch_size = {training.batch_size:,}")
     result = train(
         module,
         schedule,
@@ -100,7 +100,7 @@ def train_in(
     logged = [{name: value for name, value in entry.items() if name != TOKENS_PER_SECOND} for entry in result.log]
     write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
     throughput = [{name: entry[name] for name in ("step", TOKENS_PER_SECOND) if name in entry} for entry in result.log]
-    batches = {"batch_size": min(schedule.batch_size, len(lengths)), "processes": result.processes}
+    batches = {"batch_size": min(schedule.batch_size, schedule.examples), "processes": result.processes}
     done = {**result.metrics, "examples": len(lengths), **batches, "throughput": throughput}
     write_json(folder / TRAINING, done)
     return result
@@ -247,7 +247,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         if self._training.gradient_cache_chunk:
             return self._training.gradient_cache_chunk
         schedule = self._schedule
-        together = math.ceil(min(schedule.batch_size, len(schedule.lengths)) / schedule.parts)
+        together = math.ceil(min(schedule.batch_size, schedule.examples) / schedule.parts)
         passes = math.ceil(math.ceil(together / self.args.world_size) / self._training.per_device_train_batch_size)
         return math.ceil(max(map(len, tensors.values())) / passes) if passes > 1 else 0
 

@@ -155,7 +155,8 @@ def test_a_collection_without_titles_says_so(tmp_path):
     spec = PARTS.registry.get(Kind.COLLECTION, "trec")
     source = PARTS.registry.build(Kind.COLLECTION, "trec", spec.config(path=str(tmp_path)))
     (note,) = title_note(source, "pair")
-    assert note.endswith("has no titles, so encoder.titles = 'pair' changes nothing: texts are read alone")
+    assert note.startswith("none of the first 4 passages of trec:")
+    assert note.endswith("has a title; texts without one are read alone, with encoder.titles = 'pair', too")
     assert [*title_note(source, "joined")] == []
 
 
@@ -166,3 +167,11 @@ def test_titles_of_ir_datasets_are_known_by_their_type(dataset, has_titles):
     spec = PARTS.registry.get(Kind.COLLECTION, "irds")
     source = PARTS.registry.build(Kind.COLLECTION, "irds", spec.config(dataset=dataset))
     assert bool([*title_note(source, "separated")]) is not has_titles
+
+
+def test_titles_that_a_setting_names_belong_to_the_passages_of_the_folder(tmp_path):
+    rocketqa(tmp_path)
+    (tmp_path / "para.title.txt").rename(tmp_path / "others.tsv")
+    spec = PARTS.registry.get(Kind.COLLECTION, "trec")
+    config = spec.config(path=str(tmp_path), titles=str(tmp_path / "others.tsv"))
+    assert [*PARTS.registry.build(Kind.COLLECTION, "trec", config).passages()] == EXPECTED

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from drkit.core.engine import Loaded, LocalEngine, Task, count_done, open_engine
+from drkit.core.engine import Loaded, LocalEngine, ProcessEngine, Task, count_done, open_engine
 from drkit.errors import DrkitError
 from tests.engine.engines import Pickling
 from tests.refusals import unknown
@@ -28,6 +28,27 @@ def test_the_local_engine_works_in_order_and_reads_tasks_as_it_needs_them():
     results = LocalEngine().run(tasks())
     assert (next(results), read) == ((0, 0), [0])
     assert list(results) == [(0, 1), (1, 0)]
+
+
+def test_processes_read_few_tasks_before_their_turn():
+    read, others = [], []
+
+    def tasks():
+        for number in range(9):
+            read.append(number)
+            yield Task(f"task {number}", divmod, (number, 0 if number == 5 else 2))
+
+    results = ProcessEngine(2).run(tasks())
+    assert next(results) == (0, 0)
+    assert read == [0, 1, 2, 3]
+    with pytest.raises(DrkitError, match=r"1 of 9 failed; the others are done:\n  - task 5: "):
+        others.extend(results)
+    assert others == [divmod(number, 2) for number in (1, 2, 3, 4, 6, 7, 8)]
+
+
+def test_a_failure_of_all_tasks_leaves_none_done():
+    with pytest.raises(DrkitError, match=r"^1 of 1 failed:\n"):
+        list(ProcessEngine(1).run([Task("task", divmod, (1, 0))]))
 
 
 def halves(number):

@@ -17,6 +17,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.studies import search
+from drkit.studies.execution import Finished, make_runs
 from drkit.studies.rungs import Timing, divide, plan_rungs, survivors
 from drkit.studies.search import RungRecord, SearchRecord, measured_timing, plan_search, read_search, run_search
 from drkit.studies.search_page import winner_line, write_search
@@ -339,3 +340,22 @@ def test_a_dry_run_prints_the_rungs_and_makes_nothing(beir, tmp_path, timing, ru
     assert code == 0, err
     assert says(out, "4 combinations", "compositions", "minutes")
     assert not list(tmp_path.iterdir())
+
+
+class LeavesOut:
+    """An engine that fails at the first task, and so yields no result for it, as several processes do."""
+
+    slots = threads = 2
+
+    def run(self, tasks):
+        for task in [*tasks][1:]:
+            yield Finished(task.arguments[1], 7.0, (), "" if "pmi" in task.name else "why")
+
+
+def test_a_result_belongs_to_its_run_where_another_one_failed(beir, tmp_path):
+    space = open_space(folder=tmp_path / "search", seed=1, collection=f"beir:{beir}", **CHOICES, **AXES)
+    runs = [space.run(cell, 8, 1) for cell in draw(space, 6).cells]
+    found = []
+    make_runs(runs, LeavesOut(), Silent(), on_done=lambda run, done: found.append((run.folder.name, done.failure)))
+    assert found == [(run.folder.name, "" if "pmi" in run.folder.name else "why") for run in runs[1:]]
+    assert {failure for _, failure in found} == {"", "why"}
