@@ -99,7 +99,7 @@ class FinishedRun:
     def encode(self, texts: Sequence[str], kind: str = "passage") -> Any:
         """Return the vectors f32[n,D] of n texts by the exported encoder; kind: `passage` or `query`.
 
-        Raises DrkitError for another kind.
+        Passages with titles are given as `encoder.read(passage)` returns them. Raises DrkitError for another kind.
         """
         if kind not in KINDS:
             raise UnknownNameError("kind of text", kind, KINDS)

@@ -249,9 +249,9 @@ def export_checkpoint(
         calibrate = NamedCollection(str(source.parent))
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
-    texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if backends and calibrate else []
+    passages = list(islice(calibrate.passages(), CALIBRATION_TEXTS)) if backends and calibrate else []
     for backend in backends:
-        check_conversion(backend, texts)
+        check_conversion(backend, [passage.content for passage in passages])
     encoder = _open_folder(source, pooling, "cpu")
     if backends:
         _check_convertible(encoder, source)
@@ -261,7 +261,7 @@ def export_checkpoint(
     with replacing_folder(Path(folder)) as made:
         write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
         for one, folder_of_one in _encoders_in(encoder, made):
-            sample = [one.passage_prompt + text for text in texts]
+            sample = [one.passage_prompt + one.read(passage) for passage in passages]
             for backend in backends:
                 add_backend(folder_of_one, backend, texts=sample, length=one.passage_length)
         if finish:

@@ -72,16 +72,13 @@ def title_note(collection: object, titles: str) -> Iterator[str]:
 
     That is known by the first rows of files, and by the attribute `has_titles` of other collections.
     """
-    name, effect = getattr(collection, "name", "the collection"), f"with encoder.titles = {titles!r}, too"
+    name, effect = getattr(collection, "name", "the collection"), f"so encoder.titles = {titles!r} has no effect"
     if titles != JOINED and isinstance(collection, FileCollection):
         first = list(islice(collection.passages(), _PASSAGES))
         if not any(one.title.strip() for one in first):
-            yield (
-                f"none of the first {counted(len(first), 'passage')} of {name} has a title; texts without one are read "
-                f"alone, {effect}"
-            )
+            yield (f"{name}: the first {counted(len(first), 'passage')} have no title, {effect} on them")
     elif titles != JOINED and getattr(collection, "has_titles", True) is False:
-        yield f"{name} has no titles: texts are read alone, {effect}"
+        yield f"{name} has no titles, {effect}"
 
 
 def _look_at(collection: FileCollection, split: str, texts: QueryTexts) -> None:
