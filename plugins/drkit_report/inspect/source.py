@@ -52,7 +52,7 @@ class TextSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of the run."""
+        """The tokenizer that the run made; its files are compared with their hashes first."""
         check_unchanged(self.folder / "vocabulary")
         return load_tokenizer(str(self.folder / "vocabulary"))
 
