@@ -32,7 +32,7 @@ SIGNALS = (
     ComponentSpec(
         kind=Kind.SIGNAL,
         name="importance",
-        target="drkit.signals.importance:ImportanceSignal",
+        target="drkit.signals.pmi:ImportanceSignal",
         config=ImportanceConfig,
         summary="PMI of every token with the n-grams around it",
         cite=CDMAE,
