@@ -140,7 +140,7 @@ def mine_to_file(
                 f"{', '.join(stored.splits()) or 'none'}"
             )
         context = BuildContext(
-            retriever=encoder and _make_retriever(encoder, miners, collection, stored, Path(scratch)),
+            retriever=_make_retriever(encoder, miners, collection, stored, Path(scratch)) if encoder else None,
             reranker=reranker,
             negatives=stored.negatives(split),
             seed=miners.seed,

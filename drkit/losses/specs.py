@@ -206,7 +206,6 @@ LOSSES = (
         summary="InfoNCE over in-batch and hard negatives, in up to four directions",
         cite=INFO_NCE,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -216,7 +215,6 @@ LOSSES = (
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -226,7 +224,6 @@ LOSSES = (
         summary="KL to a teacher's scores of positives and negatives, plus InfoNCE",
         cite=SIMLM,
         receives=("pairs", "teacher"),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -236,7 +233,6 @@ LOSSES = (
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
         receives=("pairs", "teacher"),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -246,7 +242,6 @@ LOSSES = (
         summary="Applies a loss to vector prefixes, so that vectors can be truncated",
         cite=MATRYOSHKA,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -256,7 +251,6 @@ LOSSES = (
         summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
         cite=SPLADE,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -284,6 +278,5 @@ LOSSES = (
         summary="InfoNCE between two maskings of one text, with in-batch negatives",
         cite=SIMCSE,
         receives=("bottleneck", "partners"),
-        scope="batch",
     ),
 )

@@ -36,7 +36,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
             summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,
             receives=("vocab_logits", "partners"),
-            scope="batch",
         ),
     ]
 

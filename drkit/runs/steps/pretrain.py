@@ -183,9 +183,9 @@ def auto_encoder(
     """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder."""
     decoders = {}
     for name, task in settings.decoders.items():
-        decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
-        if isinstance(decoders[name], StartsFromEncoder):
-            decoders[name].init_from(encoder)
+        decoder = decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
+        if isinstance(decoder, StartsFromEncoder):
+            decoder.init_from(encoder)
     terms, scopes = {}, signal_scopes(settings, registry)
     for name, (side, term) in settings.losses().items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
