@@ -40,8 +40,8 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
-# Share of the encoder's positions that are targets; seconds of masking for each token.
-_ENCODER_TARGETS, _MASKED = 0.3, 2e-6
+# Share of the encoder's positions that are targets.
+_ENCODER_TARGETS = 0.3
 
 
 def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
@@ -58,12 +58,11 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
     # Keys and values are those of all tokens, the rest of a decoder's layer those of its targets.
     decoder, rows = evolve(model, layers=1), sum((1 + 2 * share) / 3 for share in rebuilt)
     decoded = Work(
-        flops=TRAINED * decoder.layer * read * rows,
-        seconds=_MASKED * read * max(1, len(rebuilt)),
-        memory=texts * decoder.text_bytes(length) * len(rebuilt),
+        amount=TRAINED * decoder.layer * read * rows,
+        memory=texts * decoder.text_bytes(length, gpu=sizes.gpu) * len(rebuilt),
     )
     return (
-        training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
+        training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length, gpu=sizes.gpu)
         + decoded
         + target_work(model, targets * read, targets * texts * length)
         + Work(disk=4.0 * model.weights * len(settings.kept))

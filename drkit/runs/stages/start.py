@@ -82,13 +82,10 @@ class ExistingEncoderSettings:
     titles: str = from_recipe("encoder.titles", observes=joined_titles)
 
 
-# Seconds for each token of preparing word embeddings from the PPMI-SVD.
-_NEIGHBOURS = 1.8e-6
-
-
 def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
-    seconds = 0.0 if stage.settings.init_embeddings == "random" else _NEIGHBOURS * sizes.tokens
-    return Work(parallel=seconds, disk=4.0 * sizes.encoder.weights)
+    init = stage.settings.init_embeddings
+    tokens = 0.0 if init == "random" else sizes.tokens
+    return Work(tokens, f"tokens for {init} embeddings", disk=4.0 * sizes.encoder.weights)
 
 
 ENCODER_FROM_SCRATCH = StageSpec(
@@ -162,7 +159,9 @@ def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Wor
     examples = settings.steps * examples_per_step(settings.training) or pretraining / 3
     tokens = sizes.collection.passage_tokens(made.positions)
     at_once = examples_at_once(settings.training) * tokens * MASK_RATIO
-    trained = training_work(model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions)
+    trained = training_work(
+        model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions, gpu=sizes.gpu
+    )
     return trained + target_work(model, examples * tokens * MASK_RATIO, at_once)
 
 
