@@ -77,6 +77,12 @@ class IrdsConfig:
     )
     unknown_judgements: str = _unknown()
 
+    @property
+    def test_dataset(self) -> str | None:
+        """The id of the dataset with the test queries; None if there are several."""
+        given = self.test_datasets or (self.dataset,)
+        return given[0] if len(given) == 1 else None
+
 
 @frozen
 class JsonlConfig:
