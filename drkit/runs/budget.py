@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.core.protocols import HoldsOutQueries
 from drkit.core.registry import Registry
 from drkit.core.types import CollectionSize
 from drkit.recipe.schema import Recipe
@@ -197,7 +198,7 @@ def _choices(recipe: Recipe, labels: int) -> Sequence[_Choice]:
     """Return the choices of folds, steps and tokens; without cross-validation, those of steps and tokens."""
     if recipe.evaluation.folds is None:
         return [*dict.fromkeys((None, share, length) for _, share, length in _CHOICES)]
-    is_possible = recipe.evaluation.split == "train" and hasattr(recipe.collection.config, "test_share")
+    is_possible = recipe.evaluation.split == "train" and isinstance(recipe.collection.config, HoldsOutQueries)
     if not is_possible or HELD_OUT * labels < _FEWEST_HELD_OUT:
         return _CHOICES
     return [*_CHOICES, *_HELD_OUT_CHOICES]
@@ -212,7 +213,9 @@ def hold_out(recipe: Recipe) -> Recipe:
 
 def is_held_out(recipe: Recipe) -> bool:
     """Return whether `hold_out` has made a recipe."""
-    return getattr(recipe.collection.config, "test_share", 0.0) == HELD_OUT and recipe.evaluation.split == "test"
+    config = recipe.collection.config
+    is_share = isinstance(config, HoldsOutQueries) and config.test_share == HELD_OUT
+    return is_share and recipe.evaluation.split == "test"
 
 
 def _samples(passages: int, judged: int) -> Iterator[int | None]:
