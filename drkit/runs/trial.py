@@ -23,7 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
@@ -135,6 +135,7 @@ def _context(sizes: EncoderSettings, seed: int, registry: Registry) -> BuildCont
         tokenizer=tokenizer,
         generator=toys.toy_encoder(seed),
         signals={},
+        registry=registry,
     )
 
 
@@ -172,10 +173,9 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
 class AttributedRegistry(Registry):
     """The parts of a registry; an error in one that is built names the part in one line."""
 
-    def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
+    def make(self, spec: ComponentSpec, settings: Any, context: BuildContext | None) -> Any:
         """Build a part; see `build_part`. Raises a one-line DrkitError for a decoder that is not a module."""
-        spec = self.get(kind, name)
-        part = PartInUse(spec, spec.config() if config is None else config)
+        part = PartInUse(spec, settings)
         built = build_part(part, context)
         if spec.kind is Kind.DECODER and not isinstance(built, nn.Module):
             raise DrkitError(f"{part.full_title}: expected an nn.Module, got {type(built).__name__}")
