@@ -24,6 +24,7 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.data.titles import joined_titles
@@ -232,13 +233,18 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
-    splits: tuple[str, ...]
+    collection: Collection
+    splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @splits.default
+    def _read_splits(self) -> tuple[str, ...]:
+        return tuple(self.collection.splits())
 
     @property
     def rounds(self) -> tuple[Round, ...]:
