@@ -162,7 +162,7 @@ class Loss(Protocol):
     """
 
     def __call__(self, **given: Any) -> StepOutput:
-        """Return the loss."""
+        """Return the loss of a batch and its metrics, from the inputs that its spec names in `receives`."""
 
 
 @runtime_checkable
@@ -241,7 +241,7 @@ class SearchSimilarity(Protocol):
 
     @property
     def search_similarity(self) -> str:
-        """`cosine` or `dot`."""
+        """How two vectors are compared: `cosine` or `dot`."""
 
 
 @runtime_checkable
@@ -459,16 +459,16 @@ class Collection(Protocol):
     name: str
 
     def passages(self) -> Iterator[Passage]:
-        """Yield every passage."""
+        """Yield every passage once, in the same order each time."""
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits that have judged queries, out of train, dev and test."""
 
     def queries(self, split: str) -> Iterator[Query]:
-        """Yield the queries of a split."""
+        """Yield the queries of a split, each id once."""
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """Yield the judgements of a split."""
+        """Yield the judgements of a split's queries, by the ids of query and passage."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for the manifest: sources, versions, counts."""

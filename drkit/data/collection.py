@@ -70,7 +70,7 @@ class FileCollection(ABC):
 
     @abstractmethod
     def located_passages(self) -> Iterator[tuple[object, Passage]]:
-        """Yield every passage."""
+        """Yield every passage with the place it was read from, for messages."""
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the queries of a split. Raises DrkitError for texts alone."""

@@ -78,7 +78,7 @@ class JudgedFiles(FileCollection):
 
     @property
     def columns(self) -> PassageColumns:
-        """The columns of the passages."""
+        """Where ids, titles and texts of the passages are: as the settings say, else under the usual names."""
         return PassageColumns(self._given.only(ID, TITLE, TEXT))
 
     @property
@@ -97,7 +97,7 @@ class JudgedFiles(FileCollection):
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """Yield the judgements of a split."""
+        """Yield the split's judgements, each with the line it was read from."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self.qrels[self.split_rules.source(split)], beir=isinstance(self.config, BeirConfig))
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))

@@ -36,15 +36,15 @@ class PassageSample:
         yield from (passage for row, passage in enumerate(self._collection.passages()) if row in kept)
 
     def splits(self) -> tuple[str, ...]:
-        """Return the splits of the collection."""
+        """Return the splits of the collection; a sample has them all."""
         return tuple(self._collection.splits())
 
     def queries(self, split: str) -> Iterator[Query]:
-        """Yield all queries of a split."""
+        """Yield all queries of a split: only passages are sampled."""
         return iter(self._collection.queries(split))
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """Yield all judgements of a split."""
+        """Yield all judgements of a split: judged passages are always in the sample."""
         return iter(self._collection.judgements(split))
 
     def describe(self) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ def write_block(blocks: Iterable[Rankings], path: Path) -> None:
 
 
 def read_block(path: Path) -> Iterator[Rankings]:
-    """Yield the rankings of a block."""
+    """Yield the rankings of a block's file, as the writer of a task does."""
     yield read_run(path)
 
 

@@ -23,8 +23,8 @@ from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.data.corpus import collection_of
-from drkit.data.ppmi import log_frequencies
 from drkit.data.store import TokenStore
+from drkit.data.word_embeddings import log_frequencies
 from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
