@@ -33,7 +33,7 @@ def _columns(*roles: str) -> Any:
                 raise ValueError(f"the column of {role!r} must be its name, or its number from 1, got {given!r:.60}")
 
     text = f"columns by their role ({', '.join(roles)}): names, or numbers from 1 in a table without a header"
-    return attrs.field(factory=dict, validator=check, metadata={"help": text, "observes": False})
+    return attrs.field(factory=dict, validator=check, metadata={"help": text})
 
 
 def _unknown(what: str = "judgements") -> Any:
