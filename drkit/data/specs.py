@@ -33,7 +33,7 @@ def _columns(*roles: str) -> Any:
                 raise ValueError(f"the column of {role!r} must be its name, or its number from 1, got {given!r:.60}")
 
     text = f"columns by their role ({', '.join(roles)}): names, or numbers from 1 in a table without a header"
-    return attrs.field(factory=dict, validator=check, metadata={"help": text, "observes": False})
+    return attrs.field(factory=dict, validator=check, metadata={"help": text})
 
 
 def _unknown(what: str = "judgements") -> Any:
@@ -63,6 +63,12 @@ class IrdsConfig:
         0.0, and_(ge(0), lt(0.5)), "share of the queries of `train_dataset` for dev if there is no `dev_dataset`"
     )
     unknown_judgements: str = _unknown()
+
+    @property
+    def test_dataset(self) -> str | None:
+        """The id of the dataset with the test queries; None if there are several."""
+        given = self.test_datasets or (self.dataset,)
+        return given[0] if len(given) == 1 else None
 
 
 @frozen

@@ -49,7 +49,6 @@ from drkit.runs.attribution import (
     describe_error,
     require_methods,
     target_of,
-    try_collection,
     trying,
 )
 from drkit.runs.stages.columns import column_scope
@@ -80,17 +79,16 @@ UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
 
 def try_parts(recipe: Recipe, registry: Registry) -> None:
-    """Build every part of a recipe and run it once on a toy batch, forward and backward.
+    """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
-    For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
-    one-line DrkitError for the first broken part, or an index that faiss cannot build.
+    For a miner with a setting that names a local file or model, only the target is imported. Raises a one-line
+    DrkitError for the first broken part, or an index that faiss cannot build.
     """
     _check_torch()
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
-        try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
