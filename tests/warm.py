@@ -94,7 +94,7 @@ def drkit(*arguments, cwd=None, **environment):
 
 def measure_nothing(replace=setattr):
     """Have constants for what commands measure of the packages of the machine for a second; replace: as `setattr`."""
-    pydocs, types = map(importlib.import_module, ("drkit.data.pydocs", "drkit.core.types"))
+    pydocs, types = map(importlib.import_module, ("drkit_pydocs.collection", "drkit.core.types"))
     size = types.CollectionSize(5000, {"train": 3500, "dev": 250, "test": 250}, (40, 80), (10, 20))
     replace(pydocs.PydocsCollection, "size", lambda self: size)
 

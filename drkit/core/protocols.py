@@ -266,6 +266,42 @@ class TargetShare(Protocol):
 
 
 @runtime_checkable
+class MaskingRatio(Protocol):
+    """Settings of a masker that hides this share of a text; a masker that replaces another one takes its `ratio`."""
+
+    @property
+    def ratio(self) -> float:
+        """The share of the tokens that is hidden, in [0, 1]."""
+
+
+@runtime_checkable
+class NamesModel(Protocol):
+    """Settings of a filter that scores with a cross-encoder of its own, instead of the run's re-ranker."""
+
+    @property
+    def model(self) -> str:
+        """Path or hub id; empty: the run's re-ranker. A path is checked before the run."""
+
+
+@runtime_checkable
+class HoldsOutQueries(Protocol):
+    """Settings of a collection that can hold out a share of its queries for test."""
+
+    @property
+    def test_share(self) -> float:
+        """The share, by the hash of their ids; 0: none."""
+
+
+@runtime_checkable
+class NamesDataset(Protocol):
+    """Settings of a collection of ir_datasets, whose results stand beside those of papers."""
+
+    @property
+    def test_dataset(self) -> str | None:
+        """The id of the dataset with the test queries; None if there are several."""
+
+
+@runtime_checkable
 class RefreshesNegatives(Protocol):
     """Settings of a source that mines again during training, with the retriever's current weights."""
 
@@ -293,6 +329,7 @@ class TextRetriever(Protocol):
         """Return the best `depth` passages of each text as (doc_ids, scores), best first."""
 
 
+@runtime_checkable
 class PairScorer(Protocol):
     """Anything that scores pairs of texts: a `Reranker`, or your own class."""
 
@@ -483,6 +520,24 @@ class ReadsAhead(Protocol):
 
     def read_ahead(self, on_progress: Callable[[int, int], None]) -> None:
         """Read the sources, once; on_progress: called with the number of files read, and of all."""
+
+
+@runtime_checkable
+class KnowsTitles(Protocol):
+    """A collection that knows before it is read whether its passages have titles."""
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether they may have one."""
+
+
+@runtime_checkable
+class KeepsSettings(Protocol):
+    """A collection that keeps its settings, of which `unknown_judgements` is read with its rows."""
+
+    @property
+    def config(self) -> Any:
+        """The settings that it was built with."""
 
 
 @runtime_checkable

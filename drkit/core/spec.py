@@ -65,16 +65,19 @@ PROVIDED = (
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
 
-# What a part can require of the run, besides the arguments of its call. The first three have their own stages.
+# What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
     "spans": "documents split into spans of whole sentences, which become the texts",
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
+    "encoder-layers": "layers of the encoder built like BERT's, which the part copies",
     "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
 }
+# What stages make for a pre-training, and all that its parts can require.
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
+OFFERED_TO_PRETRAINING = (*MADE_FOR_PRETRAINING, "encoder-layers")
 # What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
 PAIRS, TEACHER = "pairs", "teacher"
 
@@ -120,11 +123,25 @@ class Kind(str, Enum):
 
 
 @frozen
+class NoSettings:
+    """Settings of a part that has none."""
+
+
+@frozen
 class Choice:
     """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
 
     use: str
     config: Any
+
+
+def brief(choice: Choice) -> Choice | str:
+    """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
+
+    >>> brief(Choice("mean", NoSettings()))
+    'mean'
+    """
+    return choice if attrs.fields(type(choice.config)) else choice.use
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
@@ -147,11 +164,6 @@ class Citation:
     title: str
     year: int
     url: str = ""
-
-
-@frozen
-class NoSettings:
-    """Settings of a part that has none."""
 
 
 @frozen

@@ -15,6 +15,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import KeepsSettings, UnknownJudgements
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.column_advice import pair_advice
 from drkit.data.columns import (
@@ -43,6 +44,12 @@ from drkit.errors import DrkitError
 _SAMPLE = 5000
 # Bytes of a row without its text and id, and how many times smaller a compressed file is.
 _ROW_BYTES, _COMPRESSION = 30, 3
+
+
+def drops_unknown_ids(collection: object) -> bool:
+    """Return whether judgements and negatives with unknown ids are left out, by the settings of a collection."""
+    settings = collection.config if isinstance(collection, KeepsSettings) else None
+    return isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
 
 
 class FileCollection(ABC):

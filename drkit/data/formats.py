@@ -82,13 +82,18 @@ class JudgedFiles(FileCollection):
         return PassageColumns(self._given.only(ID, TITLE, TEXT))
 
     @property
+    def _element(self) -> str:
+        """The element of a topic that is the query."""
+        return self.config.topic_field if isinstance(self.config, TrecConfig) else "title"
+
+    @property
     def _given(self) -> GivenColumns:
-        return GivenColumns.of(getattr(self.config, "columns", {}))
+        return GivenColumns.of(self.config.columns)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split. Raises DrkitError at an empty one."""
-        path, element = self.topics[self.split_rules.source(split)], getattr(self.config, "topic_field", "title")
-        topics = read_topics(path, element, self._given.only(QUERY_ID, QUERY))
+        path = self.topics[self.split_rules.source(split)]
+        topics = read_topics(path, self._element, self._given.only(QUERY_ID, QUERY))
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
@@ -104,9 +109,9 @@ class JudgedFiles(FileCollection):
     def notes(self) -> Iterator[str]:
         """Yield how the passages and topics are read."""
         yield from passage_notes(self.passage_files, self.columns)
-        element, given = getattr(self.config, "topic_field", "title"), self._given.only(QUERY_ID, QUERY)
+        given = self._given.only(QUERY_ID, QUERY)
         for path in dict.fromkeys(self.topics[split] for split in self.qrels):
-            yield from topic_notes(path, element, given)
+            yield from topic_notes(path, self._element, given)
         yield from self.split_rules.notes()
 
 

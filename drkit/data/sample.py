@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from drkit.core.protocols import Collection, LocatesRows
+from drkit.core.protocols import Collection, KeepsSettings, LocatesRows
 from drkit.core.types import Judgement, Passage, Query
 
 
@@ -21,7 +21,8 @@ class PassageSample:
     def __init__(self, collection: Collection, count: int, *, seed: int) -> None:
         self._collection, self._count, self._seed = collection, count, seed
         self._rows: list[int] = []
-        self.name, self.config = collection.name, getattr(collection, "config", None)
+        self.name = collection.name
+        self.config = collection.config if isinstance(collection, KeepsSettings) else None
 
     def passages(self) -> Iterator[Passage]:
         """Yield the sampled passages, in the order of the collection, which is read twice."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import frozen
 from attrs.validators import and_, gt, in_, le, lt
 
@@ -17,6 +19,11 @@ class MlmDecoderConfig:
     layers: int = setting(2, at_least(1, 512), "transformer layers")
     init: str = setting("random", in_(("random", "encoder-tail")), "random, or a copy of the encoder's last layers")
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
+
+    @property
+    def requires(self) -> Mapping[str, None]:
+        """Layers that it can copy, if it starts from the encoder's."""
+        return {"encoder-layers": None} if self.init == "encoder-tail" else {}
 
 
 @frozen

@@ -19,7 +19,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import (
     BATCH,
     ENCODER,
-    MADE_FOR_PRETRAINING,
+    OFFERED_TO_PRETRAINING,
     PROVIDED,
     WORD_SCORES,
     Kind,
@@ -32,7 +32,7 @@ from drkit.data.prompts import prompt_problem
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
-from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
+from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.parts import (
     PartInUse,
@@ -99,22 +99,14 @@ def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[s
 
 
 def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
-    encoder = recipe.encoder
-    if encoder.pooling in POOLINGS:
-        wrong = f"the pooling {encoder.pooling!r} has no settings: leave them out @ encoder.pooling_settings"
-        return [wrong] if encoder.pooling_settings else []
-    try:
-        pooling_config(registry, encoder.pooling, encoder.pooling_settings or {})
-    except DrkitError as error:
-        return [f"{error} @ encoder.pooling_settings"]
-    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, encoder.pooling).provides
+    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, recipe.encoder.pooling.use).provides
     return list(_lexical_problems(recipe)) if is_sparse else []
 
 
 def _lexical_problems(recipe: Recipe) -> Iterator[str]:
     """Yield settings that an encoder whose vectors are scores of words does not support."""
     encoder = recipe.encoder
-    what = f"the pooling {encoder.pooling!r} makes scores of words"
+    what = f"the pooling {encoder.pooling.use!r} makes scores of words"
     config = local_path(encoder.pretrained or "") / CONFIG
     is_tied = read_json(config, "give the folder of a model").get(TIED) if config.is_file() else False
     if is_tied or (encoder.pretrained is None and encoder.lm_head == "tied"):
@@ -140,20 +132,22 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if encoder.pretrained is None:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
-        return [*_architecture_problems(recipe), *([] if encoder.layers else _static_problems(recipe))]
+        return [
+            *_architecture_problems(recipe, registry),
+            *([] if encoder.layers else _static_problems(recipe, registry)),
+        ]
     folder = local_path(encoder.pretrained)
     if (folder / MODULES).is_file() and "StaticEmbedding" in read_modules(folder):
         return [
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
-    parts = [spec for spec in registry.specs(Kind.POOLING) if spec.name == encoder.pooling]
-    needs_head = recipe.pretrain is not None or any("heads" in spec.receives for spec in parts)
+    needs_head = recipe.pretrain is not None or "heads" in registry.get(Kind.POOLING, encoder.pooling.use).receives
     try:
         found = check_start_model(encoder.pretrained, causal=not needs_head)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
-    if found and found.is_causal and encoder.pooling == "cls":
+    if found and found.is_causal and encoder.pooling.use == "cls":
         return [
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
@@ -177,7 +171,7 @@ def _prompt_problems(encoder: EncoderSettings, folder: Path) -> Iterator[str]:
             yield f"{problem} @ encoder.{kind}_prompt"
 
 
-def _architecture_problems(recipe: Recipe) -> Iterator[str]:
+def _architecture_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield why an encoder of the recipe's architecture cannot be made from scratch, and which parts cannot use it."""
     encoder, more = recipe.encoder, recipe.encoder.architecture_settings or {}
     if encoder.architecture is None:
@@ -206,38 +200,37 @@ def _architecture_problems(recipe: Recipe) -> Iterator[str]:
             f"encoder.lm_head=transform @ encoder.lm_head"
         )
     if found.layer is None:
-        yield from _unlike_bert_problems(recipe)
+        yield from _unlike_bert_problems(recipe, registry)
 
 
 # Keys of a configuration that the recipe's vocabulary and lengths decide.
 _DECIDED = ("model_type", "vocab_size", "pad_token_id", "max_position_embeddings", "attn_implementation")
 
 
-def _start_problems(recipe: Recipe, what: str) -> Iterator[str]:
-    """Yield the decoders that start from the encoder's layers; what: why they cannot."""
-    for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
-        if getattr(task.decoder.config, "init", "") == "encoder-tail":
-            path = f"pretrain.decoders.{name}.decoder"
-            yield f"{what}, so a decoder cannot start from them: --set {path}.init=random @ {path}"
+def _start_problems(recipe: Recipe, registry: Registry, what: str) -> Iterator[str]:
+    """Yield the parts that copy the encoder's layers; what: why they cannot."""
+    for part in parts_in_use(recipe.pretrain, registry) if recipe.pretrain else ():
+        if "encoder-layers" in part.spec.requires_of(part.config):
+            yield f"{what}, so {part.title} cannot start from them: --set {part.path}.init=random @ {part.path}"
 
 
-def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
+def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield parts that copy the encoder's layers, which must be built like BERT's."""
     what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
-    yield from _start_problems(recipe, what)
+    yield from _start_problems(recipe, registry, what)
     if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
         yield f"{what}, so a re-ranker cannot repeat them: --set reranker.layers=0 @ reranker.layers"
 
 
-def _static_problems(recipe: Recipe) -> Iterator[str]:
+def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
-    problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
+    problem = static_problem(encoder.pooling.use, has_unit_length=recipe.similarity == "cosine")
     if problem:
         yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
-    yield from _start_problems(recipe, "a static encoder (encoder.layers = 0) has no layers")
+    yield from _start_problems(recipe, registry, "a static encoder (encoder.layers = 0) has no layers")
     if recipe.reranker and recipe.reranker.pretrained is None:
         yield (
             "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "
@@ -325,10 +318,10 @@ def _declaration_problems(part: PartInUse) -> list[str]:
     problems = [f"{problem} @ {part.path}" for problem in missing_extras(spec)]
     problems += [
         f"{part.title} requires {word!r}, which no stage of pre-training provides"
-        f"{did_you_mean(word, MADE_FOR_PRETRAINING)} allowed: "
-        f"{', '.join(MADE_FOR_PRETRAINING)} @ {part.path}"
+        f"{did_you_mean(word, OFFERED_TO_PRETRAINING)} allowed: "
+        f"{', '.join(OFFERED_TO_PRETRAINING)} @ {part.path}"
         for word in spec.requires_of(part.config)
-        if word not in MADE_FOR_PRETRAINING
+        if word not in OFFERED_TO_PRETRAINING
     ]
     problems += [
         f"{part.title}: {problem} @ {part.path}"

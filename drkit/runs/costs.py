@@ -17,10 +17,8 @@ import psutil
 from attrs import evolve, frozen
 
 from drkit.core import processes
-from drkit.core.protocols import EstimatesSize
+from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.quantities import counted
-from drkit.core.registry import Registry
-from drkit.core.spec import Kind
 from drkit.core.types import CollectionSize
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe, Training
@@ -169,17 +167,16 @@ def unit_of(work: Work) -> str:
     return f"{work.unit} in {count} processes" if count > 1 else work.unit
 
 
-def collection_size(recipe: Recipe, registry: Registry, run: Path) -> CollectionSize | None:
+def collection_size(recipe: Recipe, collection: Collection, run: Path) -> CollectionSize | None:
     """Return the size of the collection: as a run has read it, or as the collection estimates it; None if unknown."""
-    size = estimated_size(recipe, registry)
+    size = estimated_size(recipe, collection)
     manifest = load_manifest(run / "collection")
     return size if size is None or manifest is None else size_as_read(size, manifest)
 
 
-def estimated_size(recipe: Recipe, registry: Registry) -> CollectionSize | None:
+def estimated_size(recipe: Recipe, collection: Collection) -> CollectionSize | None:
     """Return the size of the collection as it estimates it; None if unknown."""
     try:
-        collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
         size = collection.size() if isinstance(collection, EstimatesSize) else None
     except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
         return None

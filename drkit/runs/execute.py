@@ -56,6 +56,7 @@ from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
+from drkit.runs.attribution import build_collection
 from drkit.runs.costs import estimated_size, size_as_read, sizes_of, unit_of
 from drkit.runs.manifest import (
     IDENTITY,
@@ -424,7 +425,10 @@ class _Work:
 
     @cached_property
     def _size(self) -> CollectionSize | None:
-        return estimated_size(self.recipe, self.registry)
+        try:
+            return estimated_size(self.recipe, build_collection(self.recipe, self.registry))
+        except Exception:  # which the stage of the collection reports
+            return None
 
     def _record(self, stage: Stage[Any], manifest: Manifest) -> None:
         self.done[stage.name] = manifest

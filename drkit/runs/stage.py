@@ -24,14 +24,16 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
+from drkit.core.settings import NEVER, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
-from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
+from drkit.recipe.schema import PSEUDO, Choice, Recipe, Round, Training
 from drkit.recipe.toml import plain, typed
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
@@ -43,13 +45,21 @@ S = TypeVar("S")
 WEIGHTS = "*.safetensors"
 
 
-def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
+def from_recipe(
+    path: str, *, observes: bool = False, absent_when: Any = NEVER, converter: Callable[[Any], Any] | None = None
+) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
-    A function decides this from all settings of the stage.
+    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`. converter: makes the
+    stage's value of the recipe's.
     """
-    return field(metadata={"recipe": path, "observes": observes})
+    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when}, converter=converter)
+
+
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -76,8 +86,7 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            observes = a.metadata.get("observes", False)
-            if not (observes(value) if callable(observes) else observes):
+            if is_lasting(a, value):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
                 found = typed(a, getattr(value, a.name))
                 yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
@@ -232,13 +241,18 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
-    splits: tuple[str, ...]
+    collection: Collection
+    splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @splits.default
+    def _read_splits(self) -> tuple[str, ...]:
+        return tuple(self.collection.splits())
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -317,20 +331,17 @@ class TextReading:
     passages_per_document: what search reads of a long text; training reads its beginning.
     """
 
-    pooling: str = from_recipe("encoder.pooling")
+    pooling: str = from_recipe("encoder.pooling", converter=part_name)
     similarity: str = from_recipe("similarity")
     query_length: int = from_recipe("encoder.query_length")
     passage_length: int = from_recipe("encoder.passage_length")
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
     precision: str = from_recipe("encoder.precision")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     passages_per_document: int | None = field(
         default=None,
-        metadata={
-            "recipe": "encoder.passages_per_document",
-            "observes": lambda reading: reading.passages_per_document is None,
-        },
+        metadata={"recipe": "encoder.passages_per_document", "absent_when": None},
     )
 
 

@@ -127,9 +127,8 @@ def as_scorer(given: Any) -> PairScorer:
     """
     if isinstance(given, (str, Path)):
         return Reranker.load(given)
-    if hasattr(given, "score"):
-        scorer: PairScorer = given
-        return scorer
+    if isinstance(given, PairScorer):
+        return given
     if hasattr(given, "predict"):
         return CrossEncoderScorer(given)
     raise DrkitError(

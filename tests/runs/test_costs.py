@@ -13,16 +13,16 @@ from attrs import evolve
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize
 from drkit.data import BeirCollection, BeirConfig, JsonlCollection, JsonlConfig
-from drkit.data.pydocs import PydocsCollection
-from drkit.data.specs import PydocsConfig
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs import costs
+from drkit.runs.attribution import build_collection
 from drkit.runs.budget import fit_memory
 from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_notes, sizes_of
 from drkit.runs.manifest import Manifest, load_manifest, machine, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.work import ModelSize, Work
+from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
 
@@ -257,18 +257,18 @@ def test_what_a_run_has_read_replaces_the_estimate(tmp_path):
     lines(tmp_path / "texts.jsonl", 12_000)
     recipe, _ = planned(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform")
     (tmp_path / "run/collection").mkdir(parents=True)
-    before = costs.collection_size(recipe, PARTS.registry, tmp_path / "run")
+    before = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run")
 
     made = manifest("collection", metrics={"passages": 12_000, "queries": {}})
     write_manifest(made, tmp_path / "run/collection")
     assert before.passages != 12_000
-    assert costs.collection_size(recipe, PARTS.registry, tmp_path / "run").passages == 12_000
+    assert costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run").passages == 12_000
 
 
 def test_a_damaged_collection_has_no_size(tmp_path):
     (tmp_path / "texts.jsonl").write_text("{broken\n")
     recipe = compose(ComposeRequest(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform"), PARTS)
-    assert costs.collection_size(recipe, PARTS.registry, tmp_path) is None
+    assert costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path) is None
 
 
 def folder(path, **config):
@@ -336,7 +336,7 @@ def test_a_second_run_is_estimated_from_the_first(tiny_run):
     """What was made before takes as long again; another encoder has no time until its first step."""
     run, _ = tiny_run
     recipe = read_recipe(run / "recipe.toml", PARTS.registry)
-    stages, size = plan(recipe, PARTS.registry).stages, costs.collection_size(recipe, PARTS.registry, run)
+    stages, size = plan(recipe, PARTS.registry).stages, costs.collection_size(recipe, build_collection(recipe, PARTS.registry), run)
     found = estimate_cost(stages, sizes_of(recipe, size), earlier_rates(run.parent / "next"))
     counted = [stage for stage in stages if stage.spec.work]
     taken = sum(load_manifest(run / stage.name).seconds for stage in counted)

@@ -9,6 +9,7 @@ import pytest
 from drkit.core.registry import installed
 from drkit.recipe.schema import INITIAL, LABELS_ONLY
 from drkit.recipe.toml import read_recipe
+from drkit.runs.attribution import build_collection
 from drkit.runs.costs import estimated_size
 from tests.runs import ms_marco_page
 from tests.warm import warm_process
@@ -62,8 +63,9 @@ def test_no_row_is_made_that_the_paper_does_not_have(plans, paper):
 
 
 def test_a_share_of_the_training_queries_is_dev():
-    recipe = read_recipe(ms_marco_page.PAGE.parents[1] / "recipes" / "msmarco.toml", installed().registry)
-    size = estimated_size(recipe, installed().registry)
+    registry = installed().registry
+    recipe = read_recipe(ms_marco_page.PAGE.parents[1] / "recipes" / "msmarco.toml", registry)
+    size = estimated_size(recipe, build_collection(recipe, registry))
     assert size.queries == {"train": 502_436, "dev": 503, "test": 6980}
 
 

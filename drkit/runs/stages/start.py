@@ -13,11 +13,12 @@ from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Pretrain, Recipe, Training
+from drkit.recipe.toml import changed_settings
 from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageSpec, from_recipe
 from drkit.runs.stages.texts import TOKENS, VOCABULARY, tokens_of_pretraining
 from drkit.runs.work import (
@@ -35,7 +36,7 @@ from drkit.train.batches import check_step
 
 @frozen
 class PoolingPart:
-    """A pooling that is a part: its name, its settings as plain data, and the seed of its initial weights."""
+    """A pooling with settings or weights: its name, settings (plain, those that are not the defaults), and seed."""
 
     name: str
     settings: Mapping[str, Any]
@@ -47,16 +48,14 @@ class EncoderSizes:
     """Sizes and initialisation of an encoder made from scratch.
 
     positions: tokens of the longest text. token_weights: whether the pooling has learned weights of tokens, which start
-    from idf. learned_pooling: the pooling, if it is a part.
+    from idf. learned_pooling: the pooling, if it has settings or weights of its own.
     """
 
     positions: int
     token_weights: bool
     learned_pooling: PoolingPart | None
-    architecture: str | None = from_recipe("encoder.architecture", observes=lambda sizes: sizes.architecture is None)
-    architecture_settings: Mapping[str, Any] | None = from_recipe(
-        "encoder.architecture_settings", observes=lambda sizes: sizes.architecture_settings is None
-    )
+    architecture: str | None = from_recipe("encoder.architecture", absent_when=None)
+    architecture_settings: Mapping[str, Any] | None = from_recipe("encoder.architecture_settings", absent_when=None)
     layers: int = from_recipe("encoder.layers")
     hidden: int = from_recipe("encoder.hidden")
     heads: int = from_recipe("encoder.heads")
@@ -64,7 +63,7 @@ class EncoderSizes:
     dropout: float = from_recipe("encoder.dropout")
     lm_head: str = from_recipe("encoder.lm_head")
     init_embeddings: str = from_recipe("encoder.init_embeddings")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 
@@ -79,7 +78,7 @@ class ExistingEncoderSettings:
     token_weights: bool
     learned_pooling: PoolingPart | None
     pretrained: str = from_recipe("encoder.pretrained")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
 def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
@@ -133,7 +132,7 @@ class ExistingGeneratorSettings:
     random: bool
     sizes: GeneratorSizes | None
     passage_length: int = from_recipe("encoder.passage_length")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 
@@ -148,7 +147,7 @@ class TrainedGeneratorSettings:
     steps: int
     training: Training = from_recipe("pretrain")
     held_out: int = from_recipe("pretrain.probe.texts")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 
@@ -190,7 +189,7 @@ TRAINED_GENERATOR = StageSpec(
 def plan_initial(builder: PlanBuilder) -> None:
     """Add the stage of the encoder that the run starts from."""
     encoder = builder.recipe.encoder
-    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(builder.recipe)}
+    pooling = {"token_weights": is_weighted(encoder.pooling.use), "learned_pooling": _learned_pooling(builder.recipe)}
     if encoder.pretrained:
         builder.add(
             INITIAL,
@@ -211,11 +210,11 @@ def plan_initial(builder: PlanBuilder) -> None:
 
 
 def _learned_pooling(recipe: Recipe) -> PoolingPart | None:
-    """Return the pooling if it is a part."""
-    encoder = recipe.encoder
-    if encoder.pooling in POOLINGS:
+    """Return the pooling if it has settings or weights of its own."""
+    chosen = recipe.encoder.pooling
+    if chosen.use in POOLINGS:
         return None
-    return PoolingPart(encoder.pooling, encoder.pooling_settings or {}, recipe.seed)
+    return PoolingPart(chosen.use, changed_settings(chosen.config), recipe.seed)
 
 
 def plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: GeneratorSettings) -> str:
