@@ -50,13 +50,12 @@ from drkit.core.process_state import restored_process_state
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
-from drkit.core.spec import resolve
+from drkit.core.spec import Kind, resolve
 from drkit.core.types import CollectionSize
 from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
-from drkit.runs.attribution import build_collection
 from drkit.runs.costs import estimated_size, size_as_read, sizes_of, unit_of
 from drkit.runs.manifest import (
     IDENTITY,
@@ -425,8 +424,9 @@ class _Work:
 
     @cached_property
     def _size(self) -> CollectionSize | None:
+        chosen = self.recipe.collection
         try:
-            return estimated_size(self.recipe, build_collection(self.recipe, self.registry))
+            return estimated_size(self.recipe, self.registry.build(Kind.COLLECTION, chosen.use, chosen.config))
         except Exception:  # which the stage of the collection reports
             return None
 

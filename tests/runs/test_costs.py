@@ -77,10 +77,31 @@ SIZES = {
     "cranfield": CollectionSize(1400, {"train": 117, "dev": 8, "test": 100}, **CRANFIELD),
     "tldr": CollectionSize(6657, {"train": 22_936, "dev": 2987, "test": 3034}, **TLDR),
 }
-# The runs of the page, in its order: their memory and disk, as they were measured.
+# The runs of the page, in its order.
 RUNS = [
     ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
 ]
+
+
+def page_rows():
+    """What the page says was counted, and what was measured: memory in GB and disk in MB."""
+    rows = re.findall(r"^\| `.* \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) MB \|$", PAGE, flags=re.MULTILINE)
+    return [tuple(map(float, row)) for row in rows]
+
+
+def test_measured_runs_are_within_25_percent():
+    assert len(page_rows()) >= 5
+    for counted_memory, memory, counted_disk, disk in page_rows():
+        assert counted_memory == pytest.approx(memory, rel=0.25)
+        assert counted_disk == pytest.approx(disk, rel=0.25)
+
+
+@pytest.mark.parametrize(("run", "row"), [*zip(RUNS, page_rows(), strict=False)])
+def test_runs_are_counted_as_the_page_says(run, row):
+    size, request = run
+    found = cost_of(SIZES[size], **request)
+    assert found.memory / 1e9 == pytest.approx(row[0], rel=0.02)
+    assert found.disk / 1e6 == pytest.approx(row[2], rel=0.1)
 
 
 def test_the_work_follows_the_sizes():
@@ -336,7 +357,8 @@ def test_a_second_run_is_estimated_from_the_first(tiny_run):
     """What was made before takes as long again; another encoder has no time until its first step."""
     run, _ = tiny_run
     recipe = read_recipe(run / "recipe.toml", PARTS.registry)
-    stages, size = plan(recipe, PARTS.registry).stages, costs.collection_size(recipe, build_collection(recipe, PARTS.registry), run)
+    stages = plan(recipe, PARTS.registry).stages
+    size = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), run)
     found = estimate_cost(stages, sizes_of(recipe, size), earlier_rates(run.parent / "next"))
     counted = [stage for stage in stages if stage.spec.work]
     taken = sum(load_manifest(run / stage.name).seconds for stage in counted)
