@@ -63,7 +63,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     """Return the starting point that `--encoder` names: an encoder folder, a hub id, or an earlier run.
 
     A folder contributes the pooling, lengths and prompts that it declares. A run contributes the same and its
-    pre-training checkpoint (encoder, LM head, decoder, generator); if its encoder was made from scratch, the schedule
+    pre-training checkpoint (encoder, LM head, decoders, replacer); if its encoder was made from scratch, the schedule
     stays that of the small scale. Raises DrkitError for a run whose pre-training is not finished.
     """
     run = local_path(path_or_id)

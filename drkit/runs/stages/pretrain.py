@@ -9,12 +9,11 @@ from attrs import evolve, frozen
 
 from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
-from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
-from drkit.runs.stages.start import plan_generator
+from drkit.runs.stages.generator import plan_generator
 from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
     TRAINED,
@@ -45,7 +44,7 @@ _ENCODER_TARGETS, _MASKED = 0.3, 2e-6
 
 
 def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
-    """Count the encoder, a layer per decoder, the scores of targets, and probes; a generator beside it is left out."""
+    """Count the encoder, a layer per decoder, the scores of targets, and probes; a replacer is left out."""
     settings, model, length = stage.settings.pretrain, sizes.encoder, stage.settings.reading.passage_length
     tokens, examples = sizes.collection.passage_tokens(length), count_examples(settings, sizes.passages)
     scored = [_target_share(term.config) for term in settings.encoder.losses.values()]
@@ -96,7 +95,7 @@ PRETRAIN = StageSpec(
         "signals/*": "values of signals: of the texts' tokens, of the texts, or of the vocabulary",
         "query-signals/*": "the same of the candidate queries",
         "queries": "candidate queries, as contexts",
-        "generator": "the masked LM that fills masked positions",
+        "generator": "the masked LM that a part requires",
         "probe/*": "for retrieval probes: tokens, passages and a split of the collection",
     },
     records=(LOG, TRAINING, PROBES),
@@ -144,8 +143,7 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
     if builder.has(MIXTURE):
         inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:
-        settings = required["generator"] or GeneratorSettings()
-        inputs["generator"] = StageOutput(plan_generator(builder, pretrain, settings))
+        inputs["generator"] = plan_generator(builder, pretrain, required["generator"])
     compares = compares_texts(pretrain, builder.registry)
     schedule = describe_schedule(pretrain, compares=compares, table="pretrain")
     return builder.add(
