@@ -12,7 +12,16 @@ from drkit.core.protocols import TargetShare
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stage import (
+    PlanBuilder,
+    Stage,
+    StageOutput,
+    StageSpec,
+    TextReading,
+    from_recipe,
+    part_name,
+    settings_from,
+)
 from drkit.runs.stages.generator import plan_generator
 from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
@@ -35,7 +44,7 @@ class PretrainSettings:
 
     reading: TextReading = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
-    pooling: str = from_recipe("encoder.pooling")
+    pooling: str = from_recipe("encoder.pooling", converter=part_name)
     seed: int = from_recipe("seed")
 
 
