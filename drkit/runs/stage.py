@@ -24,9 +24,11 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
+from drkit.core.settings import NEVER, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
@@ -43,13 +45,13 @@ S = TypeVar("S")
 WEIGHTS = "*.safetensors"
 
 
-def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
+def from_recipe(path: str, *, observes: bool = False, absent_when: Any = NEVER) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
-    A function decides this from all settings of the stage.
+    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`.
     """
-    return field(metadata={"recipe": path, "observes": observes})
+    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when})
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -76,8 +78,7 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            observes = a.metadata.get("observes", False)
-            if not (observes(value) if callable(observes) else observes):
+            if is_lasting(a, value):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
                 found = typed(a, getattr(value, a.name))
                 yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
@@ -232,13 +233,18 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
-    splits: tuple[str, ...]
+    collection: Collection
+    splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @splits.default
+    def _read_splits(self) -> tuple[str, ...]:
+        return tuple(self.collection.splits())
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -324,13 +330,10 @@ class TextReading:
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
     precision: str = from_recipe("encoder.precision")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     passages_per_document: int | None = field(
         default=None,
-        metadata={
-            "recipe": "encoder.passages_per_document",
-            "observes": lambda reading: reading.passages_per_document is None,
-        },
+        metadata={"recipe": "encoder.passages_per_document", "absent_when": None},
     )
 
 
