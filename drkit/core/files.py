@@ -201,8 +201,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     What a link points to is replaced, not the link. The new folder has a list of its files (`WRITTEN`), so that the
     next call knows what it may replace. The folder of an unfinished stage is filled in place: what a killed attempt
-    left in it is written again, and the stage is renamed when it is whole. Raises DrkitError as `check_replaceable` does, and if the parent folder is not
-    writable.
+    left in it is written again, and the stage is renamed when it is whole.
+
+    Raises DrkitError as `check_replaceable` does, and if the parent folder is not writable.
     """
     if (path / IDENTITY).is_file():
         yield path
