@@ -30,6 +30,7 @@ from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import (
     FROM_SCRATCH,
     ITSELF,
+    NONE,
     Choice,
     Column,
     DecoderTask,
@@ -225,7 +226,7 @@ def _is_made_of(*origins: Any) -> Callable[[Any], bool]:
 def _union(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
-        return None if value is None else converter.structure(value, inner)
+        return None if value is None or value == NONE else converter.structure(value, inner)
 
     return structure
 
