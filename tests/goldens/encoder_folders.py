@@ -19,13 +19,15 @@ from drkit.core.types import BackboneInfo
 from drkit.data.titles import Titles
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.architectures import backbone_info
-from drkit.encoders.folder import read_encoder_settings, read_routes
+from drkit.encoders.card import EncoderCard
+from drkit.encoders.folder import read_modules, read_routes, transformer_folder
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 from drkit.runs.steps.retriever import write_encoder
 from drkit.search import DualEncoder, TextEncoder
 from tests.search.folders import CASES
+from tests.search.made import reader_of
 from tests.search.toys import VOCABULARY, masked_lm, tokenizer
 
 GOLDEN = Path(__file__).with_suffix(".json")
@@ -37,7 +39,7 @@ PROMPTS = {"query_prompt": "remove ", "passage_prompt": "string: "}
 def dense(seed: int = 0, titles: str = "joined", **how: Any) -> TextEncoder:
     model = masked_lm(seed).base_model
     Titles.of(titles, tokenizer(), model.config).save(model.config)
-    return TextEncoder(model, tokenizer(), **{"query_length": 16, "passage_length": 48, **how})
+    return reader_of(model, tokenizer(), **{"query_length": 16, "passage_length": 48, **how})
 
 
 def weights() -> TokenWeights:
@@ -46,7 +48,7 @@ def weights() -> TokenWeights:
 
 def static(pooling: str = "mean", **how: Any) -> TextEncoder:
     model = MaskedLmEncoder.from_scratch(SIZES, tokenizer(), pooling="mean", seed=1).backbone
-    return TextEncoder(model, tokenizer(), pooling=pooling, **{"query_length": 16, "passage_length": 48, **how})
+    return reader_of(model, tokenizer(), pooling=pooling, **{"query_length": 16, "passage_length": 48, **how})
 
 
 def lexical(**settings: Any) -> TextEncoder:
@@ -54,7 +56,7 @@ def lexical(**settings: Any) -> TextEncoder:
     info: BackboneInfo = backbone_info(model.config, tokenizer())
     pooling = LearnedPooling("lexical", settings, info)
     how = {"pooling": "lexical", "similarity": "dot", "query_length": 16, "passage_length": 48}
-    return TextEncoder(model, tokenizer(), learned_pooling=pooling, **how)
+    return reader_of(model, tokenizer(), learned_pooling=pooling, **how)
 
 
 WRITTEN: Mapping[str, Callable[[], Any]] = {
@@ -95,7 +97,9 @@ def declarations(folder: Path) -> dict[str, str]:
     """Return the text of every file that declares something, and the model card, without versions of libraries."""
     found = {}
     for file in sorted(folder.rglob("*")):
-        if file.suffix not in (".json", ".md") or (file.name in OWN_FILES and (file.parent / "model.safetensors").is_file() and not _is_module(file)):
+        if file.suffix not in (".json", ".md") or (
+            file.name in OWN_FILES and (file.parent / "model.safetensors").is_file() and not _is_module(file)
+        ):
             continue
         text = file.read_text(encoding="utf-8")
         if file.name == "config_sentence_transformers.json":
@@ -114,18 +118,16 @@ def read(folder: Path) -> Any:
     """Return what is read from a folder, of each side if it has two; the error if there is one."""
     try:
         if (folder / "router_config.json").is_file():
-            return [_plain(read_encoder_settings(folder, modules), folder) for modules in read_routes(folder)]
-        return _plain(read_encoder_settings(folder), folder)
+            return [_plain(folder, modules) for modules in read_routes(folder)]
+        return _plain(folder, read_modules(folder))
     except DrkitError as error:
         return str(error).replace(str(folder), "FOLDER")
 
 
-def _plain(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    return {
-        name: value.relative_to(folder).as_posix() if isinstance(value, Path) else value
-        for name, value in sorted(settings.items())
-        if value is not None
-    }
+def _plain(folder: Path, modules: Mapping[str, str]) -> dict[str, Any]:
+    card = EncoderCard.read(folder, modules)
+    found = {**asdict(card), "transformer": transformer_folder(folder, modules).relative_to(folder).as_posix()}
+    return {name: value for name, value in sorted(found.items()) if value is not None}
 
 
 def record() -> dict[str, Any]:
