@@ -128,14 +128,14 @@ def statistics(folder: Path, memory: int) -> None:
 def importance(folder: Path, _memory: int) -> None:
     from drkit.data.counts import NgramCounts
     from drkit.data.store import TokenStore
-    from drkit.signals.importance import importance as weigh
+    from drkit.signals.pmi import importance as weigh
 
     weigh(TokenStore.open(folder / "tokens"), NgramCounts(folder / "statistics"), folder / "importance")
 
 
 def ppmi(folder: Path, memory: int) -> None:
-    from drkit.data.ppmi import ppmi_svd
     from drkit.data.store import TokenStore
+    from drkit.data.word_embeddings import ppmi_svd
 
     store, limit = TokenStore.open(folder / "tokens"), {"folder": folder, "memory_mb": memory}
     ppmi_svd(store, vocab_size=VOCABULARY, dim=DIMENSION, seed=0, **limit)

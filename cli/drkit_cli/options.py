@@ -128,7 +128,7 @@ def column_settings(_context: Any, _option: Any, given: Sequence[str]) -> tuple[
 
 
 def cross_encoder_option(name: str) -> Callable[..., Any]:
-    """Return the option that names a cross-encoder."""
+    """Return a required option for a cross-encoder: its folder, a run's, or a hub id."""
     text = "A cross-encoder: its folder, a run's, or a hub id."
     return click.option(name, required=True, metavar="PATH_OR_ID", type=PathOrId(), help=text)
 

@@ -90,7 +90,7 @@ class RichProgress:
             self._console.print(f"      {self._name}: {_details(self._bar.tasks[0])}", soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a note."""
+        """Print a note above the progress bar, without cutting its lines."""
         self._console.print(Text("      ").append("note:", style="yellow").append(f" {text}"), soft_wrap=True)
 
     def end(self, stage: str, seconds: float) -> None:

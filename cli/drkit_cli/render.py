@@ -79,7 +79,7 @@ def console() -> Console:
 
 
 def error_console() -> Console:
-    """Return a console for standard error."""
+    """Return a console for notes and progress, which go to standard error."""
     return _console(sys.stderr)
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from attrs import field, frozen
 
 from drkit.commands.collections import NamedCollection
-from drkit.commands.evaluation import drops_unknown_ids, note_own_hits
+from drkit.commands.evaluation import note_own_hits
 from drkit.commands.inputs import OpenedEncoder, open_encoder
 from drkit.core.files import SCRATCH, digest, file_hash, local_path, remove_folder, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.protocols import Collection
 from drkit.core.quantities import counted
 from drkit.core.types import Judgement
+from drkit.data.collection import drops_unknown_ids
 from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
 from drkit.errors import DrkitError
@@ -166,7 +167,7 @@ class EncoderEvaluation:
         self, name: str, collection: NamedCollection, stored: StoredCollection, split: str, unknown: int
     ) -> list[Judgement]:
         """Return the judgements that count; unknown: the number of those that the stored collection lacks."""
-        if unknown and drops_unknown_ids(collection):
+        if unknown and drops_unknown_ids(collection.source):
             self.progress.note(
                 f"{name}: {counted(unknown, 'judgement')} of queries or passages that it lacks not counted "
                 f"(collection.unknown_judgements=drop)"

@@ -10,10 +10,10 @@ from attrs import evolve, field, frozen
 
 from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.files import input_path, local_path
-from drkit.core.protocols import UnknownJudgements
 from drkit.core.quantities import counted
 from drkit.core.types import Judgement
 from drkit.data.answers import answer_tokens, read_answers, spaced_tokens
+from drkit.data.collection import drops_unknown_ids
 from drkit.data.qrels import read_qrels
 from drkit.data.rows import COMPRESSED, require_file
 from drkit.errors import DrkitError, UnknownNameError
@@ -310,16 +310,10 @@ def _read_judged(path: Path, judged: Set[str]) -> Rankings:
 
 def _read_split(collection: NamedCollection, split: str) -> JudgedQueries:
     judgements, texts = tuple(collection.judgements(split)), _query_texts(collection, split)
-    if drops_unknown_ids(collection):
+    if drops_unknown_ids(collection.source):
         passages = {passage.doc_id for passage in collection.passages()}
         judgements = tuple(one for one in judgements if one.query_id in texts and one.doc_id in passages)
     return JudgedQueries(judgements, texts)
-
-
-def drops_unknown_ids(collection: NamedCollection) -> bool:
-    """Return whether judgements of queries and passages that the collection lacks are left out, by its settings."""
-    settings = getattr(collection.source, "config", None)
-    return isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
 
 
 def _query_texts(collection: NamedCollection, split: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.files import MANIFEST, local_path, replacing_folder
-from drkit.core.protocols import EstimatesSize
+from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
@@ -148,7 +148,7 @@ def fit(
         return _evaluate_only(_compose(encoder, collection, settings, (*own, "finetune=none"), parts), labels)
     own += ["evaluation.folds=5"] if labels.is_cross_validated else []
     recipe = _compose(encoder, collection, settings, own, parts)
-    fitted = _fitted(recipe, parts, labels, speed, minutes)
+    fitted = _fitted(recipe, parts, source, labels, speed, minutes=minutes)
     # What the user sets is not fitted.
     numbers = _fitted_numbers(fitted.recipe)
     return evolve(fitted, recipe=_compose(encoder, collection, settings, (*own, *numbers), parts))
@@ -203,8 +203,10 @@ def _evaluate_only(recipe: Recipe, labels: Labels) -> Improvement:
     return Improvement(recipe, (note,))
 
 
-def _fitted(recipe: Recipe, parts: Installed, labels: Labels, speed: Speed, minutes: float) -> Improvement:
-    model, size = encoder_size(recipe.encoder), collection_size(recipe, parts.registry, Path("runs") / recipe.name)
+def _fitted(
+    recipe: Recipe, parts: Installed, source: Collection, labels: Labels, speed: Speed, *, minutes: float
+) -> Improvement:
+    model, size = encoder_size(recipe.encoder), collection_size(recipe, source, Path("runs") / recipe.name)
     if model is None or size is None:
         return Improvement(recipe, ("the time is not known: the sizes of the encoder and the texts are not in files",))
     length = size.passage_tokens(recipe.encoder.passage_length)

@@ -10,10 +10,10 @@ import attrs
 
 from drkit.commands.collections import NamedCollection
 from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.protocols import PairScorer
 from drkit.errors import DrkitError
 from drkit.search import Encoder, Storage, Vectors, encode_corpus, read_run, rerank, write_run
 from drkit.search.encode import passage_texts
-from drkit.search.reranking import Scorer
 
 
 def encode_collection(
@@ -58,7 +58,7 @@ def _with_words(texts: Iterable[tuple[str, str]], problem: str) -> Iterator[tupl
 
 def rerank_file(
     run: Path,
-    scorer: Scorer,
+    scorer: PairScorer,
     collection: NamedCollection,
     output: Path,
     *,

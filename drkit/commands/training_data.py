@@ -140,7 +140,7 @@ def mine_to_file(
                 f"{', '.join(stored.splits()) or 'none'}"
             )
         context = BuildContext(
-            retriever=encoder and _make_retriever(encoder, miners, collection, stored, Path(scratch)),
+            retriever=_make_retriever(encoder, miners, collection, stored, Path(scratch)) if encoder else None,
             reranker=reranker,
             negatives=stored.negatives(split),
             seed=miners.seed,
@@ -159,7 +159,7 @@ def _has_own_index(miners: Miners, collection: str) -> bool:
 
 
 def _open_encoder(miners: Miners, collection: str) -> OpenedEncoder:
-    """Open the encoder to search with."""
+    """Open the miners' encoder, or that of the run or index which is mined; raises DrkitError if there is neither."""
     if miners.encoder is None and not _has_own_index(miners, collection):
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
     return open_encoder(miners.encoder or collection, device=miners.device, **miners.encoder_settings)

@@ -25,6 +25,7 @@ from drkit.core.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -43,6 +44,34 @@ class Masker(Protocol):
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0, nested: MaskedView | None = None) -> MaskedView:
         """Return a view of the batch."""
+
+
+class Pooling(Protocol):
+    """Turns the states of a text's tokens into one vector; an nn.Module."""
+
+    def __call__(self, hidden: Tensor, attention: Tensor, *heads: LmHeads) -> Tensor:
+        """Return a vector for each text, from states f[B,L,D] under attention [B,L] (0: padding).
+
+        heads: the encoder's LM head, if the part's spec receives it.
+        """
+
+
+@runtime_checkable
+class SizedVectors(Protocol):
+    """A pooling whose vectors are not as long as the encoder's hidden states."""
+
+    @property
+    def dimension(self) -> int:
+        """The length of a vector."""
+
+
+@runtime_checkable
+class DenseAndSparse(Protocol):
+    """A pooling, or an encoder, whose vectors may have dense numbers before the scores of words."""
+
+    @property
+    def dense_dimension(self) -> int:
+        """How many numbers come before the scores; 0 for none."""
 
 
 class Context(Protocol):
@@ -133,7 +162,7 @@ class Loss(Protocol):
     """
 
     def __call__(self, **given: Any) -> StepOutput:
-        """Return the loss."""
+        """Return the loss of a batch and its metrics, from the inputs that its spec names in `receives`."""
 
 
 @runtime_checkable
@@ -212,7 +241,7 @@ class SearchSimilarity(Protocol):
 
     @property
     def search_similarity(self) -> str:
-        """`cosine` or `dot`."""
+        """How two vectors are compared: `cosine` or `dot`."""
 
 
 @runtime_checkable
@@ -237,6 +266,42 @@ class TargetShare(Protocol):
 
 
 @runtime_checkable
+class MaskingRatio(Protocol):
+    """Settings of a masker that hides this share of a text; a masker that replaces another one takes its `ratio`."""
+
+    @property
+    def ratio(self) -> float:
+        """The share of the tokens that is hidden, in [0, 1]."""
+
+
+@runtime_checkable
+class NamesModel(Protocol):
+    """Settings of a filter that scores with a cross-encoder of its own, instead of the run's re-ranker."""
+
+    @property
+    def model(self) -> str:
+        """Path or hub id; empty: the run's re-ranker. A path is checked before the run."""
+
+
+@runtime_checkable
+class HoldsOutQueries(Protocol):
+    """Settings of a collection that can hold out a share of its queries for test."""
+
+    @property
+    def test_share(self) -> float:
+        """The share, by the hash of their ids; 0: none."""
+
+
+@runtime_checkable
+class NamesDataset(Protocol):
+    """Settings of a collection of ir_datasets, whose results stand beside those of papers."""
+
+    @property
+    def test_dataset(self) -> str | None:
+        """The id of the dataset with the test queries; None if there are several."""
+
+
+@runtime_checkable
 class RefreshesNegatives(Protocol):
     """Settings of a source that mines again during training, with the retriever's current weights."""
 
@@ -257,6 +322,21 @@ class Corpus(Protocol):
         """Return the index of each id, i64[n], or -1 if it is unknown."""
 
 
+class TextRetriever(Protocol):
+    """Anything that finds passages for texts: `Retriever`, `Bm25Retriever`, `HybridRetriever`."""
+
+    def search(self, texts: Sequence[str], depth: int) -> Any:
+        """Return the best `depth` passages of each text as (doc_ids, scores), best first."""
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """Anything that scores pairs of texts: a `Reranker`, or your own class."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """Return one score f32[n] per (query, passage) pair; higher is better."""
+
+
 @runtime_checkable
 class ScoringRetriever(Protocol):
     """A retriever, or an index, that can also score given passages."""
@@ -271,6 +351,48 @@ class VectorRetriever(Protocol):
 
     encoder: Any
     index: Any
+
+
+@runtime_checkable
+class CutsDocuments(Protocol):
+    """A retriever whose index may hold several passages of each document (`TextEncoder.passages_per_document`)."""
+
+    @property
+    def passages_per_document(self) -> int | None:
+        """The largest number of passages of a document; None or 1: documents are not cut."""
+
+
+@runtime_checkable
+class HasIdentity(Protocol):
+    """A model that says what its results depend on; without it, records name no hash of the model."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the results depend on, as plain data."""
+
+
+@runtime_checkable
+class ReadsPassages(Protocol):
+    """An encoder that joins title and text itself; others are given both joined by a space."""
+
+    def read(self, passage: Passage) -> str:
+        """Return the text of a passage, as the encoder encodes it."""
+
+
+@runtime_checkable
+class ReadsTokenIds(Protocol):
+    """An encoder that encodes stored token ids, without tokenising a text again."""
+
+    def encode_tokens(self, texts: Sequence[Any]) -> NDArray[np.float32]:
+        """Encode n passages given as token ids, with special tokens, as f32[n,D]."""
+
+
+@runtime_checkable
+class SparseEncoder(Protocol):
+    """An encoder whose vectors may be scores of words, most of them 0, which are stored sparse."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether they are."""
 
 
 @runtime_checkable
@@ -337,16 +459,16 @@ class Collection(Protocol):
     name: str
 
     def passages(self) -> Iterator[Passage]:
-        """Yield every passage."""
+        """Yield every passage once, in the same order each time."""
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits that have judged queries, out of train, dev and test."""
 
     def queries(self, split: str) -> Iterator[Query]:
-        """Yield the queries of a split."""
+        """Yield the queries of a split, each id once."""
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """Yield the judgements of a split."""
+        """Yield the judgements of a split's queries, by the ids of query and passage."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for the manifest: sources, versions, counts."""
@@ -398,6 +520,24 @@ class ReadsAhead(Protocol):
 
     def read_ahead(self, on_progress: Callable[[int, int], None]) -> None:
         """Read the sources, once; on_progress: called with the number of files read, and of all."""
+
+
+@runtime_checkable
+class KnowsTitles(Protocol):
+    """A collection that knows before it is read whether its passages have titles."""
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether they may have one."""
+
+
+@runtime_checkable
+class KeepsSettings(Protocol):
+    """A collection that keeps its settings, of which `unknown_judgements` is read with its rows."""
+
+    @property
+    def config(self) -> Any:
+        """The settings that it was built with."""
 
 
 @runtime_checkable

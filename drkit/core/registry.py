@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import attrs
 import pluggy
@@ -25,10 +25,24 @@ from attrs import field, frozen
 from drkit.core.process_state import restored_process_state
 from drkit.core.settings import config_problems
 from drkit.core.spec import EXTENSIONS, ComponentSpec, Extension, Kind
+from drkit.core.types import BuildContext
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+    from drkit.core.protocols import (
+        Collection,
+        ColumnSource,
+        Context,
+        Decoder,
+        Loss,
+        Masker,
+        NegativeFilter,
+        NegativeMiner,
+        Pooling,
+        Signal,
+    )
 
 DRKIT = "drkit"
 
@@ -81,13 +95,66 @@ class Registry:
             raise DrkitError(f"the {spec.kind} {name!r} takes no value after a colon; write `{name}`")
         return spec, value if colon else None
 
-    def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
-        """Build a part: call its target with (config, context), the config at its defaults if none is given."""
+    @overload
+    def build(
+        self, kind: Literal[Kind.MASKER], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Masker: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.CONTEXT], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Context: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.DECODER], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Decoder: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.LOSS], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Loss: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.MINER], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> NegativeMiner | NegativeFilter: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.COLLECTION], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Collection: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.SIGNAL], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Signal: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.POOLING], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Pooling: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.COLUMN], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> ColumnSource: ...
+    @overload
+    def build(self, kind: str, name: str, config: Any = None, context: BuildContext | None = None) -> Any: ...
+    def build(self, kind: Kind | str, name: str, config: Any = None, context: BuildContext | None = None) -> Any:
+        """Build a part: call its target with (config, context), the config at its defaults if none is given.
+
+        A context gets this registry, from which the part builds those that its settings choose.
+        """
         spec = self.get(kind, name)
         settings = spec.config() if config is None else config
         if not isinstance(settings, spec.config):
             raise DrkitError(f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}")
+        return self.make(spec, settings, context and attrs.evolve(context, registry=self))
+
+    def make(self, spec: ComponentSpec, settings: Any, context: BuildContext | None) -> Any:
+        """Call the target of a spec; `build` goes through this method, which the trial replaces."""
         return spec.load()(settings, context)
+
+
+def registry_of(context: BuildContext | None) -> Registry:
+    """Return the registry that a part is built from, for the parts that its settings choose; else all installed ones.
+
+    `registry_of(context).build(Kind.LOSS, config.loss.use, config.loss.config, context)` builds a loss within a loss.
+    """
+    return context.registry if context and context.registry else installed().registry
 
 
 # What a package provides under a name.

@@ -35,7 +35,7 @@ class Provided:
     """A name that the call of a part may receive, its source, and its meaning.
 
     masker: the encoder provides it only if its masker provides this name. whole_batch: it relates rows of the batch
-    to each other, so only a part with `scope = "batch"` can receive it. per_text: a plain tensor with one row per text,
+    to each other, so a loss that receives it has the scope `batch`. per_text: a plain tensor with one row per text,
     which can be gathered from chunks and processes.
     """
 
@@ -65,16 +65,19 @@ PROVIDED = (
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
 
-# What a part can require of the run, besides the arguments of its call. The first three have their own stages.
+# What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
     "spans": "documents split into spans of whole sentences, which become the texts",
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
+    "encoder-layers": "layers of the encoder built like BERT's, which the part copies",
     "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
 }
+# What stages make for a pre-training, and all that its parts can require.
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
+OFFERED_TO_PRETRAINING = (*MADE_FOR_PRETRAINING, "encoder-layers")
 # What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
 PAIRS, TEACHER = "pairs", "teacher"
 
@@ -171,10 +174,10 @@ class ComponentSpec:
     `provides`, it returns additional names; for `signals` and `requires`, a mapping of additional names to the settings
     that each must have (`{}` or None: any).
 
-    `scope` of a loss is `rows` for a mean over rows or tokens, which can be computed in chunks, or `batch` if it
-    compares the rows of a batch with each other. `scope` of a signal is what it has one value for: each `token`, each
-    `text`, or each entry of the `vocabulary`; of a column, each `pair`, `query` or `passage`. A property `scope` of the
-    config class takes precedence.
+    `scope` of a loss is `rows` (the default) for a mean over rows or tokens, which can be computed in chunks, or
+    `batch` if it compares the rows of a batch with each other; receiving `pairs` or `partners` implies `batch`.
+    `scope` of a signal is what it has one value for: each `token`, each `text`, or each entry of the `vocabulary`; of a
+    column, each `pair`, `query` or `passage`. A property `scope` of the config class takes precedence.
 
     `context` of a masker is the context that a decoder with it rebuilds, masked by the masker of its setting `base`: a
     recipe with it gets both. `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it.
@@ -259,7 +262,8 @@ class ComponentSpec:
     def scope_of(self, config: Any) -> str:
         """Return its scope with these settings; empty for kinds without a scope."""
         default = SCOPES.get(self.kind, ("",))[0]
-        return str(declared_by(config, "scope", "") or self.scope or default)
+        implied = "batch" if _relates_rows(self.kind, self.receives_of(config)) else default
+        return str(declared_by(config, "scope", "") or self.scope or implied)
 
     def paths_of(self, config: Any) -> tuple[str, ...]:
         """Return the local paths that it reads with these settings; they are not checked here."""
@@ -386,10 +390,18 @@ def scope_problems(kind: Kind, scope: str, receives: Iterable[str]) -> list[str]
             f"scope {scope!r} is unknown{did_you_mean(scope, allowed)} allowed: "
             f"{', '.join(allowed) or f'none, a {kind} has no scope'}"
         ]
-    across = sorted({p.name for p in PROVIDED if p.whole_batch} & set(receives))
-    if kind is Kind.LOSS and across and scope != "batch":
-        return [f"receives {' and '.join(across)}, which relates rows of the batch to each other: set scope='batch'"]
+    across = _relates_rows(kind, receives)
+    if across and scope not in ("", "batch"):
+        return [
+            f"receives {' and '.join(across)}, which relates rows of the batch to each other, so its scope cannot be "
+            f"{scope!r}: leave scope out"
+        ]
     return []
+
+
+def _relates_rows(kind: Kind, receives: Iterable[str]) -> list[str]:
+    """Return the names among those a loss receives that relate rows of the batch to each other."""
+    return sorted({p.name for p in PROVIDED if p.whole_batch} & {*receives}) if kind is Kind.LOSS else []
 
 
 def keyword(signal: str) -> str:

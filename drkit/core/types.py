@@ -17,6 +17,9 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from drkit.core.protocols import PairScorer, TextRetriever
+    from drkit.core.registry import Registry
+
 
 Bundle = TypeVar("Bundle")
 
@@ -352,19 +355,20 @@ class BuildContext:
     """The context that a part is built in.
 
     `backbone` is None for parts that do not see tokens. A miner may search with `retriever`; a filter may score pairs
-    with `reranker`: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `negatives` are the ids of the collection's
-    own negatives, by query id. `generator` is the masked LM (`drkit.encoders.MaskedLmEncoder`) that fills masked
-    positions, if a part requires it. `signals` are the signals of scope `vocabulary` that parts read, by name: f32[V]
-    or f32[V,K].
+    with `reranker`. `negatives` are the ids of the collection's own negatives, by query id. `generator` is the masked
+    LM (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, if a part requires it. `signals` are the signals
+    of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
+    settings may choose (`drkit.plugin.registry_of`).
     """
 
     backbone: BackboneInfo | None = None
     tokenizer: Any = None
-    retriever: Any = None
-    reranker: Any = None
+    retriever: TextRetriever | None = None
+    reranker: PairScorer | None = None
     negatives: Mapping[str, Sequence[str]] | None = None
     generator: Any = None
     signals: Mapping[str, Any] = field(factory=dict)
+    registry: Registry | None = None
     seed: int = 42
 
     @property

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from drkit.data.hf import HfCollection as HfCollection
     from drkit.data.irds import IrdsCollection as IrdsCollection
     from drkit.data.pairs import PairsCollection as PairsCollection
-    from drkit.data.ppmi import log_frequencies as log_frequencies
-    from drkit.data.ppmi import ppmi_svd as ppmi_svd
     from drkit.data.pydocs import PydocsCollection as PydocsCollection
     from drkit.data.queries import Queries as Queries
     from drkit.data.queries import extractive_queries as extractive_queries
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from drkit.data.store import tokenise as tokenise
     from drkit.data.tevatron import TevatronCollection as TevatronCollection
     from drkit.data.vocabulary import train_wordpiece as train_wordpiece
+    from drkit.data.word_embeddings import log_frequencies as log_frequencies
+    from drkit.data.word_embeddings import ppmi_svd as ppmi_svd
     from drkit.data.writing import write_collection as write_collection
 
 lazy_exports(__name__)

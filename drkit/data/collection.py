@@ -15,6 +15,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import KeepsSettings, UnknownJudgements
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.column_advice import pair_advice
 from drkit.data.columns import (
@@ -45,6 +46,12 @@ _SAMPLE = 5000
 _ROW_BYTES, _COMPRESSION = 30, 3
 
 
+def drops_unknown_ids(collection: object) -> bool:
+    """Return whether judgements and negatives with unknown ids are left out, by the settings of a collection."""
+    settings = collection.config if isinstance(collection, KeepsSettings) else None
+    return isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
+
+
 class FileCollection(ABC):
     """A collection read from files as (where, item) pairs; `where` prints as `file:line`.
 
@@ -63,7 +70,7 @@ class FileCollection(ABC):
 
     @abstractmethod
     def located_passages(self) -> Iterator[tuple[object, Passage]]:
-        """Yield every passage."""
+        """Yield every passage with the place it was read from, for messages."""
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the queries of a split. Raises DrkitError for texts alone."""

@@ -196,7 +196,7 @@ class NamedColumns:
         return all(matching(tuple(cells), tuple(names)) for names in self.groups)
 
     def default_names(self, _width: int) -> Sequence[str]:
-        """Return the default names."""
+        """Return the usual names; they are the same for any number of columns."""
         return self.defaults
 
 

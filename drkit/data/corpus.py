@@ -90,7 +90,7 @@ class MappedTable:
         return int(self.starts[-1])
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield every row."""
+        """Yield every row as a tuple of values; one record batch is held at a time."""
         for number in range(len(self._batches)):
             yield from zip(*(column.to_pylist() for column in self._batch(number).columns), strict=True)
 
@@ -326,7 +326,7 @@ class StoredCollection:
 
 
 def id_hash(identifier: str) -> int:
-    """Return a 64-bit hash of an id."""
+    """Return the first 64 bits of an id's BLAKE2b; stored indexes hold them, so they must never change."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
 
 

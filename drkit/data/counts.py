@@ -1,11 +1,19 @@
-"""Exact counts of the n-grams of a token store, in memory that does not grow with it.
+"""Exact counts of the n-grams of a token store, in memory that does not grow with it: an external merge sort.
 
-The key of an n-gram is a number whose digits are its tokens (their ids + 1; 0 stands for what lies beyond the end of a
-text), so the sorted keys of the longest n-grams begin with those of all shorter ones, and one sort counts every order.
-As many tokens as fit 64 bits make a key; of longer n-grams, the rank of that beginning in its table is the first digit.
-Ranges of texts are counted separately, on several machines with an engine: their sorted n-grams go to disk
-and are merged by ranges of keys. They are looked up in the same way: all that have keys of a range are sorted together,
-so that a table is read once, from front to back, and an n-gram costs the same however many texts there are.
+1. **Keys.** An n-gram is a number whose digits are its tokens (their ids + 1; 0 stands for what lies beyond the end of
+   a text). As many tokens as fit 64 bits make a key: four of a vocabulary of 30,000. The sorted keys of the longest
+   n-grams begin with those of all shorter ones, so one sort counts every order. Of n-grams longer than a key, the rank
+   of that beginning in its table is the first digit, and the steps below are repeated.
+2. **Sort.** The texts are cut into ranges of tokens that fit in memory. Each range is sorted and its distinct keys are
+   written to disk with their counts: by one thread each, or on several machines with an engine.
+3. **Merge.** The sorted ranges are read side by side, a range of keys at a time; equal keys are added up.
+4. **Look-up** (`NgramCounts.log_shares`) goes the same way: all n-grams that have keys of a range are sorted together
+   and joined with the table, which is read once, from front to back.
+
+Price for T tokens, windows of w tokens, d of which fit a key, and c tokens in memory: time O(w / d * T log c + w T),
+memory O(c) (`memory_mb`), disk O(w T) at worst, where hardly an n-gram occurs twice. Measured on one core with 8
+million random tokens (Zipf, 30,000 types, w = 4; real texts repeat themselves more): 0.4 microseconds and at most 75
+bytes of disk for each token, of which 38 are the tables that stay, and 190 MB of memory.
 """
 
 from __future__ import annotations

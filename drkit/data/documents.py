@@ -52,7 +52,7 @@ class DocumentsCollection(FileCollection):
                 yield path, Passage(f"{name}#{number}", piece, title)
 
     def files(self) -> Iterable[Path]:
-        """Return the documents."""
+        """Return the documents, the only files that the collection reads."""
         return self.documents
 
 

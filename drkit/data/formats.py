@@ -78,21 +78,26 @@ class JudgedFiles(FileCollection):
 
     @property
     def columns(self) -> PassageColumns:
-        """The columns of the passages."""
+        """Where ids, titles and texts of the passages are: as the settings say, else under the usual names."""
         return PassageColumns(self._given.only(ID, TITLE, TEXT))
 
     @property
+    def _element(self) -> str:
+        """The element of a topic that is the query."""
+        return self.config.topic_field if isinstance(self.config, TrecConfig) else "title"
+
+    @property
     def _given(self) -> GivenColumns:
-        return GivenColumns.of(getattr(self.config, "columns", {}))
+        return GivenColumns.of(self.config.columns)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split. Raises DrkitError at an empty one."""
-        path, element = self.topics[self.split_rules.source(split)], getattr(self.config, "topic_field", "title")
-        topics = read_topics(path, element, self._given.only(QUERY_ID, QUERY))
+        path = self.topics[self.split_rules.source(split)]
+        topics = read_topics(path, self._element, self._given.only(QUERY_ID, QUERY))
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """Yield the judgements of a split."""
+        """Yield the split's judgements, each with the line it was read from."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self.qrels[self.split_rules.source(split)], beir=isinstance(self.config, BeirConfig))
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
@@ -104,9 +109,9 @@ class JudgedFiles(FileCollection):
     def notes(self) -> Iterator[str]:
         """Yield how the passages and topics are read."""
         yield from passage_notes(self.passage_files, self.columns)
-        element, given = getattr(self.config, "topic_field", "title"), self._given.only(QUERY_ID, QUERY)
+        given = self._given.only(QUERY_ID, QUERY)
         for path in dict.fromkeys(self.topics[split] for split in self.qrels):
-            yield from topic_notes(path, element, given)
+            yield from topic_notes(path, self._element, given)
         yield from self.split_rules.notes()
 
 

@@ -118,7 +118,7 @@ class RetrievalTables:
         return judged_queries(queries, (judgement for _, judgement in self.judgements(split)))
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """Yield the judgements of a split."""
+        """Yield the split's judgements, each with the row it was read from."""
         for row in self.qrels[self.split_rules.source(split)]():
             query, doc, score = (row.first(names) for names in _QRELS)
             relevance = parse_relevance(str(row.values[score]), str(row))

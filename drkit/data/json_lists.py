@@ -67,7 +67,7 @@ class _Reader:
             raise self._malformed("text after the list")
 
     def value(self) -> Any:
-        """Return the next value."""
+        """Return the next value, reading on until it is complete."""
         self._skip_blanks()
         while True:
             try:

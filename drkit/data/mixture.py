@@ -24,7 +24,7 @@ class Mixture:
         self.counts: dict[str, int] = {}
 
     def passages(self) -> Iterator[Passage]:
-        """Yield every passage."""
+        """Yield the collection's own passages, then those of the others, with ids NAME/ID."""
         yield from self._counted(OWN, self._own)
         for name, collection in self._others.items():
             renamed = (attrs.evolve(one, doc_id=f"{name}/{one.doc_id}") for one in collection.passages())

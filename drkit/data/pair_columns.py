@@ -257,7 +257,6 @@ class PairColumns:
 
     @property
     def _lowest_score(self) -> float:
-        """The lowest score of a positive."""
         return DEFAULT_SCORE if self.names.min_score is None else self.names.min_score
 
     def describe_score(self, row: Row) -> str:

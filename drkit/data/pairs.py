@@ -188,7 +188,7 @@ class PairsCollection(TableCollection):
         self.tables = PairTables(sources, columns, split_rules)
 
     def files(self) -> Iterable[Path]:
-        """Return the files of all splits."""
+        """Return every file that pairs are read from."""
         return (path for paths in self._files.values() for path in paths)
 
 

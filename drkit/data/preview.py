@@ -8,10 +8,10 @@ from itertools import islice
 
 from attrs import define, field
 
-from drkit.core.protocols import ExplainsReading
+from drkit.core.protocols import Collection, ExplainsReading, KnowsTitles
 from drkit.core.quantities import counted
 from drkit.core.types import Passage, Query
-from drkit.data.collection import FileCollection
+from drkit.data.collection import FileCollection, drops_unknown_ids
 from drkit.data.titles import JOINED
 from drkit.errors import DrkitError
 
@@ -67,17 +67,17 @@ def reading_notes(collection: object) -> Iterator[str]:
         yield from collection.notes()
 
 
-def title_note(collection: object, titles: str) -> Iterator[str]:
+def title_note(collection: Collection, titles: str) -> Iterator[str]:
     """Yield a note if passages have no title that could be read as `titles` says, as far as is known before a run.
 
-    That is known by the first rows of files, and by the attribute `has_titles` of other collections.
+    That is known by the first rows of files, and of a collection that is a `KnowsTitles`.
     """
-    name, effect = getattr(collection, "name", "the collection"), f"so encoder.titles = {titles!r} has no effect"
+    name, effect = collection.name, f"so encoder.titles = {titles!r} has no effect"
     if titles != JOINED and isinstance(collection, FileCollection):
         first = list(islice(collection.passages(), _PASSAGES))
         if not any(one.title.strip() for one in first):
             yield (f"{name}: the first {counted(len(first), 'passage')} have no title, {effect} on them")
-    elif titles != JOINED and getattr(collection, "has_titles", True) is False:
+    elif titles != JOINED and isinstance(collection, KnowsTitles) and not collection.has_titles:
         yield f"{name} has no titles, {effect}"
 
 
@@ -98,7 +98,7 @@ def _look_at(collection: FileCollection, split: str, texts: QueryTexts) -> None:
 
 def _refuse_unknown(collection: FileCollection, what: str, rows: Iterable[tuple[object, str]], known: set[str]) -> None:
     """Raise DrkitError for rows with the id of a query without a text, unless the collection drops them."""
-    if getattr(getattr(collection, "config", None), "unknown_judgements", "refuse") == "drop":
+    if drops_unknown_ids(collection):
         return
     found = [(where, query_id) for where, query_id in rows if query_id not in known]
     if found:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from drkit.core.protocols import Collection, LocatesRows
+from drkit.core.protocols import Collection, KeepsSettings, LocatesRows
 from drkit.core.types import Judgement, Passage, Query
 
 
@@ -21,7 +21,8 @@ class PassageSample:
     def __init__(self, collection: Collection, count: int, *, seed: int) -> None:
         self._collection, self._count, self._seed = collection, count, seed
         self._rows: list[int] = []
-        self.name, self.config = collection.name, getattr(collection, "config", None)
+        self.name = collection.name
+        self.config = collection.config if isinstance(collection, KeepsSettings) else None
 
     def passages(self) -> Iterator[Passage]:
         """Yield the sampled passages, in the order of the collection, which is read twice."""
@@ -35,15 +36,15 @@ class PassageSample:
         yield from (passage for row, passage in enumerate(self._collection.passages()) if row in kept)
 
     def splits(self) -> tuple[str, ...]:
-        """Return the splits of the collection."""
+        """Return the splits of the collection; a sample has them all."""
         return tuple(self._collection.splits())
 
     def queries(self, split: str) -> Iterator[Query]:
-        """Yield all queries of a split."""
+        """Yield all queries of a split: only passages are sampled."""
         return iter(self._collection.queries(split))
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """Yield all judgements of a split."""
+        """Yield all judgements of a split: judged passages are always in the sample."""
         return iter(self._collection.judgements(split))
 
     def describe(self) -> Mapping[str, Any]:

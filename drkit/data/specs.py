@@ -33,7 +33,7 @@ def _columns(*roles: str) -> Any:
                 raise ValueError(f"the column of {role!r} must be its name, or its number from 1, got {given!r:.60}")
 
     text = f"columns by their role ({', '.join(roles)}): names, or numbers from 1 in a table without a header"
-    return attrs.field(factory=dict, validator=check, metadata={"help": text, "observes": False})
+    return attrs.field(factory=dict, validator=check, metadata={"help": text})
 
 
 def _unknown(what: str = "judgements") -> Any:
@@ -42,7 +42,7 @@ def _unknown(what: str = "judgements") -> Any:
 
 @frozen
 class PydocsConfig:
-    """Settings of `PydocsCollection`."""
+    """Settings of `PydocsCollection`: which packages to read, and what counts as a query and a passage."""
 
     packages: tuple[str, ...] = setting((), None, "only these packages (empty: all installed ones)")
     min_query_words: int = setting(3, at_least(1), "minimum number of words of a query")
@@ -55,7 +55,7 @@ class PydocsConfig:
 
 @frozen
 class BeirConfig:
-    """Settings of `BeirCollection`."""
+    """Settings of `BeirCollection`: a folder in BEIR's layout, and how to split its training queries."""
 
     path: str = setting("", None, "folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
     columns: Mapping[str, Any] = _columns("title")
@@ -65,7 +65,7 @@ class BeirConfig:
 
 @frozen
 class IrdsConfig:
-    """Settings of `IrdsCollection`."""
+    """Settings of `IrdsCollection`: ids of ir_datasets, one for each split that has its own."""
 
     dataset: str = setting("", None, "id of an ir_datasets dataset, as in `ir_datasets list`")
     train_dataset: str | None = setting(None, None, "id of the dataset with the training queries")
@@ -77,10 +77,16 @@ class IrdsConfig:
     )
     unknown_judgements: str = _unknown()
 
+    @property
+    def test_dataset(self) -> str | None:
+        """The id of the dataset with the test queries; None if there are several."""
+        given = self.test_datasets or (self.dataset,)
+        return given[0] if len(given) == 1 else None
+
 
 @frozen
 class JsonlConfig:
-    """Settings of `JsonlCollection`."""
+    """Settings of `JsonlCollection`: texts without queries, and the names of their columns."""
 
     path: str = setting("", None, "texts: a .jsonl, .tsv, .csv (or .gz, .zst) or .parquet file, or a folder of them")
     text_field: str = setting("", None, "key or column of the text (empty: the usual names)")
@@ -91,7 +97,7 @@ class JsonlConfig:
 
 @frozen
 class DocumentsConfig:
-    """Settings of `DocumentsCollection`."""
+    """Settings of `DocumentsCollection`: a folder of documents, and the length of its passages."""
 
     path: str = setting("", None, "a folder of .md and .txt files")
     words: int = setting(200, at_least(1), "most words of a passage, unless a single paragraph has more")
@@ -99,7 +105,7 @@ class DocumentsConfig:
 
 @frozen
 class LabelledConfig:
-    """Settings of `LabelledCollection`."""
+    """Settings of `LabelledCollection`: texts, files of labels, and how labels refer to texts."""
 
     path: str = setting("", None, "texts: a folder of .md and .txt files, or a .jsonl, .tsv, .csv or .parquet file")
     more_texts: tuple[str, ...] = setting((), None, "further folders or files of texts")
@@ -118,7 +124,7 @@ class LabelledConfig:
 
 @frozen
 class TevatronConfig:
-    """Settings of `TevatronCollection`."""
+    """Settings of `TevatronCollection`: training files in Tevatron's format, a corpus, and held-out files or shares."""
 
     path: str = setting(
         "", None, "a training file (.jsonl, .jsonl.gz ..), or a folder with train, dev, test and corpus"
@@ -136,7 +142,7 @@ class TevatronConfig:
 
 @frozen
 class DprConfig(TevatronConfig):
-    """Settings of `DprCollection`."""
+    """Settings of `DprCollection`: those of Tevatron's, for the training files of DPR."""
 
 
 @frozen(kw_only=True)
@@ -159,7 +165,7 @@ class PairSettings:
 
 @frozen
 class PairsConfig(PairSettings):
-    """Settings of `PairsCollection`."""
+    """Settings of `PairsCollection`: files of training pairs; `PairSettings` names their columns."""
 
     path: str = setting("", None, "a training file (.jsonl, .tsv, .csv, .parquet), or a folder with train.*")
     dev: str = setting("", None, "file of dev pairs")
@@ -168,7 +174,7 @@ class PairsConfig(PairSettings):
 
 @frozen
 class TrecConfig:
-    """Settings of `TrecCollection`."""
+    """Settings of `TrecCollection`: a corpus, and topics, judgements and negatives by split."""
 
     path: str = setting("", None, "folder with corpus, topics and qrels under their usual names; or the corpus file")
     corpus: str = setting("", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst) or .parquet file, or a folder")
@@ -191,7 +197,7 @@ class TrecConfig:
 
 @frozen
 class HfConfig(PairSettings):
-    """Settings of `HfCollection`."""
+    """Settings of `HfCollection`: a Hugging Face dataset of training pairs, or with queries and judgements."""
 
     path: str = setting("", None, "folder of a dataset, or its id on the Hugging Face hub")
     subset: str = setting("", None, "configuration of the dataset, if it has several")
@@ -352,7 +358,7 @@ COLLECTIONS = (
 
 @frozen
 class QueryContextConfig:
-    """Settings of `QueryContext` (Query-as-context, section 3.1)."""
+    """Settings of `QueryContext`: a text is paired with a query made from it (Query-as-context, section 3.1)."""
 
     queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
     candidates: int = setting(5, at_least(1), "maximum number of queries per text; each epoch draws one")
@@ -371,7 +377,7 @@ class QueryContextConfig:
 
 @frozen
 class MixedContextConfig(QueryContextConfig):
-    """Settings of `MixedContext` (Query-as-context, table 4)."""
+    """Settings of `MixedContext`: some texts are paired with a query, others a span (Query-as-context, table 4)."""
 
     share: float = setting(0.5, and_(ge(0), le(1)), "share of the spans whose context is a query; the rest get a span")
 

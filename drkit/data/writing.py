@@ -26,11 +26,11 @@ from drkit.core.protocols import (
     CarriesScores,
     Collection,
     LocatesRows,
-    UnknownJudgements,
 )
 from drkit.core.quantities import counted
 from drkit.core.types import HIGHEST_GRADE
 from drkit.data.arrays import arrow_file, record_batch
+from drkit.data.collection import drops_unknown_ids
 from drkit.data.corpus import (
     ANSWERS,
     JUDGEMENTS,
@@ -68,8 +68,7 @@ class UnknownIdFilter:
         drop: bool = False,
     ) -> None:
         self._collection, self._corpus, self._queries, self._table = collection, corpus, queries, table
-        settings = getattr(collection, "config", None)
-        self._drop = drop or (isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop")
+        self._drop = drop or drops_unknown_ids(collection)
         self._shown: list[str] = []
         self.splits = tuple(queries)
         self.count = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import frozen
 from attrs.validators import and_, gt, in_, le, lt
 
@@ -12,16 +14,21 @@ from drkit.core.spec import ComponentSpec, Kind
 
 @frozen
 class MlmDecoderConfig:
-    """Settings of `MlmDecoder`."""
+    """Settings of `MlmDecoder`: a shallow transformer over the bottleneck and the masked text."""
 
     layers: int = setting(2, at_least(1, 512), "transformer layers")
     init: str = setting("random", in_(("random", "encoder-tail")), "random, or a copy of the encoder's last layers")
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
 
+    @property
+    def requires(self) -> Mapping[str, None]:
+        """Layers that it can copy, if it starts from the encoder's."""
+        return {"encoder-layers": None} if self.init == "encoder-tail" else {}
+
 
 @frozen
 class EnhancedConfig:
-    """Settings of `EnhancedDecoder` (RetroMAE section 3.3)."""
+    """Settings of `EnhancedDecoder`: each row sees the vector and a random part of the text (RetroMAE section 3.3)."""
 
     targets: float = setting(
         1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt per step; below 1: drawn at random, and faster"
@@ -41,7 +48,7 @@ class EnhancedConfig:
 
 @frozen
 class BowDecoderConfig:
-    """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
+    """Settings of `BowDecoder`: predicts the words of a text from its vector alone (CPDAE section 3.1.2)."""
 
     prior: float = setting(0.01, and_(gt(0), lt(1)), "initial probability of every word")
 

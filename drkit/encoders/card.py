@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,8 @@ from typing import Any
 from attrs import NOTHING, asdict, evolve, field, frozen
 
 from drkit.core.files import write_json
-from drkit.data.titles import JOINED, TITLES, Titles, joined_titles
+from drkit.core.settings import NEVER
+from drkit.data.titles import JOINED, TITLES, Titles
 from drkit.encoders.declarations import (
     ADVICE,
     CONFIG,
@@ -93,19 +93,12 @@ def _from(least: int, *, optional: bool = False) -> Callable[..., None]:
     return validate
 
 
-def _reads(recipe: str, default: Any = NOTHING, validator: Any = None, *, observes: Any = False) -> Any:
-    """Declare a setting; recipe: its path. observes: see `drkit.runs.stage.from_recipe`."""
-    return field(default=default, validator=validator, metadata={"recipe": recipe, "observes": observes})
+def _reads(recipe: str, default: Any = NOTHING, validator: Any = None, *, absent_when: Any = NEVER) -> Any:
+    """Declare a setting; recipe: its path, or "" if recipes have none. absent_when: see `drkit.core.settings.setting`.
 
-
-def _since(recipe: str, name: str, default: Any, validator: Any = None) -> Any:
-    """Declare a setting that repeats a stage only where it has another value than the default."""
-    is_default = partial(_has, name=name, value=default)
-    return _reads(recipe, default, validator, observes=is_default)
-
-
-def _has(card: Any, *, name: str, value: Any) -> bool:
-    return bool(getattr(card, name) == value)
+    A stage's settings with a card, or a part of one, take from the recipe whatever has a path.
+    """
+    return field(default=default, validator=validator, metadata={"recipe": recipe, "absent_when": absent_when})
 
 
 @frozen
@@ -122,7 +115,7 @@ class PassageReading:
 
     length: int = _reads("encoder.passage_length")
     prompt: str = _reads("encoder.passage_prompt")
-    titles: str = _reads("encoder.titles", JOINED, observes=joined_titles)
+    titles: str = _reads("encoder.titles", JOINED, absent_when=JOINED)
 
 
 @frozen
@@ -147,14 +140,14 @@ class EncoderCard:
     passage_length: int = _reads("encoder.passage_length", 64, _from(2))
     query_prompt: str = _reads("encoder.query_prompt", "")
     passage_prompt: str = _reads("encoder.passage_prompt", "")
-    normalize: bool = _since("", "normalize", False)
-    truncate_dim: int | None = _since("", "truncate_dim", None, _from(1, optional=True))
-    passages_per_document: int | None = _since(
-        "encoder.passages_per_document", "passages_per_document", None, _from(2, optional=True)
+    normalize: bool = _reads("", False, absent_when=False)
+    truncate_dim: int | None = _reads("", None, _from(1, optional=True), absent_when=None)
+    passages_per_document: int | None = _reads(
+        "encoder.passages_per_document", None, _from(2, optional=True), absent_when=None
     )
-    pooling_settings: Mapping[str, Any] | None = _since("", "pooling_settings", None)
+    pooling_settings: Mapping[str, Any] | None = _reads("", None, absent_when=None)
     precision: str = _reads("encoder.precision", "float32", _one_of(PRECISIONS))
-    titles: str = _since("encoder.titles", "titles", JOINED, _one_of(TITLES))
+    titles: str = _reads("encoder.titles", JOINED, _one_of(TITLES), absent_when=JOINED)
 
     @classmethod
     def read(cls, folder: Path, modules: Mapping[str, str] | None = None) -> EncoderCard:

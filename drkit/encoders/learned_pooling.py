@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors, weights_to_save
 from drkit.core.plugin_code import part_code
+from drkit.core.protocols import SizedVectors
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
 from drkit.core.types import BackboneInfo, BuildContext, LmHeads
@@ -63,7 +64,7 @@ class LearnedPooling(nn.Module):
     @property
     def dimension(self) -> int:
         """The length of the vectors: the part's `dimension`, or the encoder's hidden size without one."""
-        return int(getattr(self.part, "dimension", self.backbone.hidden))
+        return int(self.part.dimension) if isinstance(self.part, SizedVectors) else self.backbone.hidden
 
     def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads | None = None) -> Tensor:
         """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding).

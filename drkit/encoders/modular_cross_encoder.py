@@ -53,7 +53,7 @@ class TemplatePairs:
         return UNLIMITED if length is None else int(min(length, UNLIMITED))
 
     def encode(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts."""
+        """Return the texts unchanged: the modules tokenise pairs themselves."""
         return list(texts)
 
     def lengths(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:

@@ -84,7 +84,7 @@ PARTS = (DENSE, SCORES) = ("dense", "lexical")
 
 @frozen
 class LexicalConfig:
-    """Settings of `LexicalPooling`."""
+    """Settings of `LexicalPooling`: a score for each word of the vocabulary, stored sparse (SPLADE)."""
 
     over_positions: str = setting("max", in_(("max", "sum")), "how the scores of a word at all positions become one")
     top_k: int = setting(0, at_least(0), "words that a text keeps, those with the largest scores; 0: all")

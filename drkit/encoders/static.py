@@ -77,7 +77,7 @@ class StaticModel(PreTrainedModel):  # type: ignore[misc]
         return model
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the word embeddings."""
+        """Return the word embeddings, where transformers looks for them."""
         return self.embeddings.word_embeddings
 
     def forward(
@@ -139,7 +139,7 @@ class StaticForMaskedLM(PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the projection."""
+        """Return the projection to the vocabulary, where transformers looks for the LM head."""
         return self.lm_head
 
     def forward(self, input_ids: Tensor | None = None, **options: Any) -> MaskedLMOutput:

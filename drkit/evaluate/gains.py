@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """Whether to use the recommended system or keep the checkpoint, with the gain and its interval."""
         gain = next((one for one in self.gains if one.system == self.recommended), None)
         if gain is None:
             return f"keep {CHECKPOINT}: no gain shown ({self.measure}, {self.how})"

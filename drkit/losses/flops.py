@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.protocols import Loss
-from drkit.core.registry import installed
+from drkit.core.registry import registry_of
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import check_pairs
@@ -47,7 +47,7 @@ class FlopsLoss(nn.Module):
         super().__init__()
         self.config = FlopsConfig() if config is None else config
         chosen = self.config.loss
-        self.loss: Loss = loss or installed().registry.build(Kind.LOSS, chosen.use, chosen.config, context)
+        self.loss: Loss = loss or registry_of(context).build(Kind.LOSS, chosen.use, chosen.config, context)
         self._words = context.backbone.vocab if context and context.backbone else 0  # 0: all numbers of a vector
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from drkit.core.protocols import Loss
-from drkit.core.registry import installed
+from drkit.core.registry import registry_of
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.errors import DrkitError
@@ -49,7 +49,7 @@ class MatryoshkaLoss(nn.Module):
         super().__init__()
         self.config = MatryoshkaConfig() if config is None else config
         chosen = self.config.loss
-        self.loss: Loss = loss or installed().registry.build(Kind.LOSS, chosen.use, chosen.config, context)
+        self.loss: Loss = loss or registry_of(context).build(Kind.LOSS, chosen.use, chosen.config, context)
 
     def forward(self, *, pairs: EmbeddedPairs) -> StepOutput:
         """Return the loss of one batch. Raises DrkitError for a prefix that is not shorter than the vectors."""

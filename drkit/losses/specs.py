@@ -49,7 +49,7 @@ def _directions_setting() -> Any:
 
 @frozen
 class MlmLossConfig:
-    """Settings of `MlmLoss`."""
+    """Settings of `MlmLoss`: cross-entropy over the vocabulary, at all target positions or at a share of them."""
 
     targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
 
@@ -66,13 +66,13 @@ class _SearchesAsTrained:
 
     @property
     def search_similarity(self) -> str:
-        """The similarity that search ranks by."""
+        """The similarity of training: search ranks by the same one."""
         return self.similarity
 
 
 @frozen
 class ContrastiveConfig(_SearchesAsTrained):
-    """Settings of `ContrastiveLoss`."""
+    """Settings of `ContrastiveLoss`: softmax of each query's score of its positive over the passages of the batch."""
 
     temperature: float = setting(0.02, more_than(0), "scores are divided by it")
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
@@ -86,7 +86,7 @@ class ContrastiveConfig(_SearchesAsTrained):
 
 @frozen
 class PairwiseConfig(_SearchesAsTrained):
-    """Settings of `PairwiseLoss`; a query is compared only with its own negatives."""
+    """Settings of `PairwiseLoss`: softplus of negative minus positive score; a query's own negatives only."""
 
     in_batch = False
 
@@ -96,7 +96,7 @@ class PairwiseConfig(_SearchesAsTrained):
 
 @frozen
 class KlDistillationConfig(_SearchesAsTrained):
-    """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
+    """Settings of `KlDistillationLoss`: KL divergence from a teacher's scores; the defaults are SimLM's."""
 
     temperature: float = setting(0.02, more_than(0), "the student's scores are divided by it, never the teacher's")
     teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it")
@@ -113,7 +113,7 @@ class KlDistillationConfig(_SearchesAsTrained):
 
 @frozen
 class MarginMseConfig(_SearchesAsTrained):
-    """Settings of `MarginMseLoss`; a query is compared only with its own negatives."""
+    """Settings of `MarginMseLoss`: squared error of positive minus negative score; a query's own negatives only."""
 
     in_batch = False
 
@@ -145,7 +145,7 @@ class _WrapsLoss:
 
 @frozen
 class MatryoshkaConfig(_WrapsLoss):
-    """Settings of `MatryoshkaLoss`."""
+    """Settings of `MatryoshkaLoss`: another loss summed over prefixes of the vectors, so that these rank too."""
 
     loss: LossChoice = setting(
         Choice("contrastive", ContrastiveConfig()), None, "the loss of every prefix; any loss over pairs"
@@ -157,7 +157,7 @@ class MatryoshkaConfig(_WrapsLoss):
 
 @frozen
 class FlopsConfig(_WrapsLoss):
-    """Settings of `FlopsLoss`."""
+    """Settings of `FlopsLoss`: another loss plus a penalty that keeps sparse vectors sparse (SPLADE)."""
 
     loss: LossChoice = setting(
         Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
@@ -169,7 +169,7 @@ class FlopsConfig(_WrapsLoss):
 
 @frozen
 class BowReconstructionConfig:
-    """Settings of `BowReconstructionLoss` (CPDAE section 3.2.1)."""
+    """Settings of `BowReconstructionLoss`: yes or no for every word of the vocabulary (CPDAE section 3.2.1)."""
 
     idf: bool = setting(False, None, "weight every word by its inverse document frequency")
 
@@ -181,7 +181,7 @@ class BowReconstructionConfig:
 
 @frozen
 class InfoNceConfig:
-    """Settings of `InfoNceLoss`."""
+    """Settings of `InfoNceLoss`: two spans of one text agree more than spans of different texts."""
 
     temperature: float = setting(0.05, more_than(0), "scores are divided by it")
     similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
@@ -206,7 +206,6 @@ LOSSES = (
         summary="InfoNCE over in-batch and hard negatives, in up to four directions",
         cite=INFO_NCE,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -216,7 +215,6 @@ LOSSES = (
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -226,7 +224,6 @@ LOSSES = (
         summary="KL to a teacher's scores of positives and negatives, plus InfoNCE",
         cite=SIMLM,
         receives=("pairs", "teacher"),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -236,7 +233,6 @@ LOSSES = (
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
         receives=("pairs", "teacher"),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -246,7 +242,6 @@ LOSSES = (
         summary="Applies a loss to vector prefixes, so that vectors can be truncated",
         cite=MATRYOSHKA,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -256,7 +251,6 @@ LOSSES = (
         summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
         cite=SPLADE,
         receives=("pairs",),
-        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -284,6 +278,5 @@ LOSSES = (
         summary="InfoNCE between two maskings of one text, with in-batch negatives",
         cite=SIMCSE,
         receives=("bottleneck", "partners"),
-        scope="batch",
     ),
 )

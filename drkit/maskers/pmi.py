@@ -1,4 +1,8 @@
-"""Hide the tokens that carry the most information."""
+"""Hide the tokens that carry the most information.
+
+How much a token carries is the signal `importance`, which a stage computes beforehand; its formula, the averaged PMI of
+a token with the n-grams around it, is in `drkit/signals/pmi.py`, and the counts of n-grams in `drkit/data/counts.py`.
+"""
 
 from __future__ import annotations
 

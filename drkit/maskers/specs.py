@@ -19,18 +19,18 @@ UNITS = ("token", "word")
 
 
 def ratio_setting(default: float = 0.3) -> Any:
-    """Return the setting `ratio` of a masker."""
+    """Return the setting `ratio`, which all maskers share: the share of tokens that is hidden."""
     return setting(default, and_(ge(0), le(1)), "share of the tokens that is hidden; 0: none")
 
 
 def unit_setting(default: str = "word") -> Any:
-    """Return the setting `unit` of a masker."""
+    """Return the setting `unit`, which all maskers share: whether tokens or whole words are hidden."""
     return setting(default, in_(UNITS), "unit of hiding: token or word")
 
 
 @frozen
 class UniformConfig:
-    """Settings of `UniformMasker`."""
+    """Settings of `UniformMasker`: whole words, or tokens, are hidden in random order."""
 
     ratio: float = ratio_setting()
     unit: str = unit_setting()
@@ -44,7 +44,7 @@ class UniformConfig:
 
 @frozen
 class PmiConfig:
-    """Settings of `PmiMasker` (CDMAE section 3.2)."""
+    """Settings of `PmiMasker`: tokens with the largest noisy PMI importance are hidden (CDMAE section 3.2)."""
 
     ratio: float = ratio_setting()
     unit: str = unit_setting("token")

@@ -22,12 +22,14 @@ from drkit.core.checksums import check_unchanged
 from drkit.core.files import digest, remove_folder, replacing_folder
 from drkit.core.protocols import (
     Corpus,
+    HasIdentity,
     LooksDeeper,
     MinesInBatches,
     NegativeFilter,
     NegativeMiner,
     RankingDepth,
     SavesIndex,
+    VectorRetriever,
 )
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry, installed
@@ -249,7 +251,7 @@ def build_chain(choices: Sequence[Choice], registry: Registry, context: BuildCon
             f"the source {second_source!r} comes after the source {first.use!r}; a chain has one source, its first "
             f"miner, so remove one of the two"
         )
-    built = [registry.build(Kind.MINER, choice.use, choice.config, context) for choice in choices]
+    built: list[Any] = [registry.build(Kind.MINER, choice.use, choice.config, context) for choice in choices]
     return Chain(built[0], built[1:])
 
 
@@ -411,5 +413,6 @@ def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.in
 
 def model_hashes(context: BuildContext) -> dict[str, str]:
     """Return hashes of the models' identities that a chain searches and scores with; paths do not identify models."""
-    models = {"retriever": getattr(context.retriever, "encoder", None), "reranker": context.reranker}
-    return {name: digest(model.identity()) for name, model in models.items() if hasattr(model, "identity")}
+    retriever = context.retriever.encoder if isinstance(context.retriever, VectorRetriever) else None
+    models: dict[str, Any] = {"retriever": retriever, "reranker": context.reranker}
+    return {name: digest(model.identity()) for name, model in models.items() if isinstance(model, HasIdentity)}

@@ -141,7 +141,6 @@ class HasAnswerFilter:
                 yield keep_candidates(found, kept, "has-answer")
 
     def _answer_tokens(self, request: MiningRequest) -> list[str]:
-        """Return the tokens of the answers of a query."""
         answers = request.answers if self._answers is None else self._answers.get(request.query_id)
         if answers is None and self.path:
             raise DrkitError(f"{self.path} has no answers of the query {request.query_id!r}; add a row for it")

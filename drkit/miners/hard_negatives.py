@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from drkit.core.files import SCRATCH
-from drkit.core.protocols import Corpus, NegativeFilter
+from drkit.core.protocols import Corpus, NegativeFilter, PairScorer
 from drkit.core.quantities import counted
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
@@ -33,7 +33,7 @@ from drkit.miners.chain import (
 from drkit.miners.filters import QueryTextFilter
 from drkit.search import Retriever
 from drkit.search.encode import passage_texts
-from drkit.search.reranking import Scorer, as_scorer
+from drkit.search.reranking import as_scorer
 from drkit.search.sentence_encoder import as_encoder
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class HardNegatives:
         seed: int = 42,
     ) -> None:
         self.source, self.filters, self.settings, self.seed = source, tuple(filters), tuple(settings), seed
-        self.teacher: Scorer | None = None if teacher is None else as_scorer(teacher)
+        self.teacher: PairScorer | None = None if teacher is None else as_scorer(teacher)
         self.registry = installed().registry
         self.counts: dict[str, Any] = {}
 
@@ -188,7 +188,7 @@ class HardNegatives:
         return Retriever.build(encoder, passage_texts(texts, encoder), folder)
 
 
-def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[dict[str, Any]]:
+def _with_labels(rows: Sequence[dict[str, str]], teacher: PairScorer) -> Iterator[dict[str, Any]]:
     """Yield the rows with a column label, f32[1 + negatives]: the teacher's scores of the anchor with each text."""
     pairs = [(row["anchor"], text) for row in rows for column, text in row.items() if column != "anchor"]
     scores = np.asarray(teacher.score(pairs), dtype=np.float32)

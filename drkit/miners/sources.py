@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.files import local_path
-from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
+from drkit.core.protocols import Corpus, CutsDocuments, ScoringRetriever, TextRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
@@ -324,25 +324,34 @@ def is_missing(doc_id: Any, score: Any) -> bool:
     return doc_id is None or doc_id in ("", -1) or not math.isfinite(score) or score <= _MISSING_SCORE
 
 
-def hit_finder(retriever: Any) -> FindHits:
+def hit_finder(retriever: TextRetriever) -> FindHits:
     """Return a `find` function (see `mine_by_search`) for any retriever.
 
     It scores positives if the retriever can, and encodes each query only once, unless the index holds passages of
     documents.
     """
-    shares_vectors = isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever)
-    shares_vectors = shares_vectors and getattr(retriever, "passages_per_document", 1) == 1
-    scores_passages = isinstance(retriever, ScoringRetriever)
+    has_documents = isinstance(retriever, CutsDocuments) and (retriever.passages_per_document or 1) > 1
+    if isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever) and not has_documents:
+        encoder: Any = retriever.encoder
+        index: Any = retriever.index
+
+        def find_by_vectors(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+            if not texts:
+                return [], []
+            vectors = encoder.encode_queries(texts)
+            return index.search(vectors, depth), index.score(vectors, positives)
+
+        return find_by_vectors
+
+    search = retriever.search
+    scorer = retriever if isinstance(retriever, ScoringRetriever) else None
 
     def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
         if not texts:
             return [], []
-        if shares_vectors:
-            vectors = retriever.encoder.encode_queries(texts)
-            return retriever.index.search(vectors, depth), retriever.index.score(vectors, positives)
-        hits = retriever.search(texts, depth)
-        if scores_passages:
-            return hits, retriever.score(texts, positives)
+        hits = search(texts, depth)
+        if scorer is not None:
+            return hits, scorer.score(texts, positives)
         return hits, [[math.nan] * len(ids) for ids in positives]
 
     return find

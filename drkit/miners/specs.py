@@ -21,7 +21,7 @@ _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
 @frozen
 class Bm25Config:
-    """Settings of `Bm25Miner`."""
+    """Settings of `Bm25Miner`: negatives drawn from the top of BM25's ranking."""
 
     depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
     k1: float = setting(1.2, more_than(0), "BM25's term-frequency saturation")
@@ -37,7 +37,7 @@ class Bm25Config:
 
 @frozen
 class DenseConfig:
-    """Settings of `DenseMiner`."""
+    """Settings of `DenseMiner`: negatives drawn from the top of the ranking by the run's newest retriever."""
 
     depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
     skip: int = setting(0, at_least(0), "skip this many of the best-ranked passages")
@@ -46,14 +46,14 @@ class DenseConfig:
 
 @frozen
 class MixedConfig:
-    """Settings of `MixedMiner`."""
+    """Settings of `MixedMiner`: negatives drawn from the top of both BM25's and the retriever's ranking."""
 
     depth: int = setting(100, at_least(1), "how many passages of both rankings together negatives are drawn from")
 
 
 @frozen
 class HybridConfig:
-    """Settings of `HybridMiner`."""
+    """Settings of `HybridMiner`: negatives drawn from the top of a ranking by weighted BM25 and retriever scores."""
 
     depth: int = setting(200, at_least(1), "how deep the fused ranking is read that negatives are drawn from")
     weight: float = setting(0.5, and_(ge(0), le(1)), "weight of the retriever's score; BM25's is the rest to 1")
@@ -61,7 +61,7 @@ class HybridConfig:
 
 @frozen
 class RefreshConfig:
-    """Settings of mining again while a retriever is trained."""
+    """Settings of the miner `refresh`: mining again with the model in training, every few epochs (ANCE)."""
 
     every: int = setting(1, at_least(1), "epochs between two minings with the current model")
     depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
@@ -76,14 +76,14 @@ class RefreshConfig:
 
 @frozen
 class RandomConfig:
-    """Settings of `RandomMiner`."""
+    """Settings of `RandomMiner`: negatives drawn uniformly from the collection."""
 
     depth: int = setting(200, at_least(1), "how many passages are drawn per query")
 
 
 @frozen
 class RunFileConfig:
-    """Settings of `RunFileMiner`."""
+    """Settings of `RunFileMiner`: negatives drawn from the top of a ranking that another system wrote."""
 
     path: str = setting("", None, "a TREC run file, of any retriever")
     depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
@@ -91,14 +91,14 @@ class RunFileConfig:
 
 @frozen
 class GivenConfig:
-    """Settings of `GivenMiner`."""
+    """Settings of `GivenMiner`: negatives that come with the collection's training queries."""
 
     depth: int = setting(1000, at_least(1), "how many of a query's own negatives are used")
 
 
 @frozen
 class MarginConfig:
-    """Settings of `MarginFilter`."""
+    """Settings of `MarginFilter`: drops candidates that the source scores nearly as high as a positive."""
 
     absolute: float | None = setting(
         None, optional(at_least(0)), "drop candidates above the positive's score minus this"
@@ -126,14 +126,14 @@ def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None
 
 @frozen
 class RanksConfig:
-    """Settings of `RanksFilter`."""
+    """Settings of `RanksFilter`: keeps a range of ranks, so that the top, often unjudged answers, is left out."""
 
     keep: str = setting("10-100", _ranks, "first and last rank to keep, counted from 1 without the positives")
 
 
 @frozen
 class CrossEncoderFilterConfig:
-    """Settings of `CrossEncoderFilter`."""
+    """Settings of `CrossEncoderFilter`: drops candidates that a cross-encoder takes for answers."""
 
     model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
     margin: float | None = setting(
@@ -150,21 +150,21 @@ class CrossEncoderFilterConfig:
 
 @frozen
 class MaxScoreConfig:
-    """Settings of `MaxScoreFilter`."""
+    """Settings of `MaxScoreFilter`: drops candidates above a fixed score of the source."""
 
     maximum: float = setting(1.0, at_least(-1e9), "drop candidates that the source scores above this")
 
 
 @frozen
 class HasAnswerConfig:
-    """Settings of `HasAnswerFilter`."""
+    """Settings of `HasAnswerFilter`: drops candidates that contain a short answer of the query (DPR)."""
 
     path: str = setting("", None, "a file with the column answers, a list for each query; empty: the queries' own")
 
 
 @frozen
 class SameTextConfig:
-    """Settings of `SameTextFilter`."""
+    """Settings of `SameTextFilter`: drops copies of a judged positive under another id."""
 
     ignore_case: bool = setting(True, None, "treat texts that differ only in case as the same")
 

@@ -19,7 +19,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import (
     BATCH,
     ENCODER,
-    MADE_FOR_PRETRAINING,
+    OFFERED_TO_PRETRAINING,
     PROVIDED,
     WORD_SCORES,
     Kind,
@@ -140,7 +140,10 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if encoder.pretrained is None:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
-        return [*_architecture_problems(recipe), *([] if encoder.layers else _static_problems(recipe))]
+        return [
+            *_architecture_problems(recipe, registry),
+            *([] if encoder.layers else _static_problems(recipe, registry)),
+        ]
     folder = local_path(encoder.pretrained)
     if (folder / MODULES).is_file() and "StaticEmbedding" in read_modules(folder):
         return [
@@ -177,7 +180,7 @@ def _prompt_problems(encoder: EncoderSettings, folder: Path) -> Iterator[str]:
             yield f"{problem} @ encoder.{kind}_prompt"
 
 
-def _architecture_problems(recipe: Recipe) -> Iterator[str]:
+def _architecture_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield why an encoder of the recipe's architecture cannot be made from scratch, and which parts cannot use it."""
     encoder, more = recipe.encoder, recipe.encoder.architecture_settings or {}
     if encoder.architecture is None:
@@ -206,30 +209,29 @@ def _architecture_problems(recipe: Recipe) -> Iterator[str]:
             f"encoder.lm_head=transform @ encoder.lm_head"
         )
     if found.layer is None:
-        yield from _unlike_bert_problems(recipe)
+        yield from _unlike_bert_problems(recipe, registry)
 
 
 # Keys of a configuration that the recipe's vocabulary and lengths decide.
 _DECIDED = ("model_type", "vocab_size", "pad_token_id", "max_position_embeddings", "attn_implementation")
 
 
-def _start_problems(recipe: Recipe, what: str) -> Iterator[str]:
-    """Yield the decoders that start from the encoder's layers; what: why they cannot."""
-    for name, task in recipe.pretrain.decoders.items() if recipe.pretrain else ():
-        if getattr(task.decoder.config, "init", "") == "encoder-tail":
-            path = f"pretrain.decoders.{name}.decoder"
-            yield f"{what}, so a decoder cannot start from them: --set {path}.init=random @ {path}"
+def _start_problems(recipe: Recipe, registry: Registry, what: str) -> Iterator[str]:
+    """Yield the parts that copy the encoder's layers; what: why they cannot."""
+    for part in parts_in_use(recipe.pretrain, registry) if recipe.pretrain else ():
+        if "encoder-layers" in part.spec.requires_of(part.config):
+            yield f"{what}, so {part.title} cannot start from them: --set {part.path}.init=random @ {part.path}"
 
 
-def _unlike_bert_problems(recipe: Recipe) -> Iterator[str]:
+def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield parts that copy the encoder's layers, which must be built like BERT's."""
     what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
-    yield from _start_problems(recipe, what)
+    yield from _start_problems(recipe, registry, what)
     if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
         yield f"{what}, so a re-ranker cannot repeat them: --set reranker.layers=0 @ reranker.layers"
 
 
-def _static_problems(recipe: Recipe) -> Iterator[str]:
+def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
     problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
@@ -237,7 +239,7 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
-    yield from _start_problems(recipe, "a static encoder (encoder.layers = 0) has no layers")
+    yield from _start_problems(recipe, registry, "a static encoder (encoder.layers = 0) has no layers")
     if recipe.reranker and recipe.reranker.pretrained is None:
         yield (
             "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "
@@ -325,10 +327,10 @@ def _declaration_problems(part: PartInUse) -> list[str]:
     problems = [f"{problem} @ {part.path}" for problem in missing_extras(spec)]
     problems += [
         f"{part.title} requires {word!r}, which no stage of pre-training provides"
-        f"{did_you_mean(word, MADE_FOR_PRETRAINING)} allowed: "
-        f"{', '.join(MADE_FOR_PRETRAINING)} @ {part.path}"
+        f"{did_you_mean(word, OFFERED_TO_PRETRAINING)} allowed: "
+        f"{', '.join(OFFERED_TO_PRETRAINING)} @ {part.path}"
         for word in spec.requires_of(part.config)
-        if word not in MADE_FOR_PRETRAINING
+        if word not in OFFERED_TO_PRETRAINING
     ]
     problems += [
         f"{part.title}: {problem} @ {part.path}"

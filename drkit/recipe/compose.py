@@ -18,7 +18,7 @@ from typing import Any
 from attrs import asdict, evolve, field, fields, frozen
 
 from drkit.core.files import local_path
-from drkit.core.protocols import TargetShare
+from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
@@ -351,7 +351,7 @@ def _share_of_masked(recipe: Recipe) -> float:
     """Return how many positions the decoder `main` rebuilds, as a share of those that its masker hides, at most 1."""
     assert recipe.pretrain is not None
     task = recipe.pretrain.decoders[MAIN]
-    hidden = getattr(task.masker.config, "ratio", 1.0) if task.masker else 1.0
+    hidden = task.masker.config.ratio if task.masker and isinstance(task.masker.config, MaskingRatio) else 1.0
     rebuilt = task.decoder.config.target_share if isinstance(task.decoder.config, TargetShare) else hidden
     return min(1.0, rebuilt / hidden)
 
@@ -432,8 +432,8 @@ def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> Tabl
 def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
     """Return the table of a masker that replaces the one of a task: it hides as many tokens."""
     table, ratio = part_table(Kind.MASKER, text, registry), _inner(task, "masker").get("ratio")
-    settings = {a.name for a in fields(registry.get(Kind.MASKER, table["use"]).config)}
-    return table if ratio is None or "ratio" not in settings else {**table, "ratio": ratio}
+    hides_a_share = isinstance(registry.get(Kind.MASKER, table["use"]).config(), MaskingRatio)
+    return table if ratio is None or not hides_a_share else {**table, "ratio": ratio}
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:

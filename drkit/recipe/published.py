@@ -16,6 +16,7 @@ from attrs import Attribute, Factory, evolve, field, frozen
 from attrs.validators import in_, min_len
 from cattrs import BaseValidationError, Converter, transform_error
 
+from drkit.core.protocols import NamesDataset
 from drkit.core.registry import NamedFile, NameTable
 from drkit.data.titles import JOINED, TITLES
 from drkit.errors import DrkitError, UnknownNameError
@@ -182,14 +183,13 @@ def place_of(recipe: Recipe, counts: Mapping[str, Any] | None = None) -> tuple[s
     than `test`, and for texts that are known neither by an id of ir_datasets nor by both numbers of MS MARCO. The
     papers' dev queries of MS MARCO's passages are `dev/small`, not all of them.
     """
-    tests, split = getattr(recipe.collection.config, "test_datasets", ()), recipe.evaluation.split
+    config, split = recipe.collection.config, recipe.evaluation.split
     size = (counts["passages"], counts["queries"].get(split)) if counts else None
-    if recipe.collection.use != "irds" and recipe.evaluation.passages is None and size == MSMARCO_SIZE:
+    is_named = isinstance(config, NamesDataset)
+    if not is_named and recipe.evaluation.passages is None and size == MSMARCO_SIZE:
         return _FIRST, "dev"
-    if recipe.collection.use != "irds" or recipe.evaluation.split != "test" or len(tests) > 1:
-        return None
-    dataset = tests[0] if tests else recipe.collection.config.dataset
-    if recipe.evaluation.passages is not None or dataset == "msmarco-passage/dev":
+    dataset = config.test_dataset if is_named and split == "test" else None
+    if dataset is None or recipe.evaluation.passages is not None or dataset == "msmarco-passage/dev":
         return None
     for suffix, split in (("/dev/small", "dev"), ("/dev", "dev"), ("/test", "test")):
         if dataset.endswith(suffix):

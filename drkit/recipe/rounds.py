@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from drkit.core.protocols import RefreshesNegatives
+from drkit.core.protocols import NamesModel, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
@@ -333,9 +333,9 @@ def _models_of_filters(finetune: Finetune, registry: Registry) -> dict[str, str]
     found = {}
     for index, current in enumerate(finetune.rounds):
         for number, choice in enumerate(current.miners):
-            miner, model = registry.get(Kind.MINER, choice.use), getattr(choice.config, "model", "")
-            if RERANKER in miner.requires_of(miner.config()) and isinstance(model, str):
-                found[f"finetune.rounds.{index}.miners.{number}.model"] = model
+            miner, config = registry.get(Kind.MINER, choice.use), choice.config
+            if RERANKER in miner.requires_of(miner.config()) and isinstance(config, NamesModel):
+                found[f"finetune.rounds.{index}.miners.{number}.model"] = config.model
     return found
 
 

@@ -225,7 +225,7 @@ class Training:
         optional(at_least(1, 1_000_000)),
         "texts or queries of an optimizer step, over all processes; none: per_device_train_batch_size x processes x "
         "gradient_accumulation_steps",
-        observes=lambda training: training.batch_size is None,
+        absent_when=None,
     )
     per_device_train_batch_size: int = setting(
         32, at_least(1, 1_000_000), "texts or queries that a process reads at a time, as its memory allows"
@@ -358,26 +358,26 @@ class Pretrain(Training):
         None,
         optional(_rising),
         "keep the checkpoints of these steps too, as pretrained@STEP",
-        observes=lambda pretrain: not pretrain.keep_steps,
+        absent_when=None,
     )
 
     texts: dict[str, CollectionChoice] | None = setting(
         None,
         optional(_names_but(OWN)),
         "further collections whose texts are read, by name",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
     text_weights: dict[str, float] | None = setting(
         None,
         optional(_text_weights),
         "how often a text of each of `texts`, and of `collection`, the run's own, is drawn; 1 if not named",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
     weigh_by: str | None = setting(
         None,
         optional(min_len(1)),
         "signal of texts whose value says how often a text is drawn",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
 
     @property

@@ -349,12 +349,12 @@ def recipe_table(recipe: Recipe) -> dict[str, Any]:
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    """Return a recipe as TOML text."""
+    """Return a recipe as TOML text; `read_recipe` gives an equal recipe back."""
     return tomli_w.dumps(recipe_table(recipe))
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a recipe atomically."""
+    """Write a recipe as a TOML file that `read_recipe` reads; atomically."""
     write_text(path, recipe_toml(recipe))
 
 

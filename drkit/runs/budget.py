@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.core.protocols import Collection, HoldsOutQueries
 from drkit.core.registry import Registry
 from drkit.core.types import CollectionSize
 from drkit.recipe.schema import Recipe
@@ -96,18 +97,20 @@ def fit_budget(
     return Budget(made, cost.seconds(steps), tuple(notes))
 
 
-def fit_memory(recipe: Recipe, registry: Registry, memory: int) -> tuple[Recipe, dict[str, str]]:
+def fit_memory(
+    recipe: Recipe, registry: Registry, memory: int, collection: Collection | None = None
+) -> tuple[Recipe, dict[str, str]]:
     """Return the recipe with trainings whose steps fit the memory, and the reasons for what that changes, by setting.
 
     Only the fine-tuning of an existing encoder changes, unless it has a gradient cache already: fewer texts at a time
-    give the same gradients. memory: bytes. Raises DrkitError as `plan` does.
+    give the same gradients. memory: bytes. collection: see `plan`. Raises DrkitError as `plan` does.
     """
     finetune = recipe.finetune
     if finetune is None or finetune.gradient_cache_chunk or not recipe.encoder.pretrained:
         return recipe, {}
     if encoder_size(recipe.encoder) is None:
         return recipe, {}
-    chunk = fitting_chunk(recipe, plan(recipe, registry).stages, memory)
+    chunk = fitting_chunk(recipe, plan(recipe, registry, collection).stages, memory)
     if chunk is None:
         return recipe, {}
     reason = (
@@ -197,7 +200,7 @@ def _choices(recipe: Recipe, labels: int) -> Sequence[_Choice]:
     """Return the choices of folds, steps and tokens; without cross-validation, those of steps and tokens."""
     if recipe.evaluation.folds is None:
         return [*dict.fromkeys((None, share, length) for _, share, length in _CHOICES)]
-    is_possible = recipe.evaluation.split == "train" and hasattr(recipe.collection.config, "test_share")
+    is_possible = recipe.evaluation.split == "train" and isinstance(recipe.collection.config, HoldsOutQueries)
     if not is_possible or HELD_OUT * labels < _FEWEST_HELD_OUT:
         return _CHOICES
     return [*_CHOICES, *_HELD_OUT_CHOICES]
@@ -212,7 +215,9 @@ def hold_out(recipe: Recipe) -> Recipe:
 
 def is_held_out(recipe: Recipe) -> bool:
     """Return whether `hold_out` has made a recipe."""
-    return getattr(recipe.collection.config, "test_share", 0.0) == HELD_OUT and recipe.evaluation.split == "test"
+    config = recipe.collection.config
+    is_share = isinstance(config, HoldsOutQueries) and config.test_share == HELD_OUT
+    return is_share and recipe.evaluation.split == "test"
 
 
 def _samples(passages: int, judged: int) -> Iterator[int | None]:

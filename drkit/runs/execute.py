@@ -1,7 +1,19 @@
 """Execute a plan: keep finished stages, resume interrupted ones, and finish every stage with one atomic rename.
 
-A stage writes into `RUN/.unfinished/STAGE` and is renamed to `RUN/STAGE` when its manifest is written, so a kill
-at any moment leaves either the whole stage or nothing of it.
+For each stage, in the plan's order:
+1. **Fingerprint** it: a hash of its settings, of the hashes of its inputs, and of the code that makes it. A finished
+   stage of the run with this fingerprint is kept. One of another run is taken over by hard links (`take_over`).
+2. **Verify the inputs.** Files that the stage reads are compared with the hashes in the manifests, each once in a run.
+   The stage of a damaged or pruned file is made again first, and must give the same content.
+3. **Make** it in `RUN/.unfinished/STAGE`, where an interrupted attempt with the same fingerprint goes on.
+4. **Publish** it: write the manifest with the hash of each new file, then rename the folder to `RUN/STAGE`. A kill at
+   any moment leaves either the whole stage or nothing of it.
+
+With several processes, the first does this; the others join the stages that train, and carry out tasks of the rest.
+
+Price beyond the stages' own work: every file is hashed once when it is made, and once in a later execution that reads
+it, O(bytes) at the speed of BLAKE2b; in memory, one entry for each file. An execution in which every stage is finished
+reads manifests and the sizes of files, no content.
 """
 
 from __future__ import annotations

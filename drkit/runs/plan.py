@@ -5,8 +5,12 @@
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
                -> [choice-runs -> choice] -> encoder, index, bm25, runs, dev-runs -> hybrid -> evaluation
 
-A file of `drkit/runs/stages` declares the stages of a step and adds them to the plan; here is their order, and what is
-exported. Imports no torch, so that `--dry-run` is quick.
+`plan` walks through the recipe once, front to back. Each step adds its stages to a `PlanBuilder` and names the stages
+before it as inputs, so the order of adding is an order of execution. A file of `drkit/runs/stages` declares the stages
+of a step and adds them; here is the order of the steps, and what is exported.
+
+Price: time and memory O(stages), besides reading the splits and first rows of the collection: some 20 ms for the 31
+stages of SimLM's three-stage pipeline. Imports no torch, so that `--dry-run` is quick.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
@@ -58,25 +63,27 @@ from drkit.runs.stages.texts import plan_texts
 
 @frozen
 class Plan:
-    """The stages of a run, each after those that it needs, and notes for the user before the run starts."""
+    """The stages of a run, each after those that it needs, its collection, and notes for the user before it starts."""
 
     stages: tuple[Stage[Any], ...]
+    collection: Collection
     notes: tuple[str, ...] = ()
 
 
-def plan(recipe: Recipe, registry: Registry) -> Plan:
-    """Return the plan of a recipe; builds the collection to read its splits and the first rows of its files.
+def plan(recipe: Recipe, registry: Registry, collection: Collection | None = None) -> Plan:
+    """Return the plan of a recipe; reads the splits of its collection and the first rows of its files.
 
-    Raises DrkitError if these cannot be read, files of the collection or a run file to mine are missing, or a measure
-    does not exist.
+    collection: that of the recipe; None: it is built. Raises DrkitError if these cannot be read, files of the
+    collection or a run file to mine are missing, or a measure does not exist.
     """
     _refuse_stage_names(recipe)
     check_measures(recipe.evaluation.measures, has_subtopics=False)
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure], has_subtopics=False)
-    collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
-    splits = tuple(collection.splits())
-    builder = PlanBuilder(recipe, registry, splits)
+    if collection is None:
+        collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
+    builder = PlanBuilder(recipe, registry, collection)
+    splits = builder.splits
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
     plan_texts(builder)
@@ -102,13 +109,13 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         exported = _plan_chosen(builder, [system.stages[0] for system in ranked], "choice")
         if recipe.evaluation.bm25 and recipe.evaluation.hybrid:
             plan_hybrid(builder, exported)
-        return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+        return Plan(tuple(builder.stages.values()), collection, tuple(builder.notes))
     exported = _plan_export(builder, [system.stages[0] for system in ranked])
     if splits:
         plan_evaluation(builder, systems, retrievers, exported)
     elif builder.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
         plan_untuned_hybrid(builder, exported)
-    return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+    return Plan(tuple(builder.stages.values()), collection, tuple(builder.notes))
 
 
 def _refuse_stage_names(recipe: Recipe) -> None:

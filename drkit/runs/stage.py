@@ -24,7 +24,9 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
+from drkit.core.settings import NEVER, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
@@ -42,13 +44,13 @@ S = TypeVar("S")
 WEIGHTS = "*.safetensors"
 
 
-def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
+def from_recipe(path: str, *, observes: bool = False, absent_when: Any = NEVER) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
-    A function decides this from all settings of the stage.
+    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`.
     """
-    return field(metadata={"recipe": path, "observes": observes})
+    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when})
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -75,8 +77,7 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            observes = a.metadata.get("observes", False)
-            if not (observes(value) if callable(observes) else observes):
+            if is_lasting(a, value):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
                 found = typed(a, getattr(value, a.name))
                 yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
@@ -231,13 +232,18 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
-    splits: tuple[str, ...]
+    collection: Collection
+    splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @splits.default
+    def _read_splits(self) -> tuple[str, ...]:
+        return tuple(self.collection.splits())
 
     @property
     def rounds(self) -> tuple[Round, ...]:

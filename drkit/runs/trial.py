@@ -23,7 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
@@ -49,7 +49,6 @@ from drkit.runs.attribution import (
     describe_error,
     require_methods,
     target_of,
-    try_collection,
     trying,
 )
 from drkit.runs.stages.columns import column_scope
@@ -80,17 +79,16 @@ UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
 
 def try_parts(recipe: Recipe, registry: Registry) -> None:
-    """Build every part of a recipe and run it once on a toy batch, forward and backward.
+    """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
-    For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
-    one-line DrkitError for the first broken part, or an index that faiss cannot build.
+    For a miner with a setting that names a local file or model, only the target is imported. Raises a one-line
+    DrkitError for the first broken part, or an index that faiss cannot build.
     """
     _check_torch()
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
-        try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
@@ -137,6 +135,7 @@ def _context(sizes: EncoderSettings, seed: int, registry: Registry) -> BuildCont
         tokenizer=tokenizer,
         generator=toys.toy_encoder(seed),
         signals={},
+        registry=registry,
     )
 
 
@@ -174,10 +173,9 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
 class AttributedRegistry(Registry):
     """The parts of a registry; an error in one that is built names the part in one line."""
 
-    def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
+    def make(self, spec: ComponentSpec, settings: Any, context: BuildContext | None) -> Any:
         """Build a part; see `build_part`. Raises a one-line DrkitError for a decoder that is not a module."""
-        spec = self.get(kind, name)
-        part = PartInUse(spec, spec.config() if config is None else config)
+        part = PartInUse(spec, settings)
         built = build_part(part, context)
         if spec.kind is Kind.DECODER and not isinstance(built, nn.Module):
             raise DrkitError(f"{part.full_title}: expected an nn.Module, got {type(built).__name__}")

@@ -15,6 +15,7 @@ from attrs import frozen
 from drkit.core.engine import Engine, Loaded, Uses, loaded_value
 from drkit.core.file_chunks import FileChunk, FileChunks, items_of
 from drkit.core.files import digest, path_state
+from drkit.core.protocols import PairScorer
 from drkit.core.types import Query
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
@@ -22,7 +23,7 @@ from drkit.errors import DrkitError
 from drkit.search.encode import check_identity
 from drkit.search.fusion import Searcher, find_rankings
 from drkit.search.rankings import Rankings
-from drkit.search.reranking import WINDOW, Scorer, rerank
+from drkit.search.reranking import WINDOW, rerank
 from drkit.search.retriever import Retriever
 from drkit.search.run_files import read_run, write_blocks, write_rankings
 
@@ -82,7 +83,7 @@ def write_block(blocks: Iterable[Rankings], path: Path) -> None:
 
 
 def read_block(path: Path) -> Iterator[Rankings]:
-    """Yield the rankings of a block."""
+    """Yield the rankings of a block's file, as the writer of a task does."""
     yield read_run(path)
 
 
@@ -159,7 +160,7 @@ def rank_texts(
 
 def reranked_blocks(
     run: Path,
-    scorer: Scorer | Loaded[Scorer],
+    scorer: PairScorer | Loaded[PairScorer],
     *,
     queries: Mapping[str, str],
     corpus: StoredCorpus | Loaded[StoredCorpus],
@@ -177,7 +178,7 @@ def reranked_blocks(
 
 
 def rerank_block(
-    scorer: Scorer | Loaded[Scorer],
+    scorer: PairScorer | Loaded[PairScorer],
     ranked: Sequence[tuple[str, list[tuple[str, float]]]],
     queries: Mapping[str, str],
     corpus: StoredCorpus | Loaded[StoredCorpus],

@@ -164,7 +164,7 @@ class Bm25Retriever:
 
     @property
     def language(self) -> str:
-        """The passages' language."""
+        """The language whose stemmer and stop words the passages were indexed with."""
         return self._language
 
     @property

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import attrs
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.files import digest, file_hash, make_folder, remove_temporaries, write_json
 from drkit.core.processes import Shard
+from drkit.core.protocols import DenseAndSparse, ReadsPassages, ReadsTokenIds, SparseEncoder
 from drkit.core.types import Passage
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import blocks
@@ -33,7 +34,8 @@ from drkit.data.spans import pack
 from drkit.data.store import TokenStore, encode_texts, prompt_tokens
 from drkit.data.whole_words import WholeWords
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import Encoder
+from drkit.search.dual_encoder import AnyEncoder, DualEncoder
+from drkit.search.text_encoder import Encoder, TextEncoder
 from drkit.search.vectors import (
     ABOUT,
     ENCODE_AGAIN,
@@ -87,9 +89,10 @@ def encode_corpus(
     texts, an id is empty, a vector is not finite or exceeds float16, or documents to cut are given as token ids.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
-    if storage.role == "passages" and _cuts_documents(loaded_value(encoder)):
-        texts = cut_documents(loaded_value(encoder), _whole_texts(texts))
-    identity = _prepare(path, loaded_value(encoder), storage)
+    loaded = loaded_value(encoder)
+    if storage.role == "passages" and _cuts_documents(loaded):
+        texts = cut_documents(loaded, _whole_texts(texts))
+    identity = _prepare(path, loaded, storage)
     if isinstance(encoder, Loaded):
         encoder = same_everywhere(encoder, identity)
     written = _ShardTasks(encoder, storage, path, shard, on_progress)
@@ -166,21 +169,20 @@ def encode_shard(
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), hashes)
 
 
-def _cuts_documents(encoder: Any) -> bool:
+def _cuts_documents(encoder: Encoder) -> TypeGuard[AnyEncoder]:
     """Return whether an encoder reads several passages of a text; one without a card reads its beginning."""
-    card = getattr(encoder, "card", None)
-    return card is not None and card.passages_per_document is not None
+    return isinstance(encoder, (TextEncoder, DualEncoder)) and encoder.card.passages_per_document is not None
 
 
-def cut_documents(encoder: Any, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def cut_documents(encoder: AnyEncoder, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the passages of (id, text) documents as (`ID#n`, text), n counted from 0; an empty document is one passage.
 
     encoder: a `TextEncoder` whose card has `passages_per_document`, or a `DualEncoder` of them. A document is cut
     between words into equal spans of at most `passage_length` tokens, prompt and special ones included; what does not
     fit the allowed number of passages is left out.
     """
-    reader = getattr(encoder, "passages", encoder)
-    tokenizer, most, passages = reader.tokenizer, reader.card.passages_per_document, reader.card.passages
+    reader = encoder.passages if isinstance(encoder, DualEncoder) else encoder
+    tokenizer, most, passages = reader.tokenizer, reader.card.passages_per_document or 1, reader.card.passages
     prompt = prompt_tokens(passages.prompt, tokenizer, passages.length)
     room = passages.length - tokenizer.num_special_tokens_to_add() - len(prompt)
     words = WholeWords.of(tokenizer)
@@ -202,14 +204,11 @@ def _whole_texts(texts: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]
 def passage_texts(passages: Iterable[Passage], encoder: Any) -> Iterator[tuple[str, str]]:
     """Yield (id, text) of passages for `encode_corpus`, with titles as the encoder reads them.
 
-    An encoder without a method `read` is given titles joined to their texts.
+    An encoder that is not a `ReadsPassages` is given titles joined to their texts.
     """
-    read = getattr(loaded_value(encoder), "read", _joined)
-    return ((passage.doc_id, read(passage)) for passage in passages)
-
-
-def _joined(passage: Passage) -> str:
-    return passage.content
+    loaded = loaded_value(encoder)
+    reads = isinstance(loaded, ReadsPassages)
+    return ((passage.doc_id, loaded.read(passage) if reads else passage.content) for passage in passages)
 
 
 def stored_texts(corpus: StoredCorpus, store: TokenStore | None, encoder: Any) -> Iterator[tuple[str, Text]]:
@@ -221,12 +220,12 @@ def stored_texts(corpus: StoredCorpus, store: TokenStore | None, encoder: Any) -
 
 def format_of(encoder: Encoder) -> str:
     """Return the format in which the vectors of an encoder are stored."""
-    return SPARSE if getattr(encoder, "is_sparse", False) else NPY
+    return SPARSE if isinstance(encoder, SparseEncoder) and encoder.is_sparse else NPY
 
 
 def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32]:
     if not isinstance(texts[0], str):
-        if not hasattr(encoder, "encode_tokens"):
+        if not isinstance(encoder, ReadsTokenIds):
             raise DrkitError(f"{type(encoder).__name__} cannot encode token ids; give texts")
         vectors: NDArray[np.float32] = encoder.encode_tokens(texts)
     elif role == "queries":
@@ -270,7 +269,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
     stored = {**attrs.asdict(storage), "format": format_of(encoder)}
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **stored}
     if stored["format"] == SPARSE:
-        ours["dense"] = getattr(encoder, "dense_dimension", 0)
+        ours["dense"] = encoder.dense_dimension if isinstance(encoder, DenseAndSparse) else 0
     if folder.exists() and not folder.is_dir():
         raise DrkitError(f"{folder} is a file; give the name of a folder")
     # Listed before the description is looked for, which is written first: another process may begin in between.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from attrs import frozen
@@ -38,11 +38,18 @@ class Searcher(Protocol):
         """Return the best `depth` passages of each text, best first."""
 
 
-def find_rankings(searcher: Any, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+@runtime_checkable
+class ArraySearcher(Protocol):
+    """A `Searcher` that returns what it finds as arrays, as drkit's own do."""
+
+    def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
+        """Return the best `depth` passages of texts with these ids."""
+
+
+def find_rankings(searcher: Searcher, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
     """Return the best `depth` passages of texts with these ids, found by a `Searcher`; drkit's own return arrays."""
-    if hasattr(searcher, "rankings"):
-        found: Rankings = searcher.rankings(query_ids, texts, depth)
-        return found
+    if isinstance(searcher, ArraySearcher):
+        return searcher.rankings(query_ids, texts, depth)
     hits = searcher.search(texts, depth)
     return Rankings.of((query_id, one.pairs()) for query_id, one in zip(query_ids, hits, strict=True))
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import numpy as np
@@ -15,6 +15,7 @@ from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
 from drkit.core.files import local_path
+from drkit.core.protocols import PairScorer
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.encoders.cross_encoder_folder import unsupported_layout
@@ -29,13 +30,6 @@ _LOGGER = logging.getLogger("drkit")
 WINDOW = 16_384
 Pair = tuple[str, str]
 Row = tuple[str, list[tuple[str, float]]]
-
-
-class Scorer(Protocol):
-    """Anything that scores pairs of texts: a `Reranker`, or your own class."""
-
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
-        """Return one score f32[n] per (query, passage) pair; higher is better."""
 
 
 @attrs.frozen(eq=False)
@@ -126,16 +120,15 @@ class CrossEncoderScorer:
         return np.asarray(scores, dtype=np.float32)
 
 
-def as_scorer(given: Any) -> Scorer:
+def as_scorer(given: Any) -> PairScorer:
     """Return a scorer for a cross-encoder's folder or hub id, a `CrossEncoder`, or a scorer, returned unchanged.
 
     Raises DrkitError for anything else, and as `Reranker.load` does.
     """
     if isinstance(given, (str, Path)):
         return Reranker.load(given)
-    if hasattr(given, "score"):
-        scorer: Scorer = given
-        return scorer
+    if isinstance(given, PairScorer):
+        return given
     if hasattr(given, "predict"):
         return CrossEncoderScorer(given)
     raise DrkitError(
@@ -146,7 +139,7 @@ def as_scorer(given: Any) -> Scorer:
 
 def rerank(
     rows: Iterable[RunRow],
-    scorer: Scorer,
+    scorer: PairScorer,
     *,
     queries: Mapping[str, str],
     corpus: StoredCorpus | Mapping[str, str],
@@ -193,7 +186,7 @@ class RerankedRetriever:
     """Searches with a retriever of any kind, and re-ranks its first `depth` hits (`rerank`)."""
 
     first: Searcher
-    scorer: Scorer
+    scorer: PairScorer
     corpus: StoredCorpus | Mapping[str, str]
     depth: int = 200
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
+from drkit.core.protocols import DenseAndSparse
 from drkit.core.types import Passage
 from drkit.data.prompts import check_prompt
 from drkit.data.titles import Titles
@@ -38,7 +39,7 @@ from drkit.encoders.pooling import check_pooling, check_token_weights, is_weight
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-from drkit.search.backends import load_backbone, load_tokenizer
+from drkit.search.backends import BackendModel, load_backbone, load_tokenizer
 
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
@@ -197,12 +198,13 @@ class TextEncoder:
     @property
     def dense_dimension(self) -> int:
         """How many numbers at the beginning of a sparse vector are a dense one."""
-        return int(getattr(self.learned_pooling.part, "dense_dimension", 0)) if self.learned_pooling else 0
+        part = self.learned_pooling.part if self.learned_pooling else None
+        return int(part.dense_dimension) if isinstance(part, DenseAndSparse) else 0
 
     @property
     def backend(self) -> str:
         """What runs the transformer: `torch`, or the name of another backend."""
-        return str(getattr(self.model, "backend", TORCH))
+        return self.model.backend if isinstance(self.model, BackendModel) else TORCH
 
     def evolve(self, **settings: Any) -> TextEncoder:
         """Return a copy with other settings: of its card (`query_length=64`), or other fields."""

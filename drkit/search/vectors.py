@@ -134,7 +134,7 @@ class Vectors:
 
 
 def vectors_file(folder: Path, number: int, format: str) -> Path:
-    """Return the file with the vectors of one shard."""
+    """Return the file with the vectors of one shard, numbered from 0; format: how its name ends."""
     return folder / f"{number:05d}.{format}"
 
 

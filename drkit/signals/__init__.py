@@ -11,8 +11,8 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.signals.idf import IdfSignal as IdfSignal
-    from drkit.signals.importance import ImportanceSignal as ImportanceSignal
-    from drkit.signals.importance import corpus_importance as corpus_importance
+    from drkit.signals.pmi import ImportanceSignal as ImportanceSignal
+    from drkit.signals.pmi import corpus_importance as corpus_importance
     from drkit.signals.specs import ImportanceConfig as ImportanceConfig
 
 lazy_exports(__name__)

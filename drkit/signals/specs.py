@@ -12,7 +12,7 @@ from drkit.core.spec import ComponentSpec, Kind, NoSettings
 
 @frozen
 class ImportanceConfig:
-    """Settings of `ImportanceSignal` (CDMAE section 3.2)."""
+    """Settings of `ImportanceSignal`: a token's mean PMI with the n-grams around it (CDMAE section 3.2)."""
 
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
     pmi: str = setting(
@@ -32,7 +32,7 @@ SIGNALS = (
     ComponentSpec(
         kind=Kind.SIGNAL,
         name="importance",
-        target="drkit.signals.importance:ImportanceSignal",
+        target="drkit.signals.pmi:ImportanceSignal",
         config=ImportanceConfig,
         summary="PMI of every token with the n-grams around it",
         cite=CDMAE,

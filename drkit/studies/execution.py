@@ -43,7 +43,7 @@ class _Notes(Silent):
         self.texts: list[str] = []
 
     def note(self, text: str) -> None:
-        """Keep a note."""
+        """Keep a note until the study shows it."""
         self.texts.append(text)
 
 

@@ -78,7 +78,7 @@ def _ends(effect: Effect) -> tuple[float, float]:
 
 
 def study_page(design: Design, tables: Sequence[Table], picture: str) -> str:
-    """Return the page of a study."""
+    """Return a study as Markdown: its design, a table per collection, and a picture."""
     seeds = ", ".join(map(str, design.seeds))
     axes = "; ".join(f"{axis}: {', '.join(levels)}" for axis, levels in design.axes.items())
     interval = _ONE_SEED if len(design.seeds) == 1 else _SEEDS
@@ -126,7 +126,7 @@ def describe_references(references: Mapping[str, float]) -> str:
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown."""
+    """Yield the lines of a Markdown table; cells are escaped."""
     yield f"| {' | '.join(map(escape_markdown, header))} |"
     yield f"|{'---|' * len(header)}"
     for row in rows:

@@ -56,7 +56,7 @@ class Table:
 
 @frozen
 class Study:
-    """A finished study."""
+    """A finished study: its design, and a table of results."""
 
     design: Design
     tables: tuple[Table, ...]

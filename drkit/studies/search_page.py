@@ -108,7 +108,7 @@ def write_search(record: SearchRecord, space: Space) -> Path:
 
 
 def search_page(record: SearchRecord, space: Space) -> str:
-    """Return the page of a finished search."""
+    """Return a finished search as Markdown: its verdict, its rungs, and how to repeat it."""
     lines = [
         f"# Search: {escape_markdown(' x '.join(space.axes))}",
         "",

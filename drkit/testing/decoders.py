@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.loading import weights_to_save
-from drkit.core.protocols import CountsTargets
+from drkit.core.protocols import CountsTargets, ReadsLayers
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, Encoded, MaskedView, TokenBatch, TokenStates, map_tensors
 from drkit.decoders.layers import layers_read, visibility_rows
@@ -71,7 +71,7 @@ def _build(spec: ComponentSpec, config: Any, seed: int = 7) -> nn.Module:
 
 def check_declarations(decoder: Any, title: str, length: int) -> None:
     """Check which layers a decoder reads, and the rows of a text of some tokens. Raises ContractError."""
-    layers = getattr(decoder, "needs_layers", ())
+    layers = decoder.needs_layers if isinstance(decoder, ReadsLayers) else ()
     numbers = isinstance(layers, (tuple, list)) and all(isinstance(layer, int) for layer in layers)
     require(numbers, f"{title}: needs_layers must be a tuple of layer numbers, got {layers!r}")
     with running(title, f"rows({length})"):

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from drkit.core.loading import without_progress_bars
+from drkit.core.protocols import SizedVectors
 from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.decoders.layers import PostLnLayer
@@ -105,7 +106,8 @@ def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, _PADDING), value=7.0)
         wide = pooling(padded, torch.nn.functional.pad(attention, (0, _PADDING)), *heads)
         alone = pooling(hidden[-1:], attention[-1:], *heads)
-    expected = (len(attention), int(getattr(pooling, "dimension", context.backbone.hidden)))
+    dimension = int(pooling.dimension) if isinstance(pooling, SizedVectors) else context.backbone.hidden
+    expected = (len(attention), dimension)
     shape = tuple(vectors.shape)
     require(shape == expected, f"{spec.name}: vectors of shape {shape}, expected {expected} (texts, dimension)")
     require(bool(vectors.isfinite().all()), f"{spec.name}: some numbers of the vectors are not finite")

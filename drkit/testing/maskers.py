@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from drkit.core.draws import Draws
+from drkit.core.protocols import MaskingRatio
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
 from drkit.core.types import MaskedView, TokenBatch, map_tensors
 from drkit.maskers.views import NO_TARGET, hidden_tokens
@@ -38,7 +39,7 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     require(callable(masker), f"{spec.name}: a masker must be callable, got {type(masker).__name__}")
     unknown = provided - set(provided_by(MASKER))
     require(not unknown, f"{spec.name}: provides {sorted(unknown)}; a masker provides {', '.join(provided_by(MASKER))}")
-    signals, hides = toy_signals(spec, config), getattr(config, "ratio", 1) > 0
+    signals, hides = toy_signals(spec, config), not isinstance(config, MaskingRatio) or config.ratio > 0
 
     def toys(padding: int = 0) -> TokenBatch:
         return with_signals(toy_tokens(padding=padding), signals)

@@ -233,6 +233,7 @@ class ToyRetriever:
 class ToyReranker:
     """Scores pairs of texts by the words they share."""
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return how many words each pair shares."""
-        return [float(len(set(query.split()) & set(passage.split()))) for query, passage in pairs]
+        shared = [len(set(query.split()) & set(passage.split())) for query, passage in pairs]
+        return np.array(shared, dtype=np.float32)

@@ -1,8 +1,19 @@
-"""Training a bi-encoder: queries, each with a positive and hard negatives, and a loss over the whole batch.
+"""Train a bi-encoder: queries, each with a positive and hard negatives, and a loss over the whole batch.
 
-`PairCollator` draws the passages of every query again in each epoch, and `BiEncoder` turns its batches into vectors,
-with a shared encoder for queries and passages, or one each. A judged positive of a query is never its negative, and
-neither is a second copy of any passage: both are masked by passage index, here and only here, for every loss.
+1. **Draw** (`PairCollator`). In each epoch, every query gets one of its positives and up to n of its hard negatives,
+   drawn again. Hard negatives come from a chain of `drkit/miners`, are mined by the stage of
+   `drkit/runs/steps/negatives.py`, read by `judged_pairs` in `drkit/runs/steps/finetune.py`, and drawn by
+   `draw_passages` here. `drkit/train/refresh.py` replaces them during a training.
+2. **Encode** (`BiEncoder`). One encoder for queries and passages, or one each, turns the texts into vectors.
+3. **Mask** (`candidate_mask`). A query's candidates are all passages of the batch, of all processes. A judged positive
+   of a query is never its negative, and neither is a second copy of any passage: both are masked by passage index, here
+   and only here, for every loss.
+4. **Compare** (`pair_loss`). The loss gets all vectors, the mask, and columns such as a teacher's scores.
+
+Price of a batch with Q queries, P passages (at most Q (1 + n)) and vectors of D numbers, besides encoding Q + P texts:
+O(Q P D) time and O(Q P) memory for the scores, O(Q (J + P) + Q^2) for the masks if a query has J judged positives.
+With `gradient_cache_chunk` (`drkit/train/gradients.py`), texts are encoded chunk by chunk and once more for the
+gradients: half again as much time, memory for one chunk.
 """
 
 from __future__ import annotations

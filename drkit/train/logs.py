@@ -119,7 +119,7 @@ class Meter(TrainerCallback):  # type: ignore[misc]
         self._tokens, self._seconds, self._started = 0, 0.0, 0.0
 
     def start(self) -> None:
-        """Start the clock."""
+        """Start the clock; the time until `stop` is added to the total."""
         self._started = time.perf_counter()
 
     def stop(self, *, wait: bool) -> None:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, Loaded, Task, count_done, loaded_value
 from drkit.core.progress import Progress
+from drkit.core.protocols import PairScorer
 from drkit.core.quantities import counted
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
-from drkit.search.reranking import Scorer
 from drkit.train.columns import FILE, ColumnInfo, column_schema, read_info
 
 Indices = NDArray[np.int64]
@@ -51,7 +51,7 @@ class ScoreBlocks:
     this process computes every n-th block.
     """
 
-    scorer: Scorer | Loaded[Scorer]
+    scorer: PairScorer | Loaded[PairScorer]
     teacher: str
     corpus: StoredCorpus
     blocks: Path

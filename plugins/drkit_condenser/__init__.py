@@ -24,7 +24,7 @@ CONDENSER = Citation(
 
 @frozen
 class CondenserConfig:
-    """Settings of `CondenserDecoder` (Condenser)."""
+    """Settings of `CondenserDecoder`: a head on the top layer's vector and a lower layer's token states."""
 
     layers: int = setting(2, at_least(1, 512), "transformer layers")
     skip_from: int | None = setting(

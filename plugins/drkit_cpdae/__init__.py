@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @frozen
 class JsContrastiveConfig:
-    """Settings of `JsContrastiveLoss` (CPDAE section 3.2.2)."""
+    """Settings of `JsContrastiveLoss`: contrast of two views' word distributions (CPDAE section 3.2.2)."""
 
     temperature: float = setting(1.0, more_than(0), "divergences are divided by it; 0.5 is the paper's equation 7")
     reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
@@ -36,7 +36,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
             summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,
             receives=("vocab_logits", "partners"),
-            scope="batch",
         ),
     ]
 

@@ -55,7 +55,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
             summary="InfoNCE between a text and its context, by dot product",
             cite=COCONDENSER,
             receives=("bottleneck", "partners"),
-            scope="batch",
         ),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from drkit.plugin import BuildContext, Kind, installed
+from drkit.plugin import BuildContext, Kind, registry_of
 
 if TYPE_CHECKING:
     from drkit_query_as_context import QueryAsContextConfig
@@ -18,4 +18,4 @@ def query_as_context(config: QueryAsContextConfig, context: BuildContext) -> Any
 
     Source: Query-as-context (Wu et al. 2023), section 3.
     """
-    return installed().registry.build(Kind.MASKER, config.base.use, config.base.config, context)
+    return registry_of(context).build(Kind.MASKER, config.base.use, config.base.config, context)

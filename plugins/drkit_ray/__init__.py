@@ -9,5 +9,5 @@ from drkit.plugin import Extension, hookimpl
 
 @hookimpl
 def drkit_engines() -> Sequence[Extension]:
-    """Return the engine `ray`."""
+    """Return the engine that carries out tasks on a cluster."""
     return [Extension("ray", "drkit_ray.engine:open_ray", "Machines of a Ray cluster", packages=("ray",))]

@@ -9,7 +9,7 @@ from drkit.plugin import Extension, hookimpl
 
 @hookimpl
 def drkit_commands() -> Sequence[Extension]:
-    """Return the commands `inspect`, `report` and `serve`."""
+    """Return the commands that look at finished runs and serve them."""
     commands = "drkit_report.commands"
     return [
         Extension("inspect", f"{commands}.inspect:inspect", "Show what a masker hides, or what a vector holds"),

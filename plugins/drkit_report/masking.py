@@ -10,6 +10,7 @@ from attrs import frozen
 
 from drkit.charts import Bars, Line, Panel
 from drkit.commands.records import RunRecord
+from drkit.core.protocols import MaskingRatio
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.data.spelling import token_text
@@ -77,7 +78,7 @@ def _compared(chosen: Choice, parts: Installed, *, has_counts: bool) -> dict[str
     maskers = {chosen.use: chosen}
     if other == UNIFORM or has_counts:
         config = parts.registry.get(Kind.MASKER, other).config
-        rate = {"ratio": chosen.config.ratio} if hasattr(chosen.config, "ratio") else {}
+        rate = {"ratio": chosen.config.ratio} if isinstance(chosen.config, MaskingRatio) else {}
         maskers[other] = Choice(other, config(**rate))
     return maskers
 

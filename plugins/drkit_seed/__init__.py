@@ -24,7 +24,7 @@ SEED = Citation(
 
 @frozen
 class AutoregressiveConfig:
-    """Settings of `AutoregressiveDecoder` (SEED)."""
+    """Settings of `AutoregressiveDecoder`: the next token from the vector and a few tokens before it (SEED)."""
 
     layers: int = setting(3, at_least(1, 512), "transformer layers")
     window: int = setting(
@@ -35,7 +35,7 @@ class AutoregressiveConfig:
 
 @frozen
 class AutoregressiveBlockConfig:
-    """Settings of `AutoregressiveBlockDecoder`."""
+    """Settings of `AutoregressiveBlockDecoder`: one causal layer, as in Query-as-context's code."""
 
     window: int = setting(
         3, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"

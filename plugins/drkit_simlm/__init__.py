@@ -29,7 +29,7 @@ GENERATOR = GeneratorSettings()
 
 @frozen
 class GeneratorConfig:
-    """Settings of `GeneratorMasker` (SimLM sections 3.1 and C)."""
+    """Settings of `GeneratorMasker`: a small masked LM fills what is hidden (SimLM sections 3.1 and C)."""
 
     ratio: float = ratio_setting()
     unit: str = unit_setting()

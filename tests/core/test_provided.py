@@ -91,6 +91,14 @@ def test_what_cannot_be_given_is_refused_with_a_suggestion(loss, said):
         check(*with_loss(**loss))
 
 
+def test_a_part_that_copies_layers_says_so_by_what_it_requires():
+    recipe, registry = with_loss(receives=("bottleneck",), requires=("encoder-layers",))
+    check(recipe, registry)
+    static = attrs.evolve(recipe, encoder=attrs.evolve(recipe.encoder, layers=0))
+    with pytest.raises(ProblemsError, match=r"has no layers, so loss 'mine' cannot start from them"):
+        check(static, registry)
+
+
 def test_settings_called_like_declarations_declare_nothing():
     recipe, registry = with_loss(NamedAlike, receives=("bottleneck",))
     check(recipe, registry)

@@ -3,8 +3,9 @@
 import pytest
 from attrs import evolve, frozen
 
-from drkit.core.registry import Registry, installed
+from drkit.core.registry import Registry, installed, registry_of
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.types import BuildContext
 from drkit.errors import DrkitError, UnknownNameError
 from tests.refusals import unknown
 
@@ -12,6 +13,11 @@ from tests.refusals import unknown
 @frozen
 class Settings:
     size: int = 1
+
+
+def keep_context(_config, context):
+    """A factory whose part is the context that it is built in."""
+    return context
 
 
 def spec(**changes):
@@ -117,13 +123,40 @@ def test_a_name_declared_twice_fails_only_when_asked_for():
         ({"requires": ("generater",)}, "'generater'.*'generator'"),
         ({"kind": "loss", "scope": "bach"}, "'bach'.*'batch'"),
         ({"scope": "batch"}, "masker .*scope"),
-        ({"kind": "loss", "receives": ("partners",)}, "set scope='batch'"),
+        ({"kind": "loss", "receives": ("partners",), "scope": "rows"}, "partners.*cannot be 'rows': leave scope out"),
         ({"receives": ("idf",), "signals": ("idf",)}, "'idf'.*once"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong(changes, said):
     with pytest.raises(ValueError, match=said):
         spec(**changes)
+
+
+@pytest.mark.parametrize("name", ["pairs", "partners"])
+def test_a_loss_of_a_whole_batch_has_its_scope(name):
+    named = spec(kind="loss", receives=("bottleneck", name))
+    assert named.scope_of(named.config()) == named.scope_of(None) == "batch"
+    assert spec(kind="loss", receives=("bottleneck",)).scope_of(None) == "rows"
+
+
+def test_a_loss_that_receives_the_whole_batch_by_its_settings_has_its_scope():
+    @frozen
+    class MayCompare:
+        compares: bool = False
+
+        @property
+        def receives(self):
+            return ("partners",) if self.compares else ()
+
+    named = spec(kind="loss", config=MayCompare, receives=("bottleneck",))
+    assert [named.scope_of(MayCompare(compares)) for compares in (False, True)] == ["rows", "batch"]
+
+
+def test_a_part_is_built_with_the_registry_that_builds_it():
+    registry = Registry([spec(target="tests.core.test_registry:keep_context")])
+    built = registry.build("masker", "toy", None, BuildContext(seed=3))
+    assert (registry_of(built), built.seed) == (registry, 3)
+    assert registry_of(None) is registry_of(BuildContext()) is installed().registry
 
 
 def test_build_refuses_another_parts_config():

@@ -9,7 +9,7 @@ import numpy as np
 from drkit.data.arrays import ArrayWriter
 from drkit.data.counts import NgramCounts
 from drkit.data.store import FILE, TokenStore
-from drkit.signals.importance import token_values
+from drkit.signals.pmi import token_values
 
 
 def store_of(texts: list[list[int]], folder: Path) -> TokenStore:

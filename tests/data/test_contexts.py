@@ -18,7 +18,7 @@ from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.specs import MixedContextConfig, QueryContextConfig
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.signals.importance import count, importance
+from drkit.signals.pmi import count, importance
 from tests.data.stores import score
 
 SEED = 7

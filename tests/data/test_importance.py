@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from drkit.data.arrays import SignalValues
 from drkit.data.counts import _digits, text_chunks
 from drkit.data.merging import sorted_with_positions, spill
-from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
+from drkit.data.word_embeddings import log_frequencies, ppmi_svd
 from drkit.errors import DrkitError
-from drkit.signals.importance import NgramCounts, corpus_importance, count, importance
+from drkit.signals.pmi import NgramCounts, corpus_importance, count, importance
 from drkit.signals.specs import ImportanceConfig
 from tests.data.stores import score, store_of
 
@@ -278,7 +278,7 @@ def test_embeddings_refuse_what_cannot_be(small, tokenizer):
 
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
 def test_log_frequencies_are_shares(small, tokenizer, at_once, monkeypatch):
-    monkeypatch.setattr("drkit.data.ppmi._TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr("drkit.data.word_embeddings._TOKENS_AT_ONCE", at_once)
     got = log_frequencies(small, vocab_size=len(tokenizer))
     assert np.exp(got.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
     token, number = Counter(small.flat_ids.tolist()).most_common(1)[0]

@@ -29,7 +29,7 @@ from drkit.data.spans import punkt_for
 from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, prompt_tokens, tokenise
 from drkit.data.writing import write_collection, write_pairs
-from drkit.signals.importance import count, importance
+from drkit.signals.pmi import count, importance
 
 PROMPT = "passage: "
 

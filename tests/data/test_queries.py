@@ -37,7 +37,7 @@ from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.signals.importance import count, importance
+from drkit.signals.pmi import count, importance
 from tests.data.seq2seq import write_t5
 from tests.refusals import refused
 from tests.warm import warm_process

@@ -12,7 +12,7 @@ from drkit.data import counts as module
 from drkit.data.counts import count
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.signals.importance import token_values
+from drkit.signals.pmi import token_values
 from tests.engine.encoders import wait_until_allowed
 from tests.engine.engines import Pickling
 from tests.engine.test_encoding import in_the_middle, watched, workers

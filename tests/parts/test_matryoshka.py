@@ -4,9 +4,10 @@ import attrs
 import pytest
 import torch
 
-from drkit.core.registry import installed
-from drkit.core.spec import Choice
-from drkit.errors import DrkitError, ProblemsError
+from drkit.core.registry import Registry, installed
+from drkit.core.spec import Choice, ComponentSpec, NoSettings
+from drkit.core.types import StepOutput
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, MarginMseConfig, MatryoshkaConfig, MatryoshkaLoss
 from drkit.losses.matryoshka import prefix_lengths
 from drkit.recipe.check import check
@@ -14,7 +15,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.trial import try_parts
-from drkit.testing.toys import toy_pairs
+from drkit.testing.toys import toy_context, toy_pairs
 from drkit.train.biencoder import uses_in_batch_negatives
 
 PARTS = installed()
@@ -44,6 +45,41 @@ def test_without_dimensions_the_vector_is_halved_as_in_the_paper():
     assert prefix_lengths(8) == ()
     out = MatryoshkaLoss()(pairs=toy_pairs(32))
     assert {name for name in out.metrics if name.startswith("accuracy")} == {"accuracy", "accuracy_16", "accuracy_8"}
+
+
+class GivesNan:
+    """A stranger's loss over pairs that is no number."""
+
+    def __init__(self, _config, _context):
+        pass
+
+    def __call__(self, *, pairs):
+        return StepOutput(loss=pairs.queries.mean() * float("nan"))
+
+
+@pytest.mark.parametrize("outer", ["matryoshka", "flops"])
+def test_the_trial_finds_a_broken_loss_within_a_loss(outer):
+    """The inner loss is known to the registry of the trial alone, not to the installed one."""
+    target = f"{__name__}:GivesNan"
+    broken = ComponentSpec("loss", "broken", target, NoSettings, "a loss", receives=("pairs",), provider="mine 1.0")
+    registry = Registry([*PARTS.registry, broken])
+    spec = registry.get("loss", outer)
+    recipe = compose(ComposeRequest(), PARTS)
+    chosen = Choice(outer, spec.config(loss=Choice("broken", NoSettings())))
+    recipe = attrs.evolve(recipe, finetune=attrs.evolve(recipe.finetune, loss=chosen))
+    with pytest.raises(DrkitError, match="the loss is nan, expected a finite number"):
+        try_parts(recipe, registry)
+    with pytest.raises(UnknownNameError, match="'broken'"):
+        PARTS.registry.build("loss", outer, chosen.config, toy_context())
+
+
+def test_an_inner_loss_that_cannot_be_built_is_named_by_the_trial():
+    spec = ComponentSpec("loss", "broken", f"{__name__}:Nowhere", NoSettings, "a loss", receives=("pairs",))
+    recipe = compose(ComposeRequest(), PARTS)
+    chosen = Choice("matryoshka", MatryoshkaConfig(Choice("broken", NoSettings())))
+    recipe = attrs.evolve(recipe, finetune=attrs.evolve(recipe.finetune, loss=chosen))
+    with pytest.raises(DrkitError, match=r"loss 'broken' .*: cannot import its target"):
+        try_parts(recipe, Registry([*PARTS.registry, spec]))
 
 
 def test_a_prefix_as_long_as_the_vector_is_refused():

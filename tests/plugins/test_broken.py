@@ -18,6 +18,7 @@ from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.attribution import build_collection
 from drkit.runs.trial import try_parts
 from drkit.testing import (
     check_collection,
@@ -505,7 +506,7 @@ def refusal(spec, wanted):
     parts = attrs.evolve(here, registry=Registry([*here.registry, spec, *more]))
     recipe = compose(ComposeRequest(**wanted), parts)
     with pytest.raises(DrkitError) as caught:
-        try_parts(recipe, parts.registry)
+        (build_collection if spec.kind == "collection" else try_parts)(recipe, parts.registry)
     line = str(caught.value)
     assert line.startswith(f"{spec.kind} 'broken' (stranger-package 2.3)")
     assert len(line.splitlines()) == 1

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.data.ppmi import log_frequencies
 from drkit.data.store import TokenStore
+from drkit.data.word_embeddings import log_frequencies
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute

@@ -80,7 +80,7 @@ def test_two_of_different_spaces_are_refused(folder):
     one = TextEncoder.load(folder / "queries")
     for setting in ({"pooling": "cls"}, {"similarity": "dot"}):
         with pytest.raises(DrkitError, match=r"mean .*32 .*cosine .*(cls .*32 .*cosine|mean .*32 .*dot) "):
-            DualEncoder(one, evolve(one, **setting))
+            DualEncoder(one, one.evolve(**setting))
 
 
 def test_where_one_is_wanted_two_are_refused(folder):

@@ -13,7 +13,7 @@ from drkit.runs.stage import StageSpec
 
 
 def declared_stages() -> tuple[StageSpec[Any], ...]:
-    """Return the declarations of all stages."""
+    """Return every stage that a module of this package declares, each name once."""
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, StageSpec)]
     return tuple({spec.name: spec for spec in found}.values())

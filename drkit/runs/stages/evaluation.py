@@ -66,9 +66,7 @@ class SearchSettings:
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
     parts: Mapping[str, tuple[str, str]] = field(factory=dict)
-    folds: Mapping[str, tuple[str, ...]] = field(
-        factory=dict, metadata={"observes": lambda settings: not settings.folds}
-    )
+    folds: Mapping[str, tuple[str, ...]] = field(factory=dict, metadata={"absent_when": {}})
 
     @property
     def systems(self) -> tuple[str, ...]:

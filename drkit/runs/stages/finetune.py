@@ -59,13 +59,11 @@ class FinetuneSettings:
     negatives: int = from_recipe("finetune.negatives")
     encoders: str = from_recipe("finetune.encoders")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
-    keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", observes=lambda self: not self.keep_steps)
+    keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
-    passage_length: int | None = from_recipe(
-        "finetune.passage_length", observes=lambda settings: settings.passage_length is None
-    )
-    fold: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
-    folds: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
+    passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    fold: int | None = field(default=None, metadata={"absent_when": None})
+    folds: int | None = field(default=None, metadata={"absent_when": None})
 
     @property
     def longest(self) -> int:

@@ -16,7 +16,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Kind
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
@@ -88,7 +88,7 @@ class PseudoQuerySettings:
     found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
     passage_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
     @property

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
@@ -53,10 +53,8 @@ class EncoderSizes:
     positions: int
     token_weights: bool
     learned_pooling: PoolingPart | None
-    architecture: str | None = from_recipe("encoder.architecture", observes=lambda sizes: sizes.architecture is None)
-    architecture_settings: Mapping[str, Any] | None = from_recipe(
-        "encoder.architecture_settings", observes=lambda sizes: sizes.architecture_settings is None
-    )
+    architecture: str | None = from_recipe("encoder.architecture", absent_when=None)
+    architecture_settings: Mapping[str, Any] | None = from_recipe("encoder.architecture_settings", absent_when=None)
     layers: int = from_recipe("encoder.layers")
     hidden: int = from_recipe("encoder.hidden")
     heads: int = from_recipe("encoder.heads")
@@ -64,7 +62,7 @@ class EncoderSizes:
     dropout: float = from_recipe("encoder.dropout")
     lm_head: str = from_recipe("encoder.lm_head")
     init_embeddings: str = from_recipe("encoder.init_embeddings")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 
@@ -79,7 +77,7 @@ class ExistingEncoderSettings:
     token_weights: bool
     learned_pooling: PoolingPart | None
     pretrained: str = from_recipe("encoder.pretrained")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
 # Seconds for each token of preparing word embeddings from the PPMI-SVD.
@@ -136,7 +134,7 @@ class ExistingGeneratorSettings:
     random: bool
     sizes: GeneratorSizes | None
     passage_length: int = from_recipe("encoder.passage_length")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 
@@ -151,7 +149,7 @@ class TrainedGeneratorSettings:
     steps: int
     training: Training = from_recipe("pretrain")
     held_out: int = from_recipe("pretrain.probe.texts")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
 

@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
-from drkit.data.titles import JOINED, joined_titles
+from drkit.data.titles import JOINED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
@@ -32,8 +32,8 @@ class CollectionSettings:
     """
 
     collection: Choice = from_recipe("collection")
-    passages: int | None = from_recipe("evaluation.passages", observes=lambda settings: settings.passages is None)
-    seed: int = from_recipe("seed", observes=lambda settings: settings.passages is None)
+    passages: int | None = from_recipe("evaluation.passages", absent_when=None)
+    seed: int = from_recipe("seed", absent_when=lambda settings: settings.passages is None)
     index: str = from_recipe("evaluation.index", observes=True)
     hidden: int = from_recipe("encoder.hidden", observes=True)
     scored: bool = field(default=False, metadata={"observes": True})
@@ -179,7 +179,7 @@ class SignalSettings:
 
     signal: Choice
     prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
 @frozen

@@ -1,4 +1,7 @@
-"""Fine-tune one retriever, with its negatives mined again and validated where the recipe asks for it."""
+"""Fine-tune one retriever, with its negatives mined again and validated where the recipe asks for it.
+
+Hard negatives enter in `judged_pairs`; `drkit/train/biencoder.py` says what becomes of them, and what a step costs.
+"""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, open_signals
 from drkit.data.corpus import collection_of
-from drkit.data.ppmi import log_frequencies
 from drkit.data.store import TokenStore
+from drkit.data.word_embeddings import log_frequencies
 from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
@@ -183,9 +183,9 @@ def auto_encoder(
     """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder."""
     decoders = {}
     for name, task in settings.decoders.items():
-        decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
-        if isinstance(decoders[name], StartsFromEncoder):
-            decoders[name].init_from(encoder)
+        decoder = decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
+        if isinstance(decoder, StartsFromEncoder):
+            decoder.init_from(encoder)
     terms, scopes = {}, signal_scopes(settings, registry)
     for name, (side, term) in settings.losses().items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)

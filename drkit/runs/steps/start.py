@@ -15,10 +15,10 @@ from transformers import AutoModelForMaskedLM
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext
 from drkit.data.contexts import PretrainingTexts
-from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore
 from drkit.data.titles import JOINED, PAIR, SEPARATED, Titles
+from drkit.data.word_embeddings import log_frequencies, ppmi_svd
 from drkit.encoders import BertSizes, MaskedLmEncoder, check_same_vocabulary
 from drkit.encoders.architectures import STATIC, longest_text
 from drkit.encoders.folder import is_lexical

@@ -59,7 +59,7 @@ class TextSample:
         return {} if self.importance is None else {IMPORTANCE: self.importance}
 
     def batches(self) -> Iterator[TokenBatch]:
-        """Yield the texts in batches."""
+        """Yield the sampled texts in batches of fixed size, with the signals that the masker reads."""
         for start in range(0, len(self.indices), _BATCH):
             yield self.store.batch(self.indices[start : start + _BATCH], signals=self.signals)
 

@@ -27,7 +27,7 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.manifest import read_manifest
 from drkit.runs.stages.texts import FITTED
-from drkit.signals.importance import COUNTS, importance
+from drkit.signals.pmi import COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
 
 IMPORTANCE = "importance"
@@ -52,7 +52,7 @@ class TextSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of the run."""
+        """The tokenizer that the run made; its files are compared with their hashes first."""
         check_unchanged(self.folder / "vocabulary")
         return load_tokenizer(str(self.folder / "vocabulary"))
 

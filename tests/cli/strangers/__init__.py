@@ -8,7 +8,7 @@ from drkit.plugin import ComponentSpec, Kind, hookimpl, setting
 
 @frozen
 class FlagsConfig:
-    """Settings of `Flags`."""
+    """The value that `Flags` gives to capitals."""
 
     weight: float = setting(1.0, gt(0), "value of a token of a word that begins with a capital")
 
