@@ -127,7 +127,7 @@ def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
     ("change", "message"),
     [
         (lambda e, t, s: (encoder(seed=1), t, s), r"\(weights differ\)"),
-        (lambda e, t, s: (evolve(e, passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
+        (lambda e, t, s: (e.evolve(passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
         (lambda e, t, s: (e, t, evolve(s, dtype="float16")), r"\(dtype differ\)"),
         (lambda e, t, s: (e, t, evolve(s, role="queries")), r"\(role differ\)"),
         (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"after text 4\)"),

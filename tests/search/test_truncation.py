@@ -73,7 +73,7 @@ def test_a_static_encoder_is_cut_in_its_table(tmp_path, pooling):
     assert loaded.dimension == theirs.get_embedding_dimension() == KEPT
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), expected, atol=1e-6)
     np.testing.assert_allclose(theirs.encode(TEXTS), expected, atol=1e-6)
-    assert attrs.evolve(whole, truncate_dim=KEPT).identity() == loaded.identity()
+    assert whole.evolve(truncate_dim=KEPT).identity() == loaded.identity()
     assert (tmp_path / "e" / "model.safetensors").stat().st_size < 4 * 8 * len(tokenizer()) + 200
 
 
