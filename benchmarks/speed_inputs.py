@@ -50,7 +50,7 @@ def write_encoder(folder: Path, texts: list[str], *, length: int = LENGTH, sprea
 
 
 def docstrings(modules: int) -> list[str]:
-    from drkit.data import PydocsCollection, PydocsConfig
+    from drkit_pydocs import PydocsCollection, PydocsConfig
 
     return [passage.content for passage in PydocsCollection(PydocsConfig(limit=modules)).passages()]
 

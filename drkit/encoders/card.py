@@ -18,6 +18,7 @@ from attrs import NOTHING, asdict, evolve, field, frozen
 
 from drkit.core.files import write_json
 from drkit.core.settings import NEVER
+from drkit.core.spec import part_name
 from drkit.data.titles import JOINED, TITLES, Titles
 from drkit.encoders.declarations import (
     ADVICE,
@@ -74,7 +75,7 @@ _MODULE, _SPARSE_MODULE = "sentence_transformers.models.", "sentence_transformer
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
 # What training continues with: settings of a card that a recipe takes over from the encoder that it starts from.
-KEPT = ("pooling", "pooling_settings", "titles", *LENGTHS, *PROMPTS)
+KEPT = ("pooling", "titles", *LENGTHS, *PROMPTS)
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[..., None]:
@@ -93,12 +94,15 @@ def _from(least: int, *, optional: bool = False) -> Callable[..., None]:
     return validate
 
 
-def _reads(recipe: str, default: Any = NOTHING, validator: Any = None, *, absent_when: Any = NEVER) -> Any:
+def _reads(
+    recipe: str, default: Any = NOTHING, validator: Any = None, *, absent_when: Any = NEVER, converter: Any = None
+) -> Any:
     """Declare a setting; recipe: its path, or "" if recipes have none. absent_when: see `drkit.core.settings.setting`.
 
     A stage's settings with a card, or a part of one, take from the recipe whatever has a path.
     """
-    return field(default=default, validator=validator, metadata={"recipe": recipe, "absent_when": absent_when})
+    metadata = {"recipe": recipe, "absent_when": absent_when}
+    return field(default=default, validator=validator, converter=converter, metadata=metadata)
 
 
 @frozen
@@ -134,7 +138,7 @@ class EncoderCard:
     Raises DrkitError for a value that is not allowed.
     """
 
-    pooling: str = _reads("encoder.pooling", "cls")
+    pooling: str = _reads("encoder.pooling", "cls", converter=part_name)
     similarity: str = _reads("similarity", "cosine", _one_of(SIMILARITIES))
     query_length: int = _reads("encoder.query_length", 32, _from(2))
     passage_length: int = _reads("encoder.passage_length", 64, _from(2))

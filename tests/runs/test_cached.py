@@ -8,8 +8,8 @@ from torch import nn
 
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
-from drkit.train import CachedGradients
-from drkit.train.adapters import _fingerprints
+from drkit_sentence_transformers import CachedGradients
+from drkit_sentence_transformers.losses import _fingerprints
 from tests.search.made import export_made
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.torchrun import run_processes

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
 from drkit.core.settings import GeneratorSettings
+from drkit.core.spec import part_name
 from drkit.encoders.card import EncoderCard
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
@@ -37,7 +38,7 @@ class PretrainSettings:
 
     reading: EncoderCard = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
-    pooling: str = from_recipe("encoder.pooling")
+    pooling: str = from_recipe("encoder.pooling", converter=part_name)
     seed: int = from_recipe("seed")
 
 
