@@ -36,6 +36,7 @@ from drkit.core import processes
 from drkit.core.engine import TASKS, Engine, GroupEngine, LocalEngine, is_local, join_tasks
 from drkit.core.files import (
     CHECKPOINTS,
+    IDENTITY,
     digest,
     find_damages,
     is_temporary,
@@ -58,7 +59,6 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
 from drkit.runs.costs import estimated_size, size_as_read, sizes_of, unit_of
 from drkit.runs.manifest import (
-    IDENTITY,
     LAYOUT,
     PROCESSES,
     STALE,

@@ -144,6 +144,10 @@ class Sizes:
         stage, split, *_ = output.split("/")
         return self.queries.get(stage, {}).get(split, 0.0)
 
+    def kept_length(self, length: int) -> float:
+        """Return the mean tokens of a passage in a step; the limit if the lengths are not known."""
+        return self.collection.passage_tokens(length) or length
+
     @property
     def ids(self) -> float:
         """The bytes of the ids of all passages, with their offsets."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
@@ -25,7 +26,7 @@ from drkit.recipe.schema import (
     Training,
     Validation,
 )
-from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
@@ -50,7 +51,7 @@ class FinetuneSettings:
     miners: tuple[Choice, ...]
     queries: int
     draw: int
-    reading: TextReading
+    reading: EncoderCard
     draws: int = from_recipe("draws", observes=True)
     validation: Validation | None = from_recipe("finetune.validation")
     training: Training = from_recipe("finetune")
@@ -78,7 +79,13 @@ def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
     available = settings.queries or sizes.count(str(stage.inputs["train"]))
     examples = count_examples(training, available)
     work = training_work(
-        sizes.encoder, training, examples=examples, texts=passages, tokens=tokens, length=length, gpu=sizes.gpu
+        sizes.encoder,
+        training,
+        examples=examples,
+        texts=passages,
+        tokens=tokens,
+        length=sizes.kept_length(length),
+        gpu=sizes.gpu,
     ) + Work(disk=4.0 * sizes.encoder.weights * len(settings.keep_steps or ()))
     # With cached gradients, a first forward pass without a graph.
     if training.gradient_cache_chunk or StepSize.of(training, compares=True).is_cut:

@@ -8,6 +8,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
 from drkit.core.spec import Kind
 from drkit.data.rows import require_file
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.miners.specs import (
     Bm25Config,
@@ -18,7 +19,7 @@ from drkit.miners.specs import (
     refresh_settings,
 )
 from drkit.recipe.schema import RERANKER, Choice
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, files_state, from_recipe
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.retriever import add_index, reading_of, searching_stage, vectors_memory, words_memory
 from drkit.runs.stages.texts import PASSAGES
@@ -30,7 +31,7 @@ class NegativeSettings:
     """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
 
     miners: tuple[Choice, ...]
-    reading: TextReading | None
+    reading: EncoderCard | None
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     seed: int = from_recipe("seed")
 
