@@ -280,7 +280,8 @@ def composed(labelled, encoder, *settings):
 
 def slow(recipe):
     """Rates of 4000 tokens a second that are read, and 400 that are learned from."""
-    return Rates().calibrated(encoder_size(recipe.encoder), read=1 / 4000, learned=1 / 400, length=60, learned_length=60)
+    size = encoder_size(recipe.encoder)
+    return Rates().calibrated(size, read=1 / 4000, learned=1 / 400, length=60, learned_length=60)
 
 
 def test_less_time_gives_up_folds_then_steps_then_passages(tiny_run, labelled):
