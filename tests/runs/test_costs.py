@@ -13,8 +13,6 @@ from attrs import evolve
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize
 from drkit.data import BeirCollection, BeirConfig, JsonlCollection, JsonlConfig
-from drkit.data.pydocs import PydocsCollection
-from drkit.data.specs import PydocsConfig
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs import costs
 from drkit.runs.attribution import build_collection
@@ -23,6 +21,7 @@ from drkit.runs.costs import Rates, estimate_cost, measure_rates, memory_notes, 
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.work import Work
+from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
 
