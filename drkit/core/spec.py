@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import attrs
 from attrs import field, frozen
+from attrs.validators import and_, ge, le, optional
 
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
@@ -137,8 +138,8 @@ class Choice:
 
     use: str
     config: Any
-    weight: float | None = None
-    default: float | None = None
+    weight: float | None = field(default=None, validator=optional(and_(ge(0), le(10**9))))
+    default: float | None = field(default=None, validator=optional(and_(ge(-1e12), le(1e12))))
 
 
 def part_name(choice: Choice | str) -> str:
