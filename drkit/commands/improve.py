@@ -138,7 +138,7 @@ def fit(
     texts = _some_texts(source)
     length = base.encoder.passage_length
     speed = measure_speed(
-        encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling
+        encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling.use
     )
     own = [f"evaluation.split={labels.evaluated}", f"encoder.precision={speed.precision}"]
     own += [f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]

@@ -123,11 +123,25 @@ class Kind(str, Enum):
 
 
 @frozen
+class NoSettings:
+    """Settings of a part that has none."""
+
+
+@frozen
 class Choice:
     """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
 
     use: str
     config: Any
+
+
+def brief(choice: Choice) -> Choice | str:
+    """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
+
+    >>> brief(Choice("mean", NoSettings()))
+    'mean'
+    """
+    return choice if attrs.fields(type(choice.config)) else choice.use
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
@@ -150,11 +164,6 @@ class Citation:
     title: str
     year: int
     url: str = ""
-
-
-@frozen
-class NoSettings:
-    """Settings of a part that has none."""
 
 
 @frozen

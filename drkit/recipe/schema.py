@@ -17,7 +17,7 @@ from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, opti
 from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
-from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings
+from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.core.spec import Choice as Choice
 from drkit.data.mixture import OWN
 from drkit.data.titles import JOINED, TITLES
@@ -33,8 +33,7 @@ MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 # A part, or one of the sources that `Column` names.
 ColumnChoice = Annotated[str | Choice, Kind.COLUMN]
-# One of `drkit.encoders.pooling.POOLINGS`, or a part.
-PoolingName = Annotated[str, Kind.POOLING]
+PoolingChoice = Annotated[Choice, Kind.POOLING]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER = "encoder"
@@ -44,6 +43,7 @@ MAIN = "main"
 NONE = "none"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
+MEAN = Choice("mean", NoSettings())
 
 
 @frozen
@@ -97,8 +97,9 @@ class EncoderSettings:
         in_(("transform", "tied")),
         "LM head, when made from scratch: BERT's transform and tied projection, or only the projection",
     )
-    pooling: PoolingName = setting("mean", None, "how hidden states become the bottleneck")
-    pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
+    pooling: PoolingChoice = field(
+        default=MEAN, metadata={"help": "how hidden states become the bottleneck", "written": brief}
+    )
     query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
     passages_per_document: int | None = setting(

@@ -23,8 +23,16 @@ from drkit.data.rows import file_kind
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
 from drkit.encoders.folder import declared_settings, read_encoder_settings
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.schema import EncoderSettings
-from drkit.recipe.toml import assign, part_from_table, read_table
+from drkit.recipe.schema import Choice, EncoderSettings
+from drkit.recipe.toml import (
+    assign,
+    changed_settings,
+    part_from_table,
+    plain,
+    pooling_as_part,
+    read_table,
+    toml_value,
+)
 
 _LOGGER = logging.getLogger("drkit")
 # Formats of files, tried in this order; the last ones read any texts.
@@ -43,7 +51,7 @@ _HINTS = {
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-DECLARABLE = ("pooling", "pooling_settings", "titles", *LENGTHS, *PROMPTS)
+DECLARABLE = ("pooling", "titles", *LENGTHS, *PROMPTS)
 
 
 @frozen
@@ -106,7 +114,8 @@ class DeclaredSettings:
         clashing = [name for name in self.settings if self._differs(name, getattr(chosen, name))]
         lines = [
             f"{self.folder} was trained with {name} = {self.settings[name]!r}, "
-            f"the recipe says {getattr(chosen, name)!r}: --set encoder.{name}={_toml(self.settings[name])} keeps it, "
+            f"the recipe says {_written(getattr(chosen, name))!r}: "
+            f"--set encoder.{name}={_toml(self.settings[name])} keeps it, "
             f"--set encoder.declared=ignore trains with the new value @ encoder.{name}"
             for name in clashing
         ]
@@ -126,7 +135,25 @@ class DeclaredSettings:
         ]
 
     def _differs(self, name: str, value: Any) -> bool:
+        if isinstance(value, Choice):
+            return not _is_chosen(value, self.settings[name])
         return bool(value > self.settings[name]) if name in LENGTHS else bool(value != self.settings[name])
+
+
+def _is_chosen(choice: Choice, declared: str | Mapping[str, Any]) -> bool:
+    """Return whether a choice is that of a table or name; settings that the table lacks have their defaults."""
+    table = {"use": declared} if isinstance(declared, str) else declared
+    default = type(choice.config)()
+    settings = {name: table.get(name, value) for name, value in plain(default).items()}
+    return table["use"] == choice.use and settings == plain(choice.config)
+
+
+def _written(value: Any) -> Any:
+    """Return a setting as a recipe writes it; of a part with settings, those that are not the defaults."""
+    if not isinstance(value, Choice):
+        return value
+    settings = changed_settings(value.config)
+    return {"use": value.use, **settings} if settings else value.use
 
 
 def declared_settings_of(folder: Path) -> DeclaredSettings | None:
@@ -164,10 +191,13 @@ def _unsupported(folder: Path) -> str:
 
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in DECLARABLE if name in settings}
+    table = pooling_as_part(settings)
+    return {name: table[name] for name in DECLARABLE if name in table}
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"'{toml_value(value)}'"
     return (
         f"'{json.dumps(value, ensure_ascii=False)}'" if isinstance(value, str) and not value.isalnum() else str(value)
     )

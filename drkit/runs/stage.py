@@ -33,7 +33,7 @@ from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
-from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
+from drkit.recipe.schema import PSEUDO, Choice, Recipe, Round, Training
 from drkit.recipe.toml import plain, typed
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
@@ -45,13 +45,21 @@ S = TypeVar("S")
 WEIGHTS = "*.safetensors"
 
 
-def from_recipe(path: str, *, observes: bool = False, absent_when: Any = NEVER) -> Any:
+def from_recipe(
+    path: str, *, observes: bool = False, absent_when: Any = NEVER, converter: Callable[[Any], Any] | None = None
+) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
-    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`.
+    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`. converter: makes the
+    stage's value of the recipe's.
     """
-    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when})
+    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when}, converter=converter)
+
+
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -323,7 +331,7 @@ class TextReading:
     passages_per_document: what search reads of a long text; training reads its beginning.
     """
 
-    pooling: str = from_recipe("encoder.pooling")
+    pooling: str = from_recipe("encoder.pooling", converter=part_name)
     similarity: str = from_recipe("similarity")
     query_length: int = from_recipe("encoder.query_length")
     passage_length: int = from_recipe("encoder.passage_length")

@@ -33,7 +33,7 @@ from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
-from drkit.encoders.pooling import POOLINGS, pooling_config
+from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
@@ -44,6 +44,7 @@ from drkit.recipe.schema import (
     Pretrain,
     Recipe,
 )
+from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
     build_part,
     describe_error,
@@ -148,21 +149,20 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
     if sizes.architecture and not sizes.pretrained:
         shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
-    pooling = sizes.pooling if sizes.pooling in POOLINGS else "cls"
+    is_plain = sizes.pooling.use in POOLINGS
+    pooling = sizes.pooling.use if is_plain else "cls"
     try:
         encoder = toys.toy_encoder(pooling=pooling, **shape)
     except Exception as error:  # transformers refuses settings in any way
         raise DrkitError(f"cannot make an encoder from scratch: {describe_error(error)} @ encoder") from error
-    if sizes.pooling in POOLINGS:
+    if is_plain:
         return encoder
     backbone = encoder.info(toys.toy_tokenizer())
+    settings = changed_settings(sizes.pooling.config)
     learned, other = (
-        LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, seed=seed, registry=registry)
-        for seed in (42, 43)
+        LearnedPooling(sizes.pooling.use, settings, backbone, seed=seed, registry=registry) for seed in (42, 43)
     )
-    part = PartInUse.of(
-        Kind.POOLING, Choice(sizes.pooling, pooling_config(registry, sizes.pooling, learned.settings)), registry
-    )
+    part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
     return MaskedLmEncoder(encoder.model, pooling=learned)
 

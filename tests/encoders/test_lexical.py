@@ -10,9 +10,11 @@ import torch
 from drkit.commands.vector_export import export_vectors
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.core.spec import Choice
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.export import export_encoder
 from drkit.encoders.learned_pooling import LearnedPooling
+from drkit.encoders.pooling import LexicalConfig
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -319,7 +321,7 @@ def test_an_lm_head_that_is_to_score_words_gets_a_centered_bias_once(run, beir, 
         settings=("pretrain=none", "finetune.max_steps=1", RUN[-1], "evaluation.depth=20", "finetune.bf16=false"),
     )
     recipe, registry = compose(wanted, installed()), installed().registry
-    assert (recipe.encoder.pooling, recipe.encoder.pooling_settings) == ("lexical", {"top_k": 20})
+    assert recipe.encoder.pooling == Choice("lexical", LexicalConfig(top_k=20))
     execute(plan(recipe, registry).stages, tmp_path / "run", recipe, progress=Silent(), registry=registry)
     torch.testing.assert_close(bias(tmp_path / "run" / "initial"), bias(run / "retriever-1"), atol=0, rtol=0)
 

@@ -72,7 +72,7 @@ def built(recipe, inputs):
     """The module of the pre-training stage, and its collator."""
     settings = recipe.pretrain
     tokenizer = load_tokenizer(str(inputs["start"]))
-    encoder = load_encoder(inputs["start"], pooling=recipe.encoder.pooling)
+    encoder = load_encoder(inputs["start"], pooling=recipe.encoder.pooling.use)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from drkit.core.quantities import counted
-from drkit.encoders.folder import LEXICAL
-from drkit.encoders.pooling import PARTS
+from drkit.encoders.pooling import PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import (
@@ -470,8 +469,8 @@ def _row_of(stage: str, systems: Sequence[PlannedSystem]) -> str:
 
 def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
     """Return the systems that search by the dense or the lexical part of the vectors of trained retrievers."""
-    encoder = builder.recipe.encoder
-    if encoder.pooling != LEXICAL or not (encoder.pooling_settings or {}).get("dense"):
+    pooling = builder.recipe.encoder.pooling.config
+    if not isinstance(pooling, LexicalConfig) or not pooling.dense:
         return {}
     trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
     return {f"{name}-{part}": (name, part) for name in trained for part in PARTS}

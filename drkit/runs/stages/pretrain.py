@@ -13,7 +13,16 @@ from drkit.core.settings import GeneratorSettings
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stage import (
+    PlanBuilder,
+    Stage,
+    StageOutput,
+    StageSpec,
+    TextReading,
+    from_recipe,
+    part_name,
+    settings_from,
+)
 from drkit.runs.stages.start import plan_generator
 from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
@@ -36,7 +45,7 @@ class PretrainSettings:
 
     reading: TextReading = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
-    pooling: str = from_recipe("encoder.pooling")
+    pooling: str = from_recipe("encoder.pooling", converter=part_name)
     seed: int = from_recipe("seed")
 
 

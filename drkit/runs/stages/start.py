@@ -18,6 +18,7 @@ from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Pretrain, Recipe, Training
+from drkit.recipe.toml import changed_settings
 from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageSpec, from_recipe
 from drkit.runs.stages.texts import TOKENS, VOCABULARY, tokens_of_pretraining
 from drkit.runs.work import (
@@ -35,7 +36,7 @@ from drkit.train.batches import check_step
 
 @frozen
 class PoolingPart:
-    """A pooling that is a part: its name, its settings as plain data, and the seed of its initial weights."""
+    """A pooling with settings or weights: its name, settings (plain, those that are not the defaults), and seed."""
 
     name: str
     settings: Mapping[str, Any]
@@ -47,7 +48,7 @@ class EncoderSizes:
     """Sizes and initialisation of an encoder made from scratch.
 
     positions: tokens of the longest text. token_weights: whether the pooling has learned weights of tokens, which start
-    from idf. learned_pooling: the pooling, if it is a part.
+    from idf. learned_pooling: the pooling, if it has settings or weights of its own.
     """
 
     positions: int
@@ -189,7 +190,7 @@ TRAINED_GENERATOR = StageSpec(
 def plan_initial(builder: PlanBuilder) -> None:
     """Add the stage of the encoder that the run starts from."""
     encoder = builder.recipe.encoder
-    pooling = {"token_weights": is_weighted(encoder.pooling), "learned_pooling": _learned_pooling(builder.recipe)}
+    pooling = {"token_weights": is_weighted(encoder.pooling.use), "learned_pooling": _learned_pooling(builder.recipe)}
     if encoder.pretrained:
         builder.add(
             INITIAL,
@@ -210,11 +211,11 @@ def plan_initial(builder: PlanBuilder) -> None:
 
 
 def _learned_pooling(recipe: Recipe) -> PoolingPart | None:
-    """Return the pooling if it is a part."""
-    encoder = recipe.encoder
-    if encoder.pooling in POOLINGS:
+    """Return the pooling if it has settings or weights of its own."""
+    chosen = recipe.encoder.pooling
+    if chosen.use in POOLINGS:
         return None
-    return PoolingPart(encoder.pooling, encoder.pooling_settings or {}, recipe.seed)
+    return PoolingPart(chosen.use, changed_settings(chosen.config), recipe.seed)
 
 
 def plan_generator(builder: PlanBuilder, pretrain: Pretrain, settings: GeneratorSettings) -> str:

@@ -15,7 +15,7 @@ from attrs import asdict, fields
 
 from drkit.core import processes
 from drkit.core.engine import Loaded
-from drkit.core.files import CHECKPOINTS, MANIFEST, filling_folder, link_or_copy, write_json, write_text
+from drkit.core.files import CHECKPOINTS, MANIFEST, link_or_copy, write_json, write_text
 from drkit.core.processes import Shard, local_device
 from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
@@ -103,8 +103,7 @@ def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
     """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
     source = chosen_input(stage.inputs, "checkpoint")
     encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
-    with filling_folder(stage.folder) as folder:
-        parameters = write_encoder(encoder, folder, {"stage": source.name, **versions()})
+    parameters = write_encoder(encoder, stage.folder, {"stage": source.name, **versions()})
     return {"from": source.name, "parameters": parameters}
 
 
@@ -142,8 +141,7 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     is_compared = stage.inputs["encoder"].name == AS_IT_IS and stage.settings.reading.similarity == "dot"
     if is_compared and not made.is_sparse and (warned := note_lengths(made.shards)):
         stage.progress.note(warned)
-    with filling_folder(stage.folder) as folder:
-        index = build_index(made, folder, kind=stage.settings.kind)
+    index = build_index(made, stage.folder, kind=stage.settings.kind)
     if index.facts.get("recall@10", 1.0) < LOW_RECALL:
         stage.progress.note(
             f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
