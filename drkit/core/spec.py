@@ -135,6 +135,11 @@ class Choice:
     config: Any
 
 
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
+
+
 def brief(choice: Choice) -> Choice | str:
     """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
 

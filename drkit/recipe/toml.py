@@ -30,6 +30,7 @@ from drkit.recipe.schema import (
     FROM_SCRATCH,
     ITSELF,
     MEAN,
+    NONE,
     Choice,
     Column,
     DecoderTask,
@@ -227,7 +228,7 @@ def _is_made_of(*origins: Any) -> Callable[[Any], bool]:
 def _union(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
-        return None if value is None else converter.structure(value, inner)
+        return None if value is None or value == NONE else converter.structure(value, inner)
 
     return structure
 

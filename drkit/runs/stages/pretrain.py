@@ -9,19 +9,12 @@ from attrs import evolve, frozen
 
 from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
+from drkit.core.spec import part_name
+from drkit.encoders.card import EncoderCard
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
-from drkit.runs.stage import (
-    PlanBuilder,
-    Stage,
-    StageOutput,
-    StageSpec,
-    TextReading,
-    from_recipe,
-    part_name,
-    settings_from,
-)
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.generator import plan_generator
 from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
@@ -42,7 +35,7 @@ from drkit.runs.work import (
 class PretrainSettings:
     """The pre-training of the recipe; reading: how probes read whole texts."""
 
-    reading: TextReading = from_recipe("reading", observes=True)
+    reading: EncoderCard = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
     pooling: str = from_recipe("encoder.pooling", converter=part_name)
     seed: int = from_recipe("seed")
@@ -161,7 +154,7 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
         f"pre-train with {_tasks_in_words(pretrain)}, {schedule}",
         {**inputs, **_probe_inputs(builder)},
         extra={
-            "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),
+            "reading": evolve(settings_from(EncoderCard, builder.recipe), passages_per_document=None),
             "pretrain": pretrain,
         },
     )
