@@ -19,6 +19,7 @@ from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.architectures import check_start_model
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
@@ -28,7 +29,7 @@ from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out
 from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
-from drkit.runs.stage import TextReading, declared_reading
+from drkit.runs.stage import declared_card, settings_from
 from drkit.runs.work import encoder_size
 from drkit.train.speed import TEXTS, Speed, measure_speed
 
@@ -190,8 +191,7 @@ def _learned(labels: Labels) -> int:
 
 def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
-    reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32", recipe.encoder.titles)
-    return declared_reading(encoder, reading).similarity
+    return declared_card(encoder, settings_from(EncoderCard, recipe)).similarity
 
 
 def _evaluate_only(recipe: Recipe, labels: Labels) -> Improvement:

@@ -70,7 +70,7 @@ CAPABILITIES: Mapping[str, str] = {
     "spans": "documents split into spans of whole sentences, which become the texts",
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
     "encoder-layers": "layers of the encoder built like BERT's, which the part copies",
-    "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
+    "generator": "a masked LM, as to fill masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
@@ -133,6 +133,11 @@ class Choice:
 
     use: str
     config: Any
+
+
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
 
 
 def brief(choice: Choice) -> Choice | str:

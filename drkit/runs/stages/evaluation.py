@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from drkit.core.quantities import counted
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.pooling import PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
@@ -27,7 +28,7 @@ from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, PROVEN, Recipe
 from drkit.runs.manifest import Manifest
-from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.finetune import FINETUNE, labelled_round
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
@@ -59,7 +60,7 @@ class SearchSettings:
     retrievers: tuple[str, ...]
     reranked: Mapping[str, str]
     rerank_depth: int
-    reading: TextReading
+    reading: EncoderCard
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)

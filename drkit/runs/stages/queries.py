@@ -17,10 +17,11 @@ from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Kind
 from drkit.data.titles import JOINED
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.retriever import bm25_seconds
 from drkit.runs.stages.texts import (
     PASSAGES,
@@ -78,7 +79,7 @@ class PseudoQuerySettings:
     of BM25, None if the round trip does not search with it.
     """
 
-    reading: TextReading | None
+    reading: EncoderCard | None
     language: str | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
     count: int = from_recipe("pseudo_queries.count")
@@ -198,7 +199,7 @@ def plan_pseudo_queries(
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
         extra={
-            "reading": settings_from(TextReading, builder.recipe) if retriever else None,
+            "reading": settings_from(EncoderCard, builder.recipe) if retriever else None,
             "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },
     )
