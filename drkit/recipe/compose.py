@@ -25,6 +25,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
@@ -36,7 +37,6 @@ from drkit.recipe.schema import (
     NONE,
     PSEUDO,
     REPLACED,
-    RERANKER,
     SCHEDULE,
     EncoderSettings,
     Recipe,

@@ -15,11 +15,12 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
+from drkit.data.column_sources import GIVEN
 from drkit.data.titles import JOINED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
+from drkit.recipe.schema import FROM_SCRATCH, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
@@ -237,12 +238,13 @@ def plan_texts(builder: PlanBuilder) -> None:
     """Add the stages that read the collection and tokenise its passages."""
     recipe = builder.recipe
     source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
+    columns = recipe.finetune.column_sources() if recipe.finetune else []
     builder.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
-        extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
+        extra={"scored": any(one.use == GIVEN for one in columns)},
     )
     if recipe.pretrain and recipe.pretrain.texts:
         _plan_mixture(builder, recipe.pretrain.texts)
