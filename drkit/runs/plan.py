@@ -78,7 +78,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure], has_subtopics=False)
     collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
-    splits = tuple(collection.splits())
+    made = (PSEUDO,) if recipe.evaluation.split == PSEUDO else ()
+    splits = (*collection.splits(), *made)
     builder = PlanBuilder(recipe, registry, splits)
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
