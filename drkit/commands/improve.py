@@ -19,8 +19,10 @@ from attrs import evolve, frozen
 
 from drkit.core.files import MANIFEST, local_path, replacing_folder
 from drkit.core.protocols import EstimatesSize
+from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.core.types import Passage
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
@@ -41,6 +43,9 @@ FEWEST = 20
 # Of queries made from texts: as many as the steps that a training should have read, and the passages that are held out
 # to evaluate on where there are no labels, or this share of few passages.
 _MADE, _HELD_OUT, _HELD_OUT_SHARE = 800, 300, 5
+# The fewest words of a text without a title that a query is made from.
+_WORDS = 8
+_NO_MADE = "no row of training on queries made from the texts, beside that on labels"
 # The collection that reads texts and labels as people have them.
 _LABELLED = "labelled"
 # The speed is measured with texts from all of a collection, but not from beyond this one.
@@ -145,34 +150,67 @@ def fit(
     base = _compose(encoder, collection, settings, (), parts)
     source = parts.registry.build(Kind.COLLECTION, base.collection.use, base.collection.config)
     labels = count_labels(source)
-    texts = _some_texts(source)
+    some = _some_passages(source)
+    pairs, notes = _pairs(labels, some)
     length = base.encoder.passage_length
     speed = measure_speed(
-        encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling
+        encoder,
+        [passage.content for passage in some],
+        length=length,
+        learned_length=min(length, SHORT),
+        pooling=base.encoder.pooling,
     )
     own = [f"encoder.precision={speed.precision}", f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]
     own += [f"finetune.loss.similarity={_similarity(encoder, base)}", *_evaluation(labels, source)]
 
     def composed(pairs: Sequence[str], *numbers: str) -> Recipe:
-        return _learning_from(_compose(encoder, collection, settings, (*own, *numbers), parts), pairs)
+        return learning_from(_compose(encoder, collection, settings, (*own, *numbers), parts), pairs)
 
-    pairs = (JUDGED,) if labels.are_enough else (PSEUDO,)
-    if composed(pairs).finetune is None:  # as the user sets it
-        return Improvement(composed(pairs))
-    fitted = _fitted(composed(pairs), parts, labels, speed, minutes)
+    first = composed(pairs[:1])
+    if first.finetune is None:  # no labels and no queries from texts, or as the user sets it
+        return Improvement(first, notes)
+    fitted = _fitted(first, parts, labels, speed, minutes)
     numbers = _fitted_numbers(fitted.recipe)  # what the user sets is not fitted
-    notes = [] if labels.are_enough else [_too_few(labels)]
-    if labels.are_enough and fitted.rates:
-        both = composed(PAIRS, *numbers)
-        size = collection_size(both, parts.registry, Path("runs") / both.name)
-        needed = run_minutes(both, parts.registry, size, fitted.rates) if size else None
-        pairs = PAIRS if needed is not None and needed <= minutes else pairs
-        if needed is not None and needed > minutes:
-            notes.append(
-                f"no row of training on queries made from the texts, beside that on labels: --minutes "
-                f"{math.ceil(needed)} reaches for both"
-            )
-    return evolve(fitted, recipe=composed(pairs, *numbers), notes=(*notes, *fitted.notes))
+    recipe = composed(pairs, *numbers)
+    size = collection_size(recipe, parts.registry, Path("runs") / recipe.name)
+    if len(pairs) > 1 and fitted.rates and size:
+        needed = math.ceil(run_minutes(recipe, parts.registry, size, fitted.rates))
+        if needed > minutes:
+            recipe, notes = composed(pairs[:1], *numbers), (*notes, f"{_NO_MADE}: --minutes {needed} reaches for both")
+    return evolve(fitted, recipe=recipe, notes=(*notes, *fitted.notes))
+
+
+def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what retrievers learn from, the most telling first, and notes for the user; some: of the passages.
+
+    Raises DrkitError if there is nothing to evaluate on.
+    """
+    count, telling = sum(labels.queries.values()), sum(_gives_query(passage) for passage in some)
+    can_make = telling * _HELD_OUT_SHARE >= len(some)
+    if labels.are_enough:
+        return (PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
+    if not can_make and not count:
+        raise DrkitError(
+            f"there are no labelled queries, and no queries can be made from these texts: {telling} of the first "
+            f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {FEWEST} queries with their "
+            f"passages (--labels FILE)"
+        )
+    if not count:
+        return (PSEUDO,), (
+            "no labelled queries: tunes on queries made from the texts, and measures on those of held-out texts; they "
+            "cannot show that an encoder is better for your users, so your checkpoint is exported as it is",
+        )
+    few = f"{count:,} labelled queries are too few to learn from (at least {FEWEST})"
+    if not can_make:
+        return (), (f"{few}, and the texts too short to make queries from: the encoder is only evaluated",)
+    return (PSEUDO,), (
+        f"{few}: they measure the encoder, and one that is tuned on queries made from the texts, alone and with BM25",
+    )
+
+
+def _gives_query(passage: Passage) -> bool:
+    """Return whether a query can be made from a passage, which is not all of it."""
+    return bool(passage.title.strip() and passage.text.strip()) or len(passage.text.split()) >= _WORDS
 
 
 def _evaluation(labels: Labels, source: Any) -> list[str]:
@@ -185,7 +223,7 @@ def _evaluation(labels: Labels, source: Any) -> list[str]:
     return [f"evaluation.split={labels.evaluated}", *folds]
 
 
-def _learning_from(recipe: Recipe, pairs: Sequence[str]) -> Recipe:
+def learning_from(recipe: Recipe, pairs: Sequence[str]) -> Recipe:
     """Return the recipe with those of its rounds that learn from these pairs alone."""
     if recipe.finetune is None:
         return recipe
@@ -194,11 +232,11 @@ def _learning_from(recipe: Recipe, pairs: Sequence[str]) -> Recipe:
     return evolve(recipe, finetune=evolve(recipe.finetune, rounds=rounds) if rounds else None, pseudo_queries=made)
 
 
-def _some_texts(source: Any) -> list[str]:
-    """Return a few texts from all of a collection: those at its beginning may be shorter, or longer, than others."""
+def _some_passages(source: Any) -> list[Passage]:
+    """Return a few passages from all of a collection: those at its beginning may be shorter, or longer, than others."""
     size = source.size() if isinstance(source, EstimatesSize) else None
     spread = max(min(size.passages, _FURTHEST) // TEXTS, 1) if size else 1
-    return [passage.content for passage in islice(source.passages(), 0, spread * TEXTS, spread)]
+    return list(islice(source.passages(), 0, spread * TEXTS, spread))
 
 
 def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequence[str], parts: Installed) -> Recipe:
@@ -228,20 +266,6 @@ def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
     reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32", recipe.encoder.titles)
     return declared_reading(encoder, reading).similarity
-
-
-def _too_few(labels: Labels) -> str:
-    """Return the note for labels that are not learned from."""
-    count = sum(labels.queries.values())
-    if not count:
-        return (
-            "no labelled queries: tunes on queries made from the texts, and measures on those of held-out texts; they "
-            "cannot show that an encoder is better for your users, so your checkpoint is exported as it is"
-        )
-    return (
-        f"{count:,} labelled queries are too few to learn from (at least {FEWEST}): they measure the encoder, and one "
-        f"that is tuned on queries made from the texts, alone and with BM25"
-    )
 
 
 def _fitted(recipe: Recipe, parts: Installed, labels: Labels, speed: Speed, minutes: float) -> Improvement:

@@ -138,8 +138,10 @@ def decide(
         best = _best(needing, means)
         chosen = choose_plainly({name: values[name] for name in (chosen, best)}).chosen
     exported = without_bm25(chosen) if without_bm25(chosen) in trained else AS_IT_IS
-    last, level = values[trained[-1]] if trained else {}, _level(len(gains))
-    shown = {count: detectable_gain(last, values[AS_IT_IS], count, level=level) for count in _ASKED} if is_made else {}
+    shown = {}
+    if is_made:
+        pair, level = (values[trained[-1]], values[AS_IT_IS]), _level(len(gains))
+        shown = {count: detectable_gain(*pair, count, level=level) for count in _ASKED}
     return Verdict(chosen, exported, tuple(trained), measure, gains, systems[AS_IT_IS].queries, how, shown)
 
 

@@ -9,12 +9,13 @@ import pytest
 from attrs import evolve
 
 from drkit.commands import best_system, open_system, search_systems
-from drkit.commands.improve import fit, resumed
+from drkit.commands.improve import fit, learning_from, resumed
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.corpus import collection_of, open_collection
 from drkit.data.folds import assign_folds
 from drkit.data.sample import PassageSample
+from drkit.errors import ProblemsError
 from drkit.evaluate import Scores
 from drkit.evaluate.gains import compare_with_encoder, decide, gain_lines
 from drkit.evaluate.names import without_bm25
@@ -224,7 +225,7 @@ def test_made_queries_of_texts_that_train_never_measure(unlabelled):
     assert len(measured) == 90 // 5 == len(list(made.queries("pseudo")))
     assert learned
     assert not learned & measured
-    assert read_manifest(run / "made-queries").origins["train"] == "pseudo-queries"
+    assert read_manifest(run / "made-queries").origins["train"] == "pseudo-queries/train"
 
 
 def test_the_encoder_of_made_queries_can_be_exported_and_searched(unlabelled, tmp_path):
@@ -262,17 +263,28 @@ def test_labels_go_first_and_made_queries_where_the_minutes_reach_for_both(tiny_
     assert stages["choice"].settings.trained == ("tuned", "made-queries")
 
 
+def test_texts_too_short_for_queries_train_on_labels_alone(tiny_run, many, tmp_path):
+    encoder, (collection, labels) = str(tiny_run[0] / "encoder"), many
+    found = fit(encoder, collection, PARTS, settings=labels, minutes=500)
+    assert [one.name for one in found.recipe.finetune.rounds] == ["tuned"]
+    assert any("beside that on labels: these are too short" in note for note in found.notes)
+    (tmp_path / "few.csv").write_text("query,id\nwhat is topic1,d1\n")
+    found = fit(encoder, collection, PARTS, settings=(f"collection.labels=['{tmp_path / 'few.csv'}']",))
+    assert found.recipe.finetune is None
+    assert any("only evaluated" in note for note in found.notes)
+
+
 def test_made_queries_are_evaluated_only_where_some_are_held_out(tiny_run, labelled):
     recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.split=pseudo", "pseudo_queries.held_out=9")
     check(recipe, PARTS.registry)
-    with refused("set pseudo_queries.held_out"):
-        composed(labelled, tiny_run[0] / "encoder", "evaluation.split=pseudo")
+    with refused("pseudo_queries.held_out", error=ProblemsError):
+        check(composed(labelled, tiny_run[0] / "encoder", "evaluation.split=pseudo"), PARTS.registry)
 
 
-def test_a_text_without_a_query_to_learn_from_and_a_folder_that_is_no_encoder_are_refused(tiny_run, labelled, tmp_path):
+def test_texts_without_a_query_to_make_and_a_folder_that_is_no_encoder_are_refused(tiny_run, labelled, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     for encoder, texts, said in (
-        (tiny_run[0] / "encoder", tmp_path / "texts.jsonl", "no pseudo-query to train on"),
+        (tiny_run[0] / "encoder", tmp_path / "texts.jsonl", "no queries can be made from these texts"),
         (labelled, f"beir:{labelled}", "config.json"),
         (tmp_path / "missing", f"beir:{labelled}", "missing"),
     ):
@@ -295,7 +307,8 @@ def verdict(**means):
     systems = {
         name.replace("_", "+").replace("9", "-"): spread(mean, i) for i, (name, mean) in enumerate(means.items())
     }
-    return decide(systems, "nDCG@10", trained=("tuned", "made"), how="50 labelled queries")
+    trained = [name for name in ("tuned", "made") if name in systems]
+    return decide(systems, "nDCG@10", trained=trained, how="50 labelled queries")
 
 
 def test_the_sentence_has_two_forms():
@@ -469,7 +482,7 @@ def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tin
         ),
         PARTS,
     )
-    write_recipe(hold_out(recipe), tmp_path / "held.toml")
+    write_recipe(hold_out(learning_from(recipe, ["judged"])), tmp_path / "held.toml")
     drkit("run", tmp_path / "held.toml", "--run-dir", tmp_path / "run", "--no-trial")
     stored = open_collection(tmp_path / "run" / "collection")
     learned, ranked = ({query.text for query in stored.queries(split)} for split in ("train", "test"))
