@@ -23,10 +23,11 @@ from drkit.core.registry import installed
 from drkit.recipe.check import check
 from drkit.recipe.compose import CHOICES, ComposeRequest
 from drkit.recipe.compose import compose as compose_recipe
-from drkit.recipe.lengths import fit_lengths
+from drkit.recipe.lengths import fit_lengths, follows_texts
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, toml_value
+from drkit.runs.attribution import build_collection
 from drkit.runs.execute import execute
 from drkit.runs.prepare import prepare
 
@@ -48,12 +49,15 @@ def compose(**choices: Any) -> Recipe:
     parts = installed()
     settings = tuple(f"{path}={toml_value(value)}" for path, value in choices.items() if path not in CHOICES)
     chosen = {name: value for name, value in choices.items() if name in CHOICES}
-    request, notes = fit_lengths(ComposeRequest(settings=settings, **chosen), parts)
+    request, registry = ComposeRequest(settings=settings, **chosen), parts.registry
+    recipe = compose_recipe(request, parts)
+    check(recipe, registry)
+    if not follows_texts(recipe, request, registry):
+        return recipe
+    fitted, notes = fit_lengths(recipe, build_collection(recipe, registry), request, registry)
     for note in notes:
         _LOGGER.info("%s", note)
-    recipe = compose_recipe(request, parts)
-    check(recipe, parts.registry)
-    return recipe
+    return fitted
 
 
 def run(

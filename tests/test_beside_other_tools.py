@@ -18,7 +18,7 @@ from drkit.encoders import context_from, token_batch
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate, holm, paired_t_test
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.miners import HardNegatives, MarginConfig, MarginFilter, RanksConfig, RanksFilter, mine
+from drkit.miners import MarginConfig, MarginFilter, RanksConfig, RanksFilter, mine
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.flat import FlatIndex
 from drkit.search.fusion import align, convex
@@ -27,6 +27,7 @@ from drkit.search.rankings import Hits
 from drkit.search.retriever import Retriever
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
 from drkit.testing.toys import ToyCorpus
+from drkit_sentence_transformers import HardNegatives
 from tests.parts.toys import toy_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "beside-other-tools.md"

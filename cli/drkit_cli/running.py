@@ -12,6 +12,7 @@ from attrs import evolve
 from drkit.core import processes
 from drkit.core.engine import LOCAL, Engine, check_engine, open_engine
 from drkit.core.progress import Silent
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry, installed
 from drkit.errors import DrkitError, describe_exit
 from drkit.recipe.schema import Recipe
@@ -37,12 +38,13 @@ def run_recipe(
     notes: Sequence[str] = (),
     engine: str = LOCAL,
     rates: Rates | None = None,
+    collection: Collection | None = None,
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results; of several processes, the first one prints.
 
     keep_stale: see `drkit.runs.stale`. trial: whether to try its parts on a toy batch first; None: before a run, but
     not for a dry run. notes: what to say with those of the plan. engine: see `drkit.core.engine.open_engine`. rates:
-    of this machine, for the cost of a plan; None: they are measured.
+    of this machine, for the cost of a plan; None: they are measured. collection: that of the recipe, if it was built.
     """
     from drkit.runs.costs import has_gpu, machine_memory, memory_notes
     from drkit.runs.prepare import prepare
@@ -50,7 +52,8 @@ def run_recipe(
 
     check_engine(engine)
     run = run_dir or Path("runs") / recipe.name
-    made = prepare(recipe, registry, run, reuse=reuse, trial=False if dry_run and trial is None else trial)
+    tried = False if dry_run and trial is None else trial
+    made = prepare(recipe, registry, run, reuse=reuse, trial=tried, collection=collection)
     kept = kept_stale(made.stages, run, keep_stale)
     of_memory = () if has_gpu() else memory_notes(recipe, made.stages, machine_memory())
     made = evolve(made, notes=(*notes, *made.notes, *of_memory, *_notes_of_plugins(recipe, registry)))
@@ -78,7 +81,7 @@ def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates
     from drkit.runs.downloads import downloads
     from drkit_cli.render import PlanFacts, console, plan_document, plan_summary, stage_lines
 
-    size = collection_size(recipe, registry, run)
+    size = collection_size(recipe, made.collection, run)
     sizes = sizes_of(recipe, size) if size else None
     facts = PlanFacts(
         cost=estimate_cost(made.stages, sizes, rates or measure_rates()) if sizes else None,

@@ -52,7 +52,7 @@ def labels(recipe: Recipe, settings: Pretrain) -> dict[str, tuple[str, str]]:
     return {
         "text": ("text", f"and a {other}\nto {what}" if other else ""),
         "masker": ((of_decoder or settings.encoder.masker).use, "\n".join(["hides", *hidden])),
-        "encoder": ("encoder", f"{recipe.encoder.pooling} pooling"),
+        "encoder": ("encoder", f"{recipe.encoder.pooling.use} pooling"),
         "decoder": (task.decoder.use, f"{layers} layer{'s' * (layers != 1)}" if layers else ""),
         "losses": ("losses", "\n".join(losses)),
     }

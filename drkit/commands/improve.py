@@ -18,12 +18,13 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.files import MANIFEST, local_path, replacing_folder
-from drkit.core.protocols import EstimatesSize
+from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import Passage
 from drkit.encoders.architectures import check_start_model
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
@@ -33,7 +34,7 @@ from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes
 from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
-from drkit.runs.stage import TextReading, declared_reading
+from drkit.runs.stage import declared_card, settings_from
 from drkit.runs.work import encoder_size
 from drkit.train.speed import TEXTS, Speed, measure_speed
 
@@ -158,7 +159,7 @@ def fit(
         [passage.content for passage in some],
         length=length,
         learned_length=min(length, SHORT),
-        pooling=base.encoder.pooling,
+        pooling=base.encoder.pooling.use,
     )
     own = [f"encoder.precision={speed.precision}", f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]
     own += [f"finetune.loss.similarity={_similarity(encoder, base)}", *_evaluation(labels, source)]
@@ -169,10 +170,10 @@ def fit(
     first = composed(pairs[:1])
     if first.finetune is None:  # no labels and no queries from texts, or as the user sets it
         return Improvement(first, notes)
-    fitted = _fitted(first, parts, labels, speed, minutes)
+    fitted = _fitted(first, parts, source, labels, speed, minutes=minutes)
     numbers = _fitted_numbers(fitted.recipe)  # what the user sets is not fitted
     recipe = composed(pairs, *numbers)
-    size = collection_size(recipe, parts.registry, Path("runs") / recipe.name)
+    size = collection_size(recipe, source, Path("runs") / recipe.name)
     if len(pairs) > 1 and fitted.rates and size:
         needed = math.ceil(run_minutes(recipe, parts.registry, size, fitted.rates))
         if needed > minutes:
@@ -186,12 +187,12 @@ def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tu
     Raises DrkitError if there is nothing to evaluate on.
     """
     count, telling = sum(labels.queries.values()), sum(_gives_query(passage) for passage in some)
-    can_make = telling * _HELD_OUT_SHARE >= len(some)
+    can_make = telling * _HELD_OUT_SHARE >= len(some) > 0
     if labels.are_enough:
         return (PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
     if not can_make and not count:
         raise DrkitError(
-            f"there are no labelled queries, and no queries can be made from these texts: {telling} of the first "
+            f"there are no labelled queries, and no queries can be made from these texts: {telling} of "
             f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {FEWEST} queries with their "
             f"passages (--labels FILE)"
         )
@@ -264,12 +265,13 @@ def _fitted_numbers(recipe: Recipe) -> list[str]:
 
 def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
-    reading = TextReading("mean", recipe.similarity, 8, 8, "", "", "float32", recipe.encoder.titles)
-    return declared_reading(encoder, reading).similarity
+    return declared_card(encoder, settings_from(EncoderCard, recipe)).similarity
 
 
-def _fitted(recipe: Recipe, parts: Installed, labels: Labels, speed: Speed, minutes: float) -> Improvement:
-    model, size = encoder_size(recipe.encoder), collection_size(recipe, parts.registry, Path("runs") / recipe.name)
+def _fitted(
+    recipe: Recipe, parts: Installed, source: Collection, labels: Labels, speed: Speed, *, minutes: float
+) -> Improvement:
+    model, size = encoder_size(recipe.encoder), collection_size(recipe, source, Path("runs") / recipe.name)
     if model is None or size is None:
         return Improvement(recipe, ("the time is not known: the sizes of the encoder and the texts are not in files",))
     length = size.passage_tokens(recipe.encoder.passage_length)

@@ -182,7 +182,7 @@ def _read_plan(
 def describe_recipe(run: RunRecord, registry: Registry) -> list[tuple[str, str, str]]:
     """Return rows of what a run composed: encoder, parts, trainings; a row has a label, a choice, and what it means."""
     encoder = run.recipe.encoder
-    rows = [("encoder", f"{encoder.pooling} pooling", describe_encoder(encoder))]
+    rows = [("encoder", f"{encoder.pooling.use} pooling", describe_encoder(encoder))]
     for part in all_parts(run.recipe, registry):
         settings = {name: value for name, value in plain(part.config).items() if value not in (None, "", [], {})}
         about = [part.spec.summary, *(f"{name} = {toml_value(value)}" for name, value in settings.items())]

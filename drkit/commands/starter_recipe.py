@@ -203,7 +203,7 @@ def suggest_recipe(
     embeds = encoder is not None and starting_point(encoder).embeds
     chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, embeds=embeds, has_gpu=has_gpu)
     queries = max((split.lengths for split in facts.splits.values()), key=lambda lengths: lengths.most, default=None)
-    settings = {} if encoder else suggest_lengths(facts.lengths, queries)
+    settings: dict[str, tuple[object, str]] = {} if encoder else {**suggest_lengths(facts.lengths, queries)}
     if chosen == SMALL and facts.training_queries > _FEW_LABELS:
         settings["finetune.rounds.0.queries"] = ("0", f"all labels, not {_FEW_LABELS:,} of them as the default run")
         settings["finetune.max_steps"] = ("-1", "three passes over all labels")

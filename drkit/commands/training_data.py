@@ -28,8 +28,8 @@ from drkit.miners.chain import (
     parse_chain,
     requirements_of,
 )
-from drkit.miners.hard_negatives import as_triplets, as_tuples, text_rows
 from drkit.miners.specs import refresh_settings
+from drkit.miners.training_rows import as_triplets, as_tuples, text_rows
 from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.encode import passage_texts

@@ -26,6 +26,8 @@ _LOGGER = logging.getLogger(__name__)
 SCRATCH = "drkit-scratch-"
 # The file that marks a finished stage of a run (drkit.runs.manifest).
 MANIFEST = "manifest.json"
+# The file that marks an unfinished stage, with its identity; it is renamed as a whole when it is finished.
+IDENTITY = ".identity.json"
 # The list of the files of a folder that drkit wrote, in that folder.
 WRITTEN = ".drkit-files.json"
 # Before a folder is replaced, larger files are compared by size alone: nobody edits them by hand.
@@ -71,10 +73,11 @@ def input_path(text: str | Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.
 
-    What a link points to is replaced, not the link. A device, a pipe, or the file that standard output goes to is not
-    replaced: the content is written to it on success.
+    What a link points to is replaced, not the link. The new folder has a list of its files (`WRITTEN`), so that the
+    next call knows what it may replace. The folder of an unfinished stage is filled in place: what a killed attempt
+    left in it is written again, and the stage is renamed when it is whole.
 
-    Raises DrkitError if `path` is a folder, or its parent folder is not writable.
+    Raises DrkitError as `check_replaceable` does, and if the parent folder is not writable.
     """
     if path.is_dir():
         raise DrkitError(f"{path} is a folder; give the path of a file")
@@ -167,8 +170,10 @@ def check_replaceable(path: Path) -> None:
     """Raise DrkitError if a new folder must not replace what is at `path`.
 
     It may replace an empty folder, or one that `replacing_folder` wrote and in which nobody has added or changed a file
-    since.
+    since, and write into the folder of an unfinished stage.
     """
+    if (path / IDENTITY).is_file():
+        return
     if path.exists() and not path.is_dir():
         raise DrkitError(f"{path} is a file; give the path of a folder")
     if path.is_dir() and Path.cwd().is_relative_to(path.resolve()):
@@ -195,9 +200,14 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, which replaces `path` on success and is removed on failure.
 
     What a link points to is replaced, not the link. The new folder has a list of its files (`WRITTEN`), so that the
-    next call knows what it may replace. Raises DrkitError as `check_replaceable` does, and if the parent folder is not
-    writable.
+    next call knows what it may replace. The folder of an unfinished stage is filled in place: what a killed attempt
+    left in it is written again, and the stage is renamed when it is whole.
+
+    Raises DrkitError as `check_replaceable` does, and if the parent folder is not writable.
     """
+    if (path / IDENTITY).is_file():
+        yield path
+        return
     check_replaceable(path)
     path = path.resolve()
     make_folder(path.parent)
@@ -217,20 +227,6 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         _log_written(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def filling_folder(folder: Path) -> Iterator[Path]:
-    """Yield the path of a new folder inside `folder`; when the block ends, what is in it moves up into `folder`."""
-    scratch = folder / "new"
-    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
-    yield scratch
-    for path in scratch.iterdir():
-        if (target := folder / path.name).is_dir():
-            shutil.rmtree(target)
-        path.replace(target)
-    scratch.rmdir()
-    (folder / WRITTEN).unlink(missing_ok=True)
 
 
 def list_written(folder: Path) -> None:

@@ -12,21 +12,42 @@ import attrs
 
 from drkit.core.spec import Choice
 
+# The value of `absent_when` of a setting that is never absent.
+NEVER = object()
+
 
 def setting(
     default: Any,
     allowed: Callable[..., Any] | None,
     help: str,
     *,
-    observes: bool | Callable[[Any], bool] = False,
+    observes: bool = False,
+    absent_when: Any = NEVER,
 ) -> Any:
     """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
     observes: the setting affects only what is logged or saved along the way, never a result, so changing it does not
-    invalidate a finished stage. A function decides this from all settings of the class.
+    invalidate a finished stage. absent_when: the value at which stages are what they were before there was such a
+    setting, so that those of earlier versions stay valid; a function decides this from all settings of the class.
     """
-    metadata = {"help": help, "observes": observes}
+    metadata = {"help": help, "observes": observes, "absent_when": absent_when}
     return attrs.field(default=default, validator=allowed, metadata=metadata)
+
+
+def is_lasting(attribute: attrs.Attribute[Any], settings: Any) -> bool:
+    """Return whether a setting affects a result: it does not only observe, and is not absent (see `setting`).
+
+    >>> @attrs.frozen
+    ... class Probes:
+    ...     every: int = setting(100, at_least(1), "steps between two probes", observes=True)
+    ...     texts: int | None = setting(None, None, "texts of a probe", absent_when=None)
+    >>> every, texts = attrs.fields(Probes)
+    >>> is_lasting(every, Probes()), is_lasting(texts, Probes()), is_lasting(texts, Probes(texts=5))
+    (False, False, True)
+    """
+    absent = attribute.metadata.get("absent_when", NEVER)
+    is_absent = absent(settings) if callable(absent) else getattr(settings, attribute.name) == absent
+    return not is_absent and not attribute.metadata.get("observes", False)
 
 
 # More than any number of texts, tokens or steps of a run.
@@ -156,7 +177,7 @@ class QuerySettings:
 
 @attrs.frozen
 class GeneratorSettings:
-    """Settings of the masked LM that a part requires to fill masked positions (`generator`).
+    """Settings of the masked LM that a part requires of the run (`generator`), as to fill masked positions.
 
     model: path or hub id; empty: the run makes one of these sizes. random: it starts from random weights; otherwise the
     run trains the one it makes for `steps` steps (0: a third of the steps of pre-training). weight: of its own loss, if

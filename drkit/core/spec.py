@@ -70,7 +70,7 @@ CAPABILITIES: Mapping[str, str] = {
     "spans": "documents split into spans of whole sentences, which become the texts",
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
     "encoder-layers": "layers of the encoder built like BERT's, which the part copies",
-    "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
+    "generator": "a masked LM, as to fill masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
@@ -123,11 +123,30 @@ class Kind(str, Enum):
 
 
 @frozen
+class NoSettings:
+    """Settings of a part that has none."""
+
+
+@frozen
 class Choice:
     """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
 
     use: str
     config: Any
+
+
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
+
+
+def brief(choice: Choice) -> Choice | str:
+    """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
+
+    >>> brief(Choice("mean", NoSettings()))
+    'mean'
+    """
+    return choice if attrs.fields(type(choice.config)) else choice.use
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
@@ -150,11 +169,6 @@ class Citation:
     title: str
     year: int
     url: str = ""
-
-
-@frozen
-class NoSettings:
-    """Settings of a part that has none."""
 
 
 @frozen

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from drkit.data.hf import HfCollection as HfCollection
     from drkit.data.irds import IrdsCollection as IrdsCollection
     from drkit.data.pairs import PairsCollection as PairsCollection
-    from drkit.data.pydocs import PydocsCollection as PydocsCollection
     from drkit.data.queries import Queries as Queries
     from drkit.data.queries import extractive_queries as extractive_queries
     from drkit.data.queries import read_queries as read_queries
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from drkit.data.specs import IrdsConfig as IrdsConfig
     from drkit.data.specs import JsonlConfig as JsonlConfig
     from drkit.data.specs import PairsConfig as PairsConfig
-    from drkit.data.specs import PydocsConfig as PydocsConfig
     from drkit.data.specs import TevatronConfig as TevatronConfig
     from drkit.data.specs import TrecConfig as TrecConfig
     from drkit.data.store import TokenStore as TokenStore

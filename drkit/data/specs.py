@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le, lt, min_len, optional
+from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
 from drkit.core.citations import DPR, QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
@@ -33,24 +33,11 @@ def _columns(*roles: str) -> Any:
                 raise ValueError(f"the column of {role!r} must be its name, or its number from 1, got {given!r:.60}")
 
     text = f"columns by their role ({', '.join(roles)}): names, or numbers from 1 in a table without a header"
-    return attrs.field(factory=dict, validator=check, metadata={"help": text, "observes": False})
+    return attrs.field(factory=dict, validator=check, metadata={"help": text})
 
 
 def _unknown(what: str = "judgements") -> Any:
     return setting("refuse", in_(("refuse", "drop")), f"{what} that name unknown ids: refuse them, or drop and count")
-
-
-@frozen
-class PydocsConfig:
-    """Settings of `PydocsCollection`: which packages to read, and what counts as a query and a passage."""
-
-    packages: tuple[str, ...] = setting((), None, "only these packages (empty: all installed ones)")
-    min_query_words: int = setting(3, at_least(1), "minimum number of words of a query")
-    max_query_words: int = setting(40, at_least(1), "maximum number of words of a query")
-    min_passage_words: int = setting(8, at_least(1), "minimum number of words of a passage")
-    dev_share: float = setting(0.05, and_(gt(0), lt(0.5)), "share of modules for dev")
-    test_share: float = setting(0.10, and_(gt(0), lt(0.5)), "share of modules for test")
-    limit: int | None = setting(None, optional(at_least(1)), "maximum number of modules, drawn by hash")
 
 
 @frozen
@@ -246,13 +233,6 @@ def _collection(name: str, code: str, config: type, summary: str, **more: Any) -
 
 
 COLLECTIONS = (
-    _collection(
-        "pydocs",
-        "pydocs:PydocsCollection",
-        PydocsConfig,
-        "Docstrings of the installed Python packages: find the function",
-        provides=_JUDGED,
-    ),
     _collection(
         "beir",
         "formats:BeirCollection",

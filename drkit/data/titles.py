@@ -124,11 +124,6 @@ class Titles:
         return {TYPES: (separators.cumsum(1) > separators).long()}
 
 
-def joined_titles(settings: Any) -> bool:
-    """Return whether settings of a stage join titles and texts, as all stages did before there was a choice."""
-    return bool(settings.titles == JOINED)
-
-
 def _between(tokenizer: Any) -> list[int]:
     """Return the tokens between the two texts of a pair."""
     pair = tokenizer("a", "a", verbose=False)

@@ -1,7 +1,7 @@
 """Pooling: how the hidden states of a text become one vector, by name. No torch at import.
 
-The poolings of `POOLINGS` have no weights, or those of tokens; the kind `pooling` adds others, with weights or settings
-of their own (`drkit.encoders.learned_pooling`).
+Every pooling is a part. Those of `POOLINGS` have no settings and no weights, or those of tokens, and any encoder folder
+may declare them; the others have weights or settings of their own (`drkit.encoders.learned_pooling`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs.validators import in_
 from drkit.core.citations import SPLADE
 from drkit.core.registry import Registry
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind
+from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind, NoSettings
 from drkit.errors import DrkitError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 @frozen
 class Pooling:
-    """One way of pooling; summary: a line about it.
+    """One way of pooling that has no settings; summary: a line about it.
 
-    pool: hidden f[B,L,D], attention [B,L] (1 or True: a real token) -> f[B,D]. saved_as: its name in the Pooling module
-    of sentence-transformers. weighted: attention is multiplied by the learned weight of each token (`TokenWeights`,
-    which sentence-transformers calls WordWeights).
+    part: its class in `drkit.encoders.state_pooling`. pool: hidden f[B,L,D], attention [B,L] (1 or True: a real token)
+    -> f[B,D]. saved_as: its name in the Pooling module of sentence-transformers. weighted: attention is
+    multiplied by the learned weight of each token (`TokenWeights`, which sentence-transformers calls WordWeights).
     """
 
+    part: str
     pool: Callable[[Tensor, Tensor], Tensor]
     saved_as: str
     summary: str
@@ -64,13 +65,15 @@ def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-# The poolings of drkit itself: options, checks and messages are made from this list.
+# The poolings without settings: their parts, and what folders of sentence-transformers call them.
 POOLINGS: Mapping[str, Pooling] = {
-    "cls": Pooling(first_token, "cls", "The state of the first token"),
-    "mean": Pooling(mean_over_tokens, "mean", "The mean over all tokens"),
-    "weighted": Pooling(mean_over_tokens, "mean", "The mean, weighted by a learned weight of each word", weighted=True),
-    "max": Pooling(max_over_tokens, "max", "The largest value of each dimension over all tokens"),
-    "last": Pooling(last_token, "lasttoken", "The state of the last token"),
+    "cls": Pooling("FirstToken", first_token, "cls", "The state of the first token"),
+    "mean": Pooling("Mean", mean_over_tokens, "mean", "The mean over all tokens"),
+    "weighted": Pooling(
+        "WeightedMean", mean_over_tokens, "mean", "The mean, weighted by a learned weight of each word", weighted=True
+    ),
+    "max": Pooling("Largest", max_over_tokens, "max", "The largest value of each dimension over all tokens"),
+    "last": Pooling("LastToken", last_token, "lasttoken", "The state of the last token"),
 }
 
 
@@ -91,8 +94,17 @@ class LexicalConfig:
     dense: str = setting("", in_(("", *POOLINGS_OF_STATES)), "pooling of a vector that is kept before the scores, too")
 
 
-# Parts of the kind `pooling` that drkit itself provides.
 POOLING_PARTS = (
+    *(
+        ComponentSpec(
+            kind=Kind.POOLING,
+            name=name,
+            target=f"drkit.encoders.state_pooling:{pooling.part}",
+            config=NoSettings,
+            summary=pooling.summary,
+        )
+        for name, pooling in POOLINGS.items()
+    ),
     ComponentSpec(
         kind=Kind.POOLING,
         name="lexical",

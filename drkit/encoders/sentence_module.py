@@ -1,4 +1,7 @@
-"""The module of sentence-transformers that pools by a drkit part; `modules.json` of an exported encoder names it."""
+"""The module of sentence-transformers that pools by a drkit part.
+
+`modules.json` of an exported encoder names it by this path, so it must not move: folders of old runs would not load.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from drkit.miners.filters import MaxScoreFilter as MaxScoreFilter
     from drkit.miners.filters import RanksFilter as RanksFilter
     from drkit.miners.filters import SameTextFilter as SameTextFilter
-    from drkit.miners.hard_negatives import HardNegatives as HardNegatives
     from drkit.miners.sources import Bm25Miner as Bm25Miner
     from drkit.miners.sources import DenseMiner as DenseMiner
     from drkit.miners.sources import GivenMiner as GivenMiner

@@ -32,7 +32,7 @@ from drkit.data.prompts import prompt_problem
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
-from drkit.encoders.pooling import POOLINGS, pooling_config, static_problem
+from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.parts import (
     PartInUse,
@@ -99,22 +99,14 @@ def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[s
 
 
 def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
-    encoder = recipe.encoder
-    if encoder.pooling in POOLINGS:
-        wrong = f"the pooling {encoder.pooling!r} has no settings: leave them out @ encoder.pooling_settings"
-        return [wrong] if encoder.pooling_settings else []
-    try:
-        pooling_config(registry, encoder.pooling, encoder.pooling_settings or {})
-    except DrkitError as error:
-        return [f"{error} @ encoder.pooling_settings"]
-    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, encoder.pooling).provides
+    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, recipe.encoder.pooling.use).provides
     return list(_lexical_problems(recipe)) if is_sparse else []
 
 
 def _lexical_problems(recipe: Recipe) -> Iterator[str]:
     """Yield settings that an encoder whose vectors are scores of words does not support."""
     encoder = recipe.encoder
-    what = f"the pooling {encoder.pooling!r} makes scores of words"
+    what = f"the pooling {encoder.pooling.use!r} makes scores of words"
     config = local_path(encoder.pretrained or "") / CONFIG
     is_tied = read_json(config, "give the folder of a model").get(TIED) if config.is_file() else False
     if is_tied or (encoder.pretrained is None and encoder.lm_head == "tied"):
@@ -150,13 +142,12 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
-    parts = [spec for spec in registry.specs(Kind.POOLING) if spec.name == encoder.pooling]
-    needs_head = recipe.pretrain is not None or any("heads" in spec.receives for spec in parts)
+    needs_head = recipe.pretrain is not None or "heads" in registry.get(Kind.POOLING, encoder.pooling.use).receives
     try:
         found = check_start_model(encoder.pretrained, causal=not needs_head)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
-    if found and found.is_causal and encoder.pooling == "cls":
+    if found and found.is_causal and encoder.pooling.use == "cls":
         return [
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
@@ -234,7 +225,7 @@ def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
 def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
-    problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
+    problem = static_problem(encoder.pooling.use, has_unit_length=recipe.similarity == "cosine")
     if problem:
         yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
@@ -365,7 +356,7 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
 
 
 def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
-    """Yield capabilities that two parts require with different settings, as a run has one generator, for example."""
+    """Yield capabilities that two parts require with different settings, although a run makes each once."""
     seen: dict[str, tuple[PartInUse, Any]] = {}
     for part in parts:
         for name, settings in part.spec.requires_of(part.config).items():

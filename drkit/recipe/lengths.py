@@ -5,16 +5,17 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from attrs import evolve, frozen
 
 from drkit.core.files import local_path
 from drkit.core.protocols import Collection
 from drkit.core.quantities import counted
-from drkit.core.registry import Installed
+from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.words import estimate_tokens
-from drkit.recipe.compose import SMALL, ComposeRequest, compose
+from drkit.recipe.compose import SMALL, ComposeRequest
 from drkit.recipe.parts import required_capabilities
 from drkit.recipe.schema import Recipe
 
@@ -41,35 +42,45 @@ class Lengths:
         return cls(*(ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95, 1.0))) if ordered else cls()
 
 
-def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeRequest, tuple[str, ...]]:
-    """Return the request with lengths that fit the first texts of its collection, and a line on each.
+def fit_lengths(
+    recipe: Recipe, collection: Collection, request: ComposeRequest, registry: Registry
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Return a composed recipe with lengths that fit the first texts of its collection, and a line on each.
 
-    The request stays unchanged unless it makes an encoder from scratch at the small scale, for a collection in files of
-    this machine. Lengths that it sets are kept, and so is that of spans, which documents are cut into.
-
-    Raises DrkitError as `compose` does.
+    Lengths that the request sets are kept, and so is that of spans, which documents are cut into.
     """
-    recipe = compose(request, parts)
-    if request.scale not in (None, SMALL) or recipe.encoder.pretrained or not _is_local(recipe, parts):
-        return request, ()
+    if not follows_texts(recipe, request, registry):
+        return recipe, ()
     try:
-        collection = parts.registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
         passages, queries, which = _sample(collection)
     except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
-        return request, ()
+        return recipe, ()
     limit = _LONGEST_WITH_LAYERS if recipe.encoder.layers else _LONGEST_PASSAGE
     found = suggest_lengths(passages, queries, which=which, limit=limit)
     kept = {setting.partition("=")[0].strip() for setting in request.settings}
-    if "spans" in required_capabilities(recipe.pretrain, parts.registry):
+    if "spans" in required_capabilities(recipe.pretrain, registry):
         kept.add("encoder.passage_length")
     chosen = {path: one for path, one in found.items() if path not in kept}
-    settings = (*request.settings, *(f"{path}={value}" for path, (value, _) in chosen.items()))
-    return evolve(request, settings=settings), tuple(f"{path}={value}: {why}" for path, (value, why) in chosen.items())
+    lengths: dict[str, Any] = {path.removeprefix("encoder."): value for path, (value, _) in chosen.items()}
+    notes = tuple(f"{path}={value}: {why}" for path, (value, why) in chosen.items())
+    return evolve(recipe, encoder=evolve(recipe.encoder, **lengths)), notes
+
+
+def follows_texts(recipe: Recipe, request: ComposeRequest, registry: Registry) -> bool:
+    """Return whether the lengths of a composed recipe are chosen by its texts.
+
+    They are if it makes an encoder from scratch at the small scale, for a collection in files of this machine.
+    """
+    if request.scale not in (None, SMALL) or recipe.encoder.pretrained:
+        return False
+    shorthand = registry.get(Kind.COLLECTION, recipe.collection.use).shorthand
+    value = getattr(recipe.collection.config, shorthand) if shorthand else ""
+    return bool(value) and local_path(str(value)).exists()
 
 
 def suggest_lengths(
     passages: Lengths, queries: Lengths | None, *, which: str = "the", limit: int = _LONGEST_PASSAGE
-) -> dict[str, tuple[str, str]]:
+) -> dict[str, tuple[int, str]]:
     """Return (value, reason) of the settings that read 95 % of the texts whole, passages up to a limit, by path.
 
     which: the texts that the lengths are those of, in words: `the`, or `the first 5,000`.
@@ -79,11 +90,11 @@ def suggest_lengths(
         value = _rounded(passages.most, _SHORTEST_PASSAGE, limit)
         cut = f", cut at {limit}" if passages.most + 2 > limit else ""
         reason = f"95 % of {which} passages have at most about {counted(passages.most, 'token')}{cut}"
-        found["encoder.passage_length"] = (str(value), reason)
+        found["encoder.passage_length"] = (value, reason)
     if queries and queries.most:
         value = _rounded(queries.most, _SHORTEST_QUERY, _LONGEST_QUERY)
         reason = f"95 % of {which} queries have at most about {counted(queries.most, 'token')}"
-        found["encoder.query_length"] = (str(value), reason)
+        found["encoder.query_length"] = (value, reason)
     return found
 
 
@@ -94,12 +105,6 @@ def script_of(letter: str) -> str:
     ['LATIN', 'CYRILLIC', 'CJK']
     """
     return unicodedata.name(letter, "UNKNOWN").partition(" ")[0].partition("-")[0]
-
-
-def _is_local(recipe: Recipe, parts: Installed) -> bool:
-    shorthand = parts.registry.get(Kind.COLLECTION, recipe.collection.use).shorthand
-    value = getattr(recipe.collection.config, shorthand) if shorthand else ""
-    return bool(value) and local_path(str(value)).exists()
 
 
 def _sample(collection: Collection) -> tuple[Lengths, Lengths, str]:

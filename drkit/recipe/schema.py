@@ -17,7 +17,7 @@ from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, opti
 from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
-from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings
+from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.core.spec import Choice as Choice
 from drkit.data.mixture import OWN
 from drkit.data.splits import PSEUDO as PSEUDO
@@ -35,8 +35,7 @@ MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 # A part, or one of the sources that `Column` names.
 ColumnChoice = Annotated[str | Choice, Kind.COLUMN]
-# One of `drkit.encoders.pooling.POOLINGS`, or a part.
-PoolingName = Annotated[str, Kind.POOLING]
+PoolingChoice = Annotated[Choice, Kind.POOLING]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER = "encoder"
@@ -46,6 +45,7 @@ MAIN = "main"
 NONE = "none"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
+MEAN = Choice("mean", NoSettings())
 
 
 @frozen
@@ -99,8 +99,9 @@ class EncoderSettings:
         in_(("transform", "tied")),
         "LM head, when made from scratch: BERT's transform and tied projection, or only the projection",
     )
-    pooling: PoolingName = setting("mean", None, "how hidden states become the bottleneck")
-    pooling_settings: dict[str, Any] | None = setting(None, None, "settings of a pooling that is a part, by name")
+    pooling: PoolingChoice = field(
+        default=MEAN, metadata={"help": "how hidden states become the bottleneck", "written": brief}
+    )
     query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
     passages_per_document: int | None = setting(
@@ -227,7 +228,7 @@ class Training:
         optional(at_least(1, 1_000_000)),
         "texts or queries of an optimizer step, over all processes; none: per_device_train_batch_size x processes x "
         "gradient_accumulation_steps",
-        observes=lambda training: training.batch_size is None,
+        absent_when=None,
     )
     per_device_train_batch_size: int = setting(
         32, at_least(1, 1_000_000), "texts or queries that a process reads at a time, as its memory allows"
@@ -360,26 +361,26 @@ class Pretrain(Training):
         None,
         optional(_rising),
         "keep the checkpoints of these steps too, as pretrained@STEP",
-        observes=lambda pretrain: not pretrain.keep_steps,
+        absent_when=None,
     )
 
     texts: dict[str, CollectionChoice] | None = setting(
         None,
         optional(_names_but(OWN)),
         "further collections whose texts are read, by name",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
     text_weights: dict[str, float] | None = setting(
         None,
         optional(_text_weights),
         "how often a text of each of `texts`, and of `collection`, the run's own, is drawn; 1 if not named",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
     weigh_by: str | None = setting(
         None,
         optional(min_len(1)),
         "signal of texts whose value says how often a text is drawn",
-        observes=_reads_one_collection,
+        absent_when=_reads_one_collection,
     )
 
     @property

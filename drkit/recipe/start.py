@@ -20,11 +20,19 @@ from drkit.core.spec import Kind
 from drkit.data.column_advice import column_choices
 from drkit.data.rows import FORMATS as ENDINGS
 from drkit.data.rows import file_kind
+from drkit.encoders.card import KEPT, LENGTHS, EncoderCard, declared_settings
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
-from drkit.encoders.folder import declared_settings, read_encoder_settings
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.schema import EncoderSettings
-from drkit.recipe.toml import assign, part_from_table, read_table
+from drkit.recipe.schema import Choice, EncoderSettings
+from drkit.recipe.toml import (
+    assign,
+    changed_settings,
+    part_from_table,
+    plain,
+    pooling_as_part,
+    read_table,
+    toml_value,
+)
 
 _LOGGER = logging.getLogger("drkit")
 # Formats of files, tried in this order; the last ones read any texts.
@@ -42,8 +50,6 @@ _HINTS = {
 }
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
-LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-DECLARABLE = ("pooling", "pooling_settings", "titles", *LENGTHS, *PROMPTS)
 
 
 @frozen
@@ -63,7 +69,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     """Return the starting point that `--encoder` names: an encoder folder, a hub id, or an earlier run.
 
     A folder contributes the pooling, lengths and prompts that it declares. A run contributes the same and its
-    pre-training checkpoint (encoder, LM head, decoder, generator); if its encoder was made from scratch, the schedule
+    pre-training checkpoint (encoder, LM head, decoders, replacer); if its encoder was made from scratch, the schedule
     stays that of the small scale. Raises DrkitError for a run whose pre-training is not finished.
     """
     run = local_path(path_or_id)
@@ -106,7 +112,8 @@ class DeclaredSettings:
         clashing = [name for name in self.settings if self._differs(name, getattr(chosen, name))]
         lines = [
             f"{self.folder} was trained with {name} = {self.settings[name]!r}, "
-            f"the recipe says {getattr(chosen, name)!r}: --set encoder.{name}={_toml(self.settings[name])} keeps it, "
+            f"the recipe says {_written(getattr(chosen, name))!r}: "
+            f"--set encoder.{name}={_toml(self.settings[name])} keeps it, "
             f"--set encoder.declared=ignore trains with the new value @ encoder.{name}"
             for name in clashing
         ]
@@ -126,7 +133,25 @@ class DeclaredSettings:
         ]
 
     def _differs(self, name: str, value: Any) -> bool:
+        if isinstance(value, Choice):
+            return not _is_chosen(value, self.settings[name])
         return bool(value > self.settings[name]) if name in LENGTHS else bool(value != self.settings[name])
+
+
+def _is_chosen(choice: Choice, declared: str | Mapping[str, Any]) -> bool:
+    """Return whether a choice is that of a table or name; settings that the table lacks have their defaults."""
+    table = {"use": declared} if isinstance(declared, str) else declared
+    default = type(choice.config)()
+    settings = {name: table.get(name, value) for name, value in plain(default).items()}
+    return table["use"] == choice.use and settings == plain(choice.config)
+
+
+def _written(value: Any) -> Any:
+    """Return a setting as a recipe writes it; of a part with settings, those that are not the defaults."""
+    if not isinstance(value, Choice):
+        return value
+    settings = changed_settings(value.config)
+    return {"use": value.use, **settings} if settings else value.use
 
 
 def declared_settings_of(folder: Path) -> DeclaredSettings | None:
@@ -157,17 +182,20 @@ def is_stage_of_run(folder: Path) -> bool:
 def _unsupported(folder: Path) -> str:
     """Return what an encoder folder declares that drkit does not compute, or an empty string."""
     try:
-        read_encoder_settings(folder)
+        EncoderCard.read(folder)
     except UnsupportedEncoderError as error:
         return str(error)
     return ""
 
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in DECLARABLE if name in settings}
+    table = pooling_as_part(settings)
+    return {name: table[name] for name in KEPT if name in table}
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"'{toml_value(value)}'"
     return (
         f"'{json.dumps(value, ensure_ascii=False)}'" if isinstance(value, str) and not value.isalnum() else str(value)
     )

@@ -24,12 +24,13 @@ from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind
-from drkit.encoders.pooling import POOLINGS
-from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
+from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import (
     FROM_SCRATCH,
     ITSELF,
+    MEAN,
+    NONE,
     Choice,
     Column,
     DecoderTask,
@@ -48,6 +49,8 @@ else:
 _LOGGER = logging.getLogger(__name__)
 # Prompts are a line, paths at most 4,096 bytes.
 _LONGEST_TEXT = 8192
+# Another place for the settings of the pooling.
+_POOLING_SETTINGS = "pooling_settings"
 # Tables and lists in one another; recipes have at most five.
 _DEEPEST = 50
 
@@ -140,7 +143,7 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
     converter.register_structure_hook_func(_is_made_of(Union, types.UnionType), _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
-    converter.register_structure_hook_func(_is_pooling, _pooling(converter, registry))
+    converter.register_structure_hook(EncoderSettings, _encoder(converter))
     converter.register_structure_hook(EncoderTask, _task(converter, registry, EncoderTask))
     converter.register_structure_hook(DecoderTask, _task(converter, registry, DecoderTask))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
@@ -225,7 +228,7 @@ def _is_made_of(*origins: Any) -> Callable[[Any], bool]:
 def _union(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
-        return None if value is None else converter.structure(value, inner)
+        return None if value is None or value == NONE else converter.structure(value, inner)
 
     return structure
 
@@ -257,19 +260,23 @@ def _choice(converter: Converter, registry: Registry) -> Callable[[Any, Any], Ch
     return structure
 
 
-def _is_pooling(target: Any) -> bool:
-    return get_origin(target) is Annotated and get_args(target) == (str, Kind.POOLING)
+def _encoder(converter: Converter) -> Callable[[Any, Any], EncoderSettings]:
+    made: Callable[[Any, Any], EncoderSettings] = _table(converter, EncoderSettings)
+    return lambda value, target: made(pooling_as_part(value), target)
 
 
-def _pooling(converter: Converter, registry: Registry) -> Callable[[Any, Any], str]:
-    def structure(value: Any, _: Any) -> str:
-        name: str = converter.structure(value, str)
-        known = (*POOLINGS, *registry.names(Kind.POOLING))
-        if name not in known:
-            raise UnknownNameError("pooling", name, known, advice="see `drkit list pooling`")
-        return name
+def pooling_as_part(encoder: Any) -> Any:
+    """Return a table [encoder] whose `pooling_settings` are settings of `pooling`, as those of every part.
 
-    return structure
+    >>> pooling_as_part({"pooling": "lexical", "pooling_settings": {"top_k": 64}})
+    {'pooling': {'use': 'lexical', 'top_k': 64}}
+    """
+    if not isinstance(encoder, Mapping) or not isinstance(encoder.get(_POOLING_SETTINGS), Mapping):
+        return encoder
+    table = {key: value for key, value in encoder.items() if key != _POOLING_SETTINGS}
+    chosen = table.get("pooling", MEAN.use)
+    named = chosen if isinstance(chosen, Mapping) else {"use": chosen}
+    return {**table, "pooling": {**named, **encoder[_POOLING_SETTINGS]}}
 
 
 def _task(converter: Converter, registry: Registry, cls: type) -> Callable[[Any, Any], Any]:
@@ -330,6 +337,8 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
         raise KeyError("use")
     spec = registry.get(kind, converter.structure(value["use"], str))
     settings = {key: item for key, item in value.items() if key != "use"}
+    if settings and not attrs.fields(spec.config):
+        raise ValueError(f"the {kind} {spec.name!r} has no settings: leave out {', '.join(map(repr, settings))}")
     return spec.name, converter.structure(settings, spec.config)
 
 
@@ -359,8 +368,13 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def typed(attribute: attrs.Attribute[Any], value: Any) -> Any:
-    """Return a setting's value with the whole numbers in it as floats, if its type is float: 0 and 0.0 are the same."""
+    """Return a setting's value as it is written: whole numbers in it as floats, if its type is float (0 is 0.0)."""
+    value = attribute.metadata.get("written", _unchanged)(value)
     return _as_floats(value) if "float" in str(attribute.type) else value
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _as_floats(value: Any) -> Any:
@@ -388,6 +402,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def changed_settings(config: Any) -> dict[str, Any]:
+    """Return the settings of a part that differ from its defaults, as plain data."""
+    default = type(config)()
+    names = [a.name for a in attrs.fields(type(config))]
+    return {name: plain(value) for name in names if (value := getattr(config, name)) != getattr(default, name)}
 
 
 Table = dict[str, Any]

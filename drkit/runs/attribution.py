@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from drkit.core.process_state import restored_process_state
+from drkit.core.protocols import Collection
 from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
@@ -141,20 +142,20 @@ def require_methods(part: PartInUse, built: Any, names: Sequence[str]) -> None:
     require(not missing, f"{part.full_title}: {type(built).__name__} has no method {' and no method '.join(missing)}")
 
 
-def try_collection(recipe: Recipe, registry: Registry) -> None:
-    """Build a recipe's collection and read its splits; raises a one-line DrkitError if that fails.
+def build_collection(recipe: Recipe, registry: Registry) -> Collection:
+    """Build a recipe's collection, and read its splits; raises a one-line DrkitError if that fails.
 
-    A collection that reads local files is not built: reading may take long, and its own messages name file and line.
+    What a collection of local files raises is left as it is: its own messages name file and line.
     """
     part = PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
     if any(part.spec.paths_of(part.config)):
-        target_of(part)
-        return
-    collection = build_part(part, None, methods=COLLECTION_METHODS)
+        return cast("Collection", target_of(part)(part.config, None))
+    collection: Collection = build_part(part, None, methods=COLLECTION_METHODS)
     with trying(part, "while reading its splits"):
         splits = collection.splits()
         is_valid = isinstance(splits, (tuple, list)) and all(isinstance(split, str) for split in splits)
         require(is_valid, f"{part.full_title}: splits() must be a tuple of names, got {splits!r}")
+    return collection
 
 
 def _belongs_to(frame: FrameType, spec: ComponentSpec) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.protocols import HoldsOutQueries
+from drkit.core.protocols import Collection, HoldsOutQueries
 from drkit.core.registry import Registry
 from drkit.core.types import CollectionSize
 from drkit.recipe.schema import Recipe
@@ -103,18 +103,20 @@ def run_minutes(recipe: Recipe, registry: Registry, size: CollectionSize, rates:
     return cost.seconds / _PLANNED / 60
 
 
-def fit_memory(recipe: Recipe, registry: Registry, memory: int) -> tuple[Recipe, dict[str, str]]:
+def fit_memory(
+    recipe: Recipe, registry: Registry, memory: int, collection: Collection | None = None
+) -> tuple[Recipe, dict[str, str]]:
     """Return the recipe with trainings whose steps fit the memory, and the reasons for what that changes, by setting.
 
     Only the fine-tuning of an existing encoder changes, unless it has a gradient cache already: fewer texts at a time
-    give the same gradients. memory: bytes. Raises DrkitError as `plan` does.
+    give the same gradients. memory: bytes. collection: see `plan`. Raises DrkitError as `plan` does.
     """
     finetune = recipe.finetune
     if finetune is None or finetune.gradient_cache_chunk or not recipe.encoder.pretrained:
         return recipe, {}
     if encoder_size(recipe.encoder) is None:
         return recipe, {}
-    chunk = fitting_chunk(recipe, plan(recipe, registry).stages, memory)
+    chunk = fitting_chunk(recipe, plan(recipe, registry, collection).stages, memory)
     if chunk is None:
         return recipe, {}
     reason = (

@@ -29,9 +29,7 @@ def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, 
 
 def encoder_code(encoder: EncoderSettings, registry: Registry) -> PluginCode:
     """Return the code of an encoder's pooling and architecture, as far as they are of plugins."""
-    found = PluginCode()
-    if encoder.pooling in registry.names(Kind.POOLING):
-        found |= part_code(registry.get(Kind.POOLING, encoder.pooling))
+    found = part_code(registry.get(Kind.POOLING, encoder.pooling.use))
     name = (encoder.architecture or _model_type(encoder.pretrained)).replace("_", "-")
     table = installed().extensions["architecture"]
     return found | part_code(table.get(name)) if name in table else found

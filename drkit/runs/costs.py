@@ -18,9 +18,7 @@ import psutil
 from attrs import evolve, frozen
 
 from drkit.core.processes import configured_threads
-from drkit.core.protocols import EstimatesSize
-from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.types import CollectionSize
 from drkit.recipe.schema import PSEUDO, Recipe, Training
 from drkit.runs.manifest import load_manifest
@@ -141,10 +139,9 @@ def _count_words() -> dict[str, int]:
     return counts
 
 
-def collection_size(recipe: Recipe, registry: Registry, run: Path) -> CollectionSize | None:
+def collection_size(recipe: Recipe, collection: Collection, run: Path) -> CollectionSize | None:
     """Return the size of the collection: as a run has read it, or as the collection estimates it; None if unknown."""
     try:
-        collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
         size = collection.size() if isinstance(collection, EstimatesSize) else None
     except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
         return None

@@ -35,6 +35,7 @@ from drkit.core import processes
 from drkit.core.engine import TASKS, Engine, GroupEngine, LocalEngine, is_local, join_tasks
 from drkit.core.files import (
     CHECKPOINTS,
+    IDENTITY,
     digest,
     find_damages,
     is_temporary,
@@ -55,7 +56,6 @@ from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
 from drkit.runs.manifest import (
-    IDENTITY,
     LAYOUT,
     PROCESSES,
     STALE,

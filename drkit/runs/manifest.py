@@ -21,6 +21,7 @@ from attrs import field, frozen
 from drkit.core.checksums import is_inside
 from drkit.core.files import (
     CHECKPOINTS,
+    IDENTITY,
     MANIFEST,
     TRAINING,
     WRITTEN,
@@ -36,8 +37,6 @@ from drkit.errors import DrkitError
 
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.
 LAYOUT = 2
-# The identity of the stage for which an unfinished attempt was started.
-IDENTITY = ".identity.json"
 # The hash of the rest of a manifest; those of older runs have none. What depends on time and machine is left out: the
 # same stage has the same checksum everywhere.
 _CHECKSUM = "checksum"

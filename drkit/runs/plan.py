@@ -22,9 +22,11 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
+from drkit.encoders.card import PROMPTS
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
@@ -32,7 +34,7 @@ from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, PROVEN, PSEUDO, Recipe
-from drkit.recipe.start import PROMPTS, declared_settings_of
+from drkit.recipe.start import declared_settings_of
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput
 from drkit.runs.stages import stage_folders
 from drkit.runs.stages.evaluation import (
@@ -61,26 +63,27 @@ from drkit.runs.stages.texts import plan_texts
 
 @frozen
 class Plan:
-    """The stages of a run, each after those that it needs, and notes for the user before the run starts."""
+    """The stages of a run, each after those that it needs, its collection, and notes for the user before it starts."""
 
     stages: tuple[Stage[Any], ...]
+    collection: Collection
     notes: tuple[str, ...] = ()
 
 
-def plan(recipe: Recipe, registry: Registry) -> Plan:
-    """Return the plan of a recipe; builds the collection to read its splits and the first rows of its files.
+def plan(recipe: Recipe, registry: Registry, collection: Collection | None = None) -> Plan:
+    """Return the plan of a recipe; reads the splits of its collection and the first rows of its files.
 
-    Raises DrkitError if these cannot be read, files of the collection or a run file to mine are missing, or a measure
-    does not exist.
+    collection: that of the recipe; None: it is built. Raises DrkitError if these cannot be read, files of the
+    collection or a run file to mine are missing, or a measure does not exist.
     """
     _refuse_stage_names(recipe)
     check_measures(recipe.evaluation.measures, has_subtopics=False)
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure], has_subtopics=False)
-    collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
-    made = (PSEUDO,) if recipe.evaluation.split == PSEUDO else ()
-    splits = (*collection.splits(), *made)
-    builder = PlanBuilder(recipe, registry, splits)
+    if collection is None:
+        collection = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
+    builder = PlanBuilder(recipe, registry, collection)
+    splits = builder.splits
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
     plan_texts(builder)
@@ -106,13 +109,13 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         exported = _plan_chosen(builder, [system.stages[0] for system in ranked], "choice")
         if recipe.evaluation.bm25 and recipe.evaluation.hybrid:
             plan_hybrid(builder, exported)
-        return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+        return Plan(tuple(builder.stages.values()), collection, tuple(builder.notes))
     exported = _plan_export(builder, [system.stages[0] for system in ranked])
     if splits:
         plan_evaluation(builder, systems, retrievers, exported)
     elif builder.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
         plan_untuned_hybrid(builder, exported)
-    return Plan(tuple(builder.stages.values()), tuple(builder.notes))
+    return Plan(tuple(builder.stages.values()), collection, tuple(builder.notes))
 
 
 def _refuse_stage_names(recipe: Recipe) -> None:

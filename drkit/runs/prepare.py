@@ -13,12 +13,13 @@ from attrs import asdict
 
 from drkit.core import processes
 from drkit.core.plugin_code import refuse_edited_code
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.schema import OPTIMIZER, Recipe, Training
 from drkit.recipe.start import RECIPE
-from drkit.runs.attribution import try_collection
+from drkit.runs.attribution import build_collection
 from drkit.runs.manifest import recorded_processes
 from drkit.runs.plan import Plan, plan
 from drkit.runs.survey import survey
@@ -28,19 +29,26 @@ _DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_
 
 
 def prepare(
-    recipe: Recipe, registry: Registry, folder: Path, *, reuse: Sequence[Path] = (), trial: bool | None = None
+    recipe: Recipe,
+    registry: Registry,
+    folder: Path,
+    *,
+    reuse: Sequence[Path] = (),
+    trial: bool | None = None,
+    collection: Collection | None = None,
 ) -> Plan:
     """Check all that can be known before a run, and return its plan.
 
-    trial: try every part on a toy batch; None: if a stage is to be made in `folder`. Raises DrkitError for whatever is
+    trial: try every part on a toy batch; None: if a stage is to be made in `folder`. collection: that of the recipe, if
+    it was built already. Raises DrkitError for whatever is
     wrong: the recipe, the collection, files, training arguments, missing packages, a broken part, code of a plugin that
     was edited since this process loaded it.
     """
     check(recipe, registry)
     refuse_edited_code()
-    try_collection(recipe, registry)
+    collection = collection or build_collection(recipe, registry)
     with processes.batches_of(recorded_processes(folder) or processes.count()):
-        made = plan(recipe, registry)
+        made = plan(recipe, registry, collection)
     for other in reuse:
         if not (other / RECIPE).is_file():
             raise DrkitError(f"--reuse {other}: not a run (missing {RECIPE}); give the folder of a run")

@@ -24,11 +24,12 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import digest, local_path, path_state, read_json, write_text
 from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
+from drkit.core.settings import NEVER, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
-from drkit.data.titles import joined_titles
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
-from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
 from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
@@ -43,13 +44,16 @@ S = TypeVar("S")
 WEIGHTS = "*.safetensors"
 
 
-def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
+def from_recipe(
+    path: str, *, observes: bool = False, absent_when: Any = NEVER, converter: Callable[[Any], Any] | None = None
+) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
-    A function decides this from all settings of the stage.
+    absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`. converter: makes the
+    stage's value of the recipe's.
     """
-    return field(metadata={"recipe": path, "observes": observes})
+    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when}, converter=converter)
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -76,8 +80,7 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            observes = a.metadata.get("observes", False)
-            if not (observes(value) if callable(observes) else observes):
+            if is_lasting(a, value):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
                 found = typed(a, getattr(value, a.name))
                 yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
@@ -232,13 +235,19 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
-    splits: tuple[str, ...]
+    collection: Collection
+    splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @splits.default
+    def _read_splits(self) -> tuple[str, ...]:
+        made = (PSEUDO,) if self.recipe.evaluation.split == PSEUDO else ()
+        return (*self.collection.splits(), *made)
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -310,49 +319,27 @@ class StageRun(Generic[S]):
     engine: Engine = field(factory=LocalEngine)
 
 
-@frozen
-class TextReading:
-    """Pooling, similarity, lengths (tokens, special ones included), prompts and precision, as the recipe has them.
+def declared_card(encoder: str, recipe: EncoderCard) -> EncoderCard:
+    """Return the card of an existing encoder: as its folder declares, or that of the recipe if it declares nothing.
 
-    passages_per_document: what search reads of a long text; training reads its beginning.
-    """
-
-    pooling: str = from_recipe("encoder.pooling")
-    similarity: str = from_recipe("similarity")
-    query_length: int = from_recipe("encoder.query_length")
-    passage_length: int = from_recipe("encoder.passage_length")
-    query_prompt: str = from_recipe("encoder.query_prompt")
-    passage_prompt: str = from_recipe("encoder.passage_prompt")
-    precision: str = from_recipe("encoder.precision")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
-    passages_per_document: int | None = field(
-        default=None,
-        metadata={
-            "recipe": "encoder.passages_per_document",
-            "observes": lambda reading: reading.passages_per_document is None,
-        },
-    )
-
-
-def declared_reading(encoder: str, reading: TextReading) -> TextReading:
-    """Return how an existing encoder reads texts: as its folder declares, or as `reading` if it declares nothing.
-
-    No folder declares a precision, and the passages of a document are those of `reading`.
+    No folder declares a precision, and the passages of a document are those of the recipe; a pooling's settings are
+    known by its checkpoint.
 
     Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
     """
     folder = local_path(encoder)
     if not (folder / MODULES).is_file():
-        return reading
-    settings = read_encoder_settings(folder)
-    if settings.pop("normalize"):
-        settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
-    transformer = settings.pop("transformer")
-    # Truncated encoders start no run.
-    for name in ("word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
-        del settings[name]
-    own = {name: getattr(reading, name) for name in ("precision", "passages_per_document")}
-    return TextReading(**{**settings, **own, "titles": declared_titles(transformer)})
+        return recipe
+    card = EncoderCard.read(folder)
+    return attrs.evolve(
+        card,
+        similarity="cosine" if card.normalize else card.similarity,  # the same ranking: all vectors have length 1
+        normalize=False,
+        truncate_dim=None,  # truncated encoders start no run
+        pooling_settings=None,
+        precision=recipe.precision,
+        passages_per_document=recipe.passages_per_document,
+    )
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

@@ -13,10 +13,10 @@ from typing import Any
 
 from attrs import evolve
 
-from drkit.core.files import digest, read_json, write_json
+from drkit.core.files import IDENTITY, digest, read_json, write_json
 from drkit.core.plugin_code import PluginCode
 from drkit.errors import UnknownNameError
-from drkit.runs.manifest import IDENTITY, STALE, load_manifest, read_stale, write_manifest
+from drkit.runs.manifest import STALE, load_manifest, read_stale, write_manifest
 from drkit.runs.stage import Stage
 from drkit.runs.survey import UNFINISHED, code_changes
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.files import CHECKPOINTS, MANIFEST, digest, read_json
+from drkit.core.files import CHECKPOINTS, IDENTITY, MANIFEST, digest, read_json
 from drkit.encoders.declarations import CONFIG
 from drkit.encoders.folder import is_cross_encoder
 from drkit.errors import DrkitError
-from drkit.runs.manifest import IDENTITY, Manifest, damages, load_manifest, read_manifest
+from drkit.runs.manifest import Manifest, damages, load_manifest, read_manifest
 from drkit.runs.stage import Stage
 from drkit.train.resuming import checkpoints, is_complete, step_of
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
-from drkit.core.protocols import CountsItems
+from drkit.core.protocols import CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
@@ -33,7 +33,7 @@ from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
-from drkit.encoders.pooling import POOLINGS, pooling_config
+from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
@@ -44,12 +44,12 @@ from drkit.recipe.schema import (
     Pretrain,
     Recipe,
 )
+from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
     build_part,
     describe_error,
     require_methods,
     target_of,
-    try_collection,
     trying,
 )
 from drkit.runs.stages.columns import column_scope
@@ -71,7 +71,7 @@ from drkit.testing.losses import check_loss_gradients, check_step, learned_tenso
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
@@ -80,17 +80,16 @@ UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
 
 def try_parts(recipe: Recipe, registry: Registry) -> None:
-    """Build every part of a recipe and run it once on a toy batch, forward and backward.
+    """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
-    For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
-    one-line DrkitError for the first broken part, or an index that faiss cannot build.
+    For a miner with a setting that names a local file or model, only the target is imported. Raises a one-line
+    DrkitError for the first broken part, or an index that faiss cannot build.
     """
     _check_torch()
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
-        try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
@@ -150,21 +149,20 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
     if sizes.architecture and not sizes.pretrained:
         shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
-    pooling = sizes.pooling if sizes.pooling in POOLINGS else "cls"
+    is_plain = sizes.pooling.use in POOLINGS
+    pooling = sizes.pooling.use if is_plain else "cls"
     try:
         encoder = toys.toy_encoder(pooling=pooling, **shape)
     except Exception as error:  # transformers refuses settings in any way
         raise DrkitError(f"cannot make an encoder from scratch: {describe_error(error)} @ encoder") from error
-    if sizes.pooling in POOLINGS:
+    if is_plain:
         return encoder
     backbone = encoder.info(toys.toy_tokenizer())
+    settings = changed_settings(sizes.pooling.config)
     learned, other = (
-        LearnedPooling(sizes.pooling, sizes.pooling_settings or {}, backbone, seed=seed, registry=registry)
-        for seed in (42, 43)
+        LearnedPooling(sizes.pooling.use, settings, backbone, seed=seed, registry=registry) for seed in (42, 43)
     )
-    part = PartInUse.of(
-        Kind.POOLING, Choice(sizes.pooling, pooling_config(registry, sizes.pooling, learned.settings)), registry
-    )
+    part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
     return MaskedLmEncoder(encoder.model, pooling=learned)
 
@@ -209,8 +207,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
         collate = masking_collator(settings, registry, module, context, maskers, texts)
         _try_contexts(settings, registry, collate, tokens)
         tensors = collate([(0, index) for index in range(len(stored))])
-        with trying(PartInUse.of(Kind.MASKER, settings.encoder.masker, registry), "while filling masked positions"):
-            views, _ = module.filled_views(tensors)
+        views = _filled_views(settings, registry, maskers, module, tensors, Path(folder))
         for name, part in decoders.items():
             _try_decoder(part, module, name, views, tensors)
             _try_saving(part, module.decoders[name], other.decoders[name])
@@ -235,6 +232,34 @@ def _try_maskers(
             require(callable(masker), f"{title}: {type(masker).__name__} is not callable")
             views[side] = require_view(masker(tokens, draws, rows=rows, nested=nested), title)
             check_view(views[side], tokens, rows, part.spec.provides_of(part.config), title)
+
+
+def _filled_views(
+    settings: Pretrain,
+    registry: Registry,
+    maskers: Mapping[str, Any],
+    module: AutoEncoder,
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+) -> Mapping[str, MaskedView]:
+    """Return the views with masked positions filled, and check that what fills them can be trained and saved."""
+    side = next((side for side, masker in maskers.items() if isinstance(masker, ReplacingMasker)), ENCODER)
+    task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
+    part = PartInUse.of(Kind.MASKER, task.masker, registry)
+    with trying(part, "while filling masked positions"):
+        views, own_loss = module.filled_views(tensors)
+        learns = trains_replacer(module.replacer)
+        require(
+            own_loss is None or learns,
+            f"{part.full_title}: its replacer has a loss of its own, so it must be a LearningReplacer: `learns`, "
+            f"save(folder) and load(folder)",
+        )
+    if learns:
+        with trying(part, "while its replacer was saved and loaded, as for a checkpoint"):
+            (folder / REPLACER).mkdir()
+            module.replacer.save(folder / REPLACER)
+            module.replacer.load(folder / REPLACER)
+    return views
 
 
 def _try_contexts(settings: Pretrain, registry: Registry, collate: MaskingCollator, tokens: TokenBatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.registry import installed
+from drkit.runs.attribution import build_collection
 from drkit.runs.costs import Cost, Rates, collection_size, estimate_cost, has_gpu, measure_rates, sizes_of
 from drkit.runs.stage import Stage
 from drkit.runs.survey import survey
@@ -61,8 +62,8 @@ def estimate_runs(runs: Sequence[PlannedRun], rates: Rates) -> Cost | None:
 
     Stages that several runs have are counted once.
     """
-    registry = installed().registry
-    size = collection_size(runs[0].recipe, registry, runs[0].folder)
+    recipe = runs[0].recipe
+    size = collection_size(recipe, build_collection(recipe, installed().registry), runs[0].folder)
     if size is None:
         return None
     known, total = _finished(runs), Cost(0.0, 0.0, 0.0)

@@ -32,14 +32,14 @@ PREFIXES = (LOSS, ITEMS, ROWS, METRIC)
 class GradientStrategy:
     """How gradients are computed.
 
-    chunk: rows per forward (0: all); forward: the (wrapped) module; backward: called with a loss f[]; accumulate: the
-    context in which a backward does not exchange gradients between processes. batches: those of an optimizer step,
-    over which comparing losses are averaged; totals: the number of items of each local loss in all of them
-    (`count_step`), None for a step of one batch.
+    chunk: rows per forward (0: all); forward: the (wrapped) module; backward: called with a loss f[] (default: its own
+    `backward`); accumulate: the context in which a backward does not exchange gradients between processes. batches:
+    those of an optimizer step, over which comparing losses are averaged; totals: the number of items of each local loss
+    in all of them (`count_step`), None for a step of one batch.
     """
 
     forward: Callable[..., dict[str, Tensor]]
-    backward: Callable[[Tensor], None]
+    backward: Callable[[Tensor], None] = Tensor.backward
     chunk: int = 0
     accumulate: Callable[[], AbstractContextManager[None]] = nullcontext
     batches: int = 1

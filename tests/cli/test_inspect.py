@@ -227,7 +227,7 @@ def test_words_are_the_decoders_distribution(bag_of_words):
     found = inspect_words(TEXT, bag_of_words, installed(), top=10)
     source = run_source(bag_of_words, installed())
     tokenizer = source.tokenizer
-    encoder = load_encoder(bag_of_words / "pretrained", pooling=source.recipe.encoder.pooling).eval()
+    encoder = load_encoder(bag_of_words / "pretrained", pooling=source.recipe.encoder.pooling.use).eval()
     decoder = installed().registry.build("decoder", "bow", None, context_from(encoder, tokenizer))
     load_part(decoder, part_file(bag_of_words / "pretrained", DECODER, "main"))
     ids = tokenizer([TEXT], return_tensors="pt")

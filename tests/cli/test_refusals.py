@@ -8,10 +8,10 @@ import pytest
 
 from drkit.commands.inputs import find_queries
 from drkit.core.types import Passage
-from drkit.data.pydocs import PydocsCollection
 from drkit.errors import DrkitError
 from drkit.search.blocks import rank_to_run
 from drkit.search.bm25 import Bm25Retriever
+from drkit_pydocs import PydocsCollection
 
 
 @pytest.fixture

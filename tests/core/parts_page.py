@@ -8,7 +8,6 @@ from drkit.core.escaping import escape_markdown
 from drkit.core.registry import installed
 from drkit.core.settings import MOST, describe_settings
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.encoders.pooling import POOLINGS
 from drkit.recipe import schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
@@ -49,7 +48,6 @@ def page() -> str:
     sections = [HEAD]
     for kind, title in KINDS.items():
         sections.append(f"## {title}\n")
-        sections += [f"- `{name}`: {own.summary}." for name, own in POOLINGS.items()] if kind == Kind.POOLING else []
         sections += [part(registry.get(kind, name)) for name in sorted(registry.names(kind))]
     sections.append("## Tables of a recipe\n")
     sections += [f"### \\[{name}\\]\n\n{settings(config)}" for name, config in TABLES.items()]

@@ -34,6 +34,8 @@ PACKAGES = {
     "drkit.train": "Training",
     "drkit.recipe": "Recipes",
     "drkit.commands": "The functions behind the commands",
+    "drkit_sentence_transformers": "drkit in sentence-transformers",
+    "drkit_pydocs": "The default collection",
 }
 HEAD = """# The public API
 
@@ -61,7 +63,7 @@ def papers() -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for spec in installed().registry:
         for module, name in (spec.target.split(":"), (spec.config.__module__, spec.config.__name__)):
-            if module.startswith("drkit_"):
+            if module.startswith("drkit_") and module.partition(".")[0] not in PACKAGES:
                 found.setdefault(module, set()).add(name)
     return {module: sorted(names) for module, names in sorted(found.items())}
 

@@ -13,6 +13,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared_settings_of
+from drkit.recipe.toml import plain
 from drkit.runs.plan import plan
 from tests.refusals import says
 
@@ -61,7 +62,7 @@ def test_what_a_folder_of_sentence_transformers_says(tmp_path):
 def test_it_stands_before_the_recipes_own(tmp_path):
     own = {"query_length": 20, "passage_length": 40, "query_prompt": "q: ", "passage_prompt": "", "format": 1}
     encoder = composed(folder(tmp_path / "a", own=own), paper="retromae").encoder
-    assert (encoder.pooling, encoder.query_length, encoder.passage_length) == ("mean", 20, 40)
+    assert (encoder.pooling.use, encoder.query_length, encoder.passage_length) == ("mean", 20, 40)
     assert (encoder.query_prompt, encoder.passage_prompt) == ("q: ", "")
 
 
@@ -93,7 +94,7 @@ def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, 
     assert says(str(error.value), *named, "--set encoder.declared=ignore")
     name, _, value = setting.partition("=")
     recipe = composed(encoder, setting, "encoder.declared=ignore")
-    assert str(getattr(recipe.encoder, name.removeprefix("encoder."))) == value
+    assert str(plain(recipe)["encoder"][name.removeprefix("encoder.")]) == value
 
 
 def test_shorter_texts_are_allowed_and_longer_than_the_folder_reads_are_not(tmp_path):

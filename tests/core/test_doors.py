@@ -187,7 +187,8 @@ def test_the_command_line_prints_through_one_door():
     # main closes a broken pipe; docstrings and arguments answer their parent process, in JSON; files flushes before it
     # writes a result to standard output; registry keeps what plugins print when they are imported from it
     assert streams <= {f"cli/drkit_cli/{name}.py" for name in ("terminal", "render", "main")} | {
-        f"drkit/{name}.py" for name in ("data/docstrings", "train/arguments", "core/files", "core/registry")
+        *(f"drkit/{name}.py" for name in ("train/arguments", "core/files", "core/registry")),
+        "plugins/drkit_pydocs/docstrings.py",
     }
 
 
@@ -227,7 +228,7 @@ def test_processes_are_started_in_one_place():
     # TrainingArguments, without torch here; testing: to see what a module imports
     assert importers("subprocess", "pty", "multiprocessing") <= {
         "drkit/core/engine.py",
-        "drkit/data/docstrings.py",
+        "plugins/drkit_pydocs/docstrings.py",
         "drkit/runs/prepare.py",
         "drkit/testing/specs.py",
     }

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from drkit.core.files import (
+    IDENTITY,
     WRITTEN,
     make_folder,
     remove_folder,
@@ -95,6 +96,18 @@ def test_what_somebody_added_or_changed_is_named_and_kept(tmp_path, change, name
         put(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_unfinished_stage_is_filled_in_place_over_what_a_kill_left(tmp_path):
+    stage = tmp_path / "stage"
+    (stage / "checkpoints").mkdir(parents=True)
+    for name in (IDENTITY, "checkpoints/shard", "index.json"):
+        (stage / name).write_text("before")
+    put(stage)
+    found = {path.relative_to(stage).as_posix(): path.read_text() for path in stage.rglob("*") if path.is_file()}
+    kept = dict.fromkeys((IDENTITY, "checkpoints/shard"), "before")
+    assert found == {**kept, "index.json": "new", "inner/vectors": "new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["stage"]
 
 
 def test_a_link_stays_a_link(tmp_path):

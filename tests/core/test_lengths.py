@@ -7,7 +7,8 @@ import pytest
 from drkit.core.registry import installed
 from drkit.recipe import lengths as lengths_module
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.lengths import Lengths, fit_lengths, suggest_lengths
+from drkit.recipe.lengths import Lengths, fit_lengths, follows_texts, suggest_lengths
+from drkit.runs.attribution import build_collection
 from tests.refusals import says
 
 PARTS = installed()
@@ -22,10 +23,20 @@ def texts(tmp_path):
     return path
 
 
+def fitted(request):
+    """The recipe of a request, the same with fitted lengths, and notes on these."""
+    recipe = compose(request, PARTS)
+    return recipe, *fit_lengths(recipe, build_collection(recipe, PARTS.registry), request, PARTS.registry)
+
+
 def lengths_of(request):
-    fitted, notes = fit_lengths(request, PARTS)
-    encoder = compose(fitted, PARTS).encoder
-    return encoder.query_length, encoder.passage_length, notes
+    _, recipe, notes = fitted(request)
+    return recipe.encoder.query_length, recipe.encoder.passage_length, notes
+
+
+def assert_unchanged(request):
+    before, after, notes = fitted(request)
+    assert (after, notes) == (before, ())
 
 
 def test_most_passages_are_read_whole(texts):
@@ -59,7 +70,7 @@ def test_queries_of_every_split_count(tmp_path):
 )
 def test_what_is_chosen_stays(texts, choices):
     request = ComposeRequest(collection=f"jsonl:{texts}", **choices)
-    assert fit_lengths(request, PARTS) == (request, ())
+    assert_unchanged(request)
 
 
 def test_a_given_encoder_keeps_its_lengths(texts, tmp_path):
@@ -67,17 +78,17 @@ def test_a_given_encoder_keeps_its_lengths(texts, tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
     request = ComposeRequest(collection=f"jsonl:{texts}", encoder=str(folder))
-    assert fit_lengths(request, PARTS) == (request, ())
+    assert_unchanged(request)
 
 
 def test_the_default_collection_and_hubs_are_not_read():
     for request in (ComposeRequest(), ComposeRequest(collection="irds:vaswani"), ComposeRequest(collection="pydocs")):
-        assert fit_lengths(request, PARTS) == (request, ())
+        assert not follows_texts(compose(request, PARTS), request, PARTS.registry)
 
 
 def test_spans_are_as_long_as_the_recipe_says(texts):
     request = ComposeRequest(collection=f"jsonl:{texts}", paper="cotmae")
-    assert fit_lengths(request, PARTS) == (request, ())
+    assert_unchanged(request)
 
 
 @pytest.mark.parametrize(("paper", "limit"), [("words", 512), (None, 256), ("retromae", 256)])
@@ -93,7 +104,7 @@ def test_a_bad_file_is_left_to_the_stage_that_reads_it(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text("not json", encoding="utf-8")
     request = ComposeRequest(collection=f"jsonl:{path}")
-    assert fit_lengths(request, PARTS) == (request, ())
+    assert_unchanged(request)
 
 
 def test_what_a_plugins_reader_raises_is_left_to_the_stage_that_names_it(texts, monkeypatch):
@@ -102,7 +113,7 @@ def test_what_a_plugins_reader_raises_is_left_to_the_stage_that_names_it(texts, 
 
     monkeypatch.setattr(lengths_module, "_sample", broken)
     request = ComposeRequest(collection=f"jsonl:{texts}")
-    assert fit_lengths(request, PARTS) == (request, ())
+    assert_unchanged(request)
 
 
 def test_only_the_first_texts_are_read(texts, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import asdict, evolve, fields
 
+from drkit.builtin import drkit_recipes
 from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
@@ -96,30 +97,6 @@ def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half()
     assert len(swapped.finetune.loss.config.directions) == 1
 
 
-def test_the_papers_numbers_come_with_an_existing_encoder():
-    recipe = compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS)
-    first, _, distilled = (recipe.finetune.for_round(r) for r in recipe.finetune.rounds)
-    # Appendix A: groups of 32 passages; then batch (64) and group (32) swapped.
-    assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 31)
-    assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 63)
-    assert (distilled.loss.use, distilled.loss.config.alpha) == ("kl-distillation", 0.2)
-    reranker = recipe.reranker
-    assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
-    assert (reranker.start, reranker.layers) == ("pretrained", 0)
-    pairwise = compose(ComposeRequest(paper="cpdae", encoder="some/encoder"), PARTS)
-    assert {pairwise.finetune.for_round(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
-    assert {pairwise.finetune.for_round(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
-    assert pairwise.similarity == "dot"
-
-
-@pytest.mark.parametrize("paper", ["cdmae", "cotmae", "cotmae-qac", "cotmae-qac-ar", "cocondenser", "cocondenser-qac"])
-def test_papers_that_score_by_raw_dot_products(paper):
-    recipe = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS)
-    check(recipe, REGISTRY)
-    losses = [recipe.finetune.loss, *(recipe.finetune.for_round(r).loss for r in recipe.finetune.rounds)]
-    assert {(loss.config.similarity, loss.config.temperature) for loss in losses} == {("dot", 1.0)}
-
-
 def test_a_paper_leaves_out_a_reranker_made_from_scratch_unless_it_is_asked_for():
     for paper in ("simlm", "cdmae"):
         small = compose(ComposeRequest(paper=paper), PARTS)
@@ -147,17 +124,11 @@ def test_a_reranker_that_no_round_learns_from_is_said_to_only_rerank():
         assert any(said in note for note in planned.notes) == noted
 
 
-def test_simlm_scores_by_scaled_cosines_in_all_directions():
-    recipe = compose(ComposeRequest(paper="simlm", encoder="some/encoder"), PARTS)
-    losses = [recipe.finetune.for_round(r).loss.config for r in recipe.finetune.rounds]
-    assert {(loss.similarity, loss.temperature, len(loss.directions)) for loss in losses} == {("cosine", 0.02, 4)}
-
-
-@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"low-resource", "improve"}))
-def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
-    finetune = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS).finetune
-    batches = [finetune.for_round(r).batch_size for r in finetune.rounds]
-    assert {*batches} == {64} or (paper == "cdmae" and batches == [64, 64, 32])
+@pytest.mark.parametrize("recipe", sorted({*drkit_recipes()} - {"low-resource", "improve"}))
+def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(recipe):
+    """As the papers do: tests/core/test_paper_scale.py has theirs."""
+    finetune = compose(ComposeRequest(paper=recipe, encoder="some/encoder"), PARTS).finetune
+    assert {finetune.for_round(r).batch_size for r in finetune.rounds} == {64}
 
 
 def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():

@@ -92,7 +92,12 @@ def test_the_set_of_parts_is_this_one():
         "miner/refresh",
         "miner/run-file",
         "miner/same-text",
+        "pooling/cls",
+        "pooling/last",
         "pooling/lexical",
+        "pooling/max",
+        "pooling/mean",
+        "pooling/weighted",
         "signal/idf",
         "signal/importance",
     ]

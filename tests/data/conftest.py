@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drkit.data.docstrings import read_file, summary_and_rest
+from drkit_pydocs.docstrings import read_file, summary_and_rest
 
 
 @pytest.fixture(scope="session")

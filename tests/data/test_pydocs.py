@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from drkit.data import PydocsCollection, PydocsConfig
-from drkit.data import docstrings as docstrings_module
-from drkit.data.docstrings import read_file, read_files
 from drkit.errors import DrkitError
+from drkit_pydocs import PydocsCollection, PydocsConfig
+from drkit_pydocs import docstrings as docstrings_module
+from drkit_pydocs.docstrings import read_file, read_files
 
 REST = "The rest of it says {} in more words than eight, so that it is kept."
 

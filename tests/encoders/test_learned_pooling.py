@@ -15,13 +15,14 @@ from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
+from drkit.recipe.toml import changed_settings, parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
 from drkit.search.rankings import check_same_encoder
 from tests.plugins.packages import forget, write_package
+from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 PLUGIN = '''
@@ -140,11 +141,11 @@ def test_the_command_line_finds_passages_with_it(run, run_drkit):
 
 def test_a_recipe_with_it_reads_back_equal_and_a_run_goes_on_from_it(run, parts, beir):
     recipe = composed(parts, beir)
-    assert recipe.encoder.pooling_settings == {"heads": 3}
+    assert changed_settings(recipe.encoder.pooling.config) == {"heads": 3}
     assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), parts.registry) == recipe
     wanted = ComposeRequest(collection=f"beir:{beir}", paper="retromae", encoder=str(run), settings=("finetune=none",))
     continued = compose(wanted, parts)
-    assert (continued.encoder.pooling, continued.encoder.pooling_settings) == ("attentive", {"heads": 3})
+    assert continued.encoder.pooling == recipe.encoder.pooling
 
 
 def test_vectors_of_another_size_are_fine_tuned_but_no_decoder_reads_them(parts, beir, tmp_path):
@@ -158,9 +159,9 @@ def test_vectors_of_another_size_are_fine_tuned_but_no_decoder_reads_them(parts,
 def test_what_cannot_be_is_refused_in_the_plan(parts, beir):
     for settings, message in (
         (("encoder.pooling=atentive",), "'atentive'; .*'attentive'"),
-        (("encoder.pooling_settings.heads=0",), "pooling 'attentive': 'heads' must be >= 1"),
-        (("encoder.pooling_settings.width=3",), "pooling 'attentive': .*width.*drkit show pooling attentive"),
-        (("encoder.pooling=mean",), "'mean' .*settings"),
+        (("encoder.pooling_settings.heads=0",), r"'heads' must be >= 1.*@ encoder\.pooling\.heads"),
+        (("encoder.pooling_settings.width=3",), r"'width'; known: heads, .*@ encoder\.pooling"),
+        (("encoder.pooling=mean",), r"'mean' has no settings: leave out 'heads' @ encoder\.pooling"),
     ):
         with pytest.raises(ProblemsError, match=message):
             check(composed(parts, beir, *settings), parts.registry)
@@ -186,9 +187,7 @@ def test_an_index_knows_its_weights(parts):
     backbone = MaskedLmEncoder(masked_lm()).info(tokenizer())
     one, two = (LearnedPooling("attentive", {}, backbone, seed=seed, registry=parts.registry) for seed in (1, 2))
     how = {"query_length": 48, "passage_length": 48, "pooling": "attentive"}
-    encoders = [
-        TextEncoder(masked_lm().base_model, tokenizer(), learned_pooling=part, **how) for part in (one, one, two)
-    ]
+    encoders = [reader_of(masked_lm().base_model, tokenizer(), learned_pooling=part, **how) for part in (one, one, two)]
     same, equal, other = (encoder.identity()["weights"] for encoder in encoders)
     assert same == equal != other
 

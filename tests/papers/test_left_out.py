@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 import drkit
 import drkit.core.citations
+import drkit.data
 from drkit.core.registry import GROUP, discover
 from drkit.core.spec import CAPABILITIES
 from drkit.errors import ProblemsError
@@ -95,13 +98,39 @@ def imports(path: Path):
             yield (node.module or "").split(".")[0]
 
 
-def test_no_package_imports_a_papers_plugin():
-    packages = {entry.name: entry.value for entry in ENTRIES if entry.name in PAPERS}
+def test_no_package_imports_a_plugin():
+    plugins = {folder.name for folder in (ROOT / "plugins").glob("drkit_*")}
+    assert len(plugins) > len(PAPERS) + 2
     for path in files("drkit", "cli"):
-        assert not {*imports(path)} & {*packages.values()}, path
-    for paper, package in packages.items():
-        for path in files(f"plugins/{package}"):
-            assert not {*imports(path)} & ({*packages.values()} - {package}), f"{paper}: {path}"
+        assert not {*imports(path)} & plugins, path
+    for plugin in plugins:
+        for path in files(f"plugins/{plugin}"):
+            assert not {*imports(path)} & (plugins - {plugin}), path
+
+
+def test_without_the_default_collection_another_one_is_composed_as_before():
+    left = without("pydocs")
+    assert {*ALL.registry} - {*left.registry} == {*own("pydocs").registry}
+    for name in (None, *left.recipes):
+        request = evolve(asked(name, "small"), collection="beir:folder")
+        assert compose(request, left) == compose(request, ALL)
+    with pytest.raises(ProblemsError, match="no collection named 'pydocs'; known: beir, "):
+        compose(asked(None, "small"), left)
+
+
+def test_names_that_plugins_hold_are_found_where_they_were():
+    moved = entry_points(group="drkit.names")
+    assert {entry.name for entry in moved} >= {"drkit.data.PydocsCollection", "drkit.miners.HardNegatives"}
+    for entry in moved:
+        module, _, name = entry.name.rpartition(".")
+        assert getattr(import_module(module), name) is entry.load()
+        assert name in exports(entry.module), "and are listed among the names of the plugin's package"
+        assert name not in exports(module)
+
+
+def test_a_name_that_nobody_has_is_missing():
+    with pytest.raises(AttributeError, match=r"'drkit.data' has no attribute 'HardNegatives'"):
+        drkit.data.HardNegatives  # noqa: B018
 
 
 def test_papers_import_public_names_as_any_plugin_does():

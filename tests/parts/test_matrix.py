@@ -19,7 +19,7 @@ from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
-from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
+from drkit.train.checkpoints import load_encoder, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from tests.parts.toys import texts
 
@@ -72,11 +72,11 @@ def built(recipe, inputs):
     """The module of the pre-training stage, and its collator."""
     settings = recipe.pretrain
     tokenizer = load_tokenizer(str(inputs["start"]))
-    encoder = load_encoder(inputs["start"], pooling=recipe.encoder.pooling)
+    encoder = load_encoder(inputs["start"], pooling=recipe.encoder.pooling.use)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
-        generator=load_generator(inputs.get("generator")),
+        generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(open_signals(inputs)),
         seed=recipe.seed,
     )

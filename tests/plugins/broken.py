@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from drkit.core.types import CollectionSize, Judgement, Mined, Passage, Query, StepOutput, TokenStates
+from drkit.core.types import CollectionSize, Judgement, MaskedView, Mined, Passage, Query, StepOutput, TokenStates
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import seeded, token_states
@@ -132,6 +132,15 @@ class FailsOnEmptyTexts(GoodMasker):
         return super().hidden(tokens, rng) & (tokens.words.max(1).values // tokens.maskable.sum(1) >= 0)[:, None]
 
 
+class EveryOtherWord(GoodMasker):
+    """Hides every other word, with a draw of its own for each row."""
+
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        hidden = tokens.words % 2 == 0
+        each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1])) if rows else hidden
+        return make_view(tokens, each, rng, self.context, rows=rows, nested=nested)
+
+
 class UndeclaredSignal(GoodMasker):
     def hidden(self, tokens, rng):
         return super().hidden(tokens, rng) | (tokens.signal("importance") > 1)
@@ -174,6 +183,62 @@ class NeedsAnotherSetting(GoodMasker):
     def __init__(self, config, context):
         super().__init__(config, context)
         self.ratio = config.ratio
+
+
+class Deletion:
+    """Deletes tokens of what the encoder reads; those that follow move up (TSDAE: Wang et al. 2021)."""
+
+    def __init__(self, config, context):
+        self.config, self.pad_id = config, context.backbone.pad_id
+
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        draws = torch.from_numpy(rng.uniform(tokens.ids.shape[1]))
+        gone = ((draws < self.config.ratio) & tokens.maskable) | ~tokens.attention
+        order = gone.long().argsort(dim=1, stable=True)
+        attention = (~gone).gather(1, order)
+        ids = tokens.ids.gather(1, order).masked_fill(~attention, self.pad_id)
+        return MaskedView(ids=ids, labels=torch.full_like(ids, -100), attention=attention)
+
+
+class LeavesGaps(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        view = super().__call__(tokens, rng)
+        return attrs.evolve(view, ids=view.ids.flip(1), attention=view.attention.flip(1))
+
+
+class HasTargets(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        return attrs.evolve(super().__call__(tokens, rng), labels=tokens.ids)
+
+
+class DeletesNothing(Deletion):
+    def __call__(self, tokens, rng, rows=0, nested=None):
+        labels = torch.full_like(tokens.ids, -100)
+        return MaskedView(ids=tokens.ids, labels=labels, attention=tokens.attention)
+
+
+# Contexts
+
+
+class NextText:
+    """As the guide has it."""
+
+    def __init__(self, config, context):
+        pass
+
+    def __call__(self, tokens, texts, *, seed, epoch):
+        indices = (tokens.keys.numpy() + 1) % len(texts.store)
+        return attrs.evolve(texts.batch(indices), keys=tokens.keys)
+
+
+class TextBelow(NextText):
+    def __call__(self, tokens, texts, *, seed, epoch):
+        return attrs.evolve(tokens, ids=tokens.ids.roll(1, 0), attention=tokens.attention.roll(1, 0))
+
+
+class OneText(NextText):
+    def __call__(self, tokens, texts, *, seed, epoch):
+        return texts.batch(tokens.keys.numpy()[:1])
 
 
 # Decoders
@@ -690,6 +755,11 @@ class AsksForPositives(GoodFilter):
         for request, found in mined:
             corpus.get_many(sorted(request.positives))
             yield found
+
+
+class HoldsThePairs(GoodFilter):
+    def keep(self, mined, corpus):
+        yield from [found for _, found in mined]
 
 
 class Adds(GoodFilter):

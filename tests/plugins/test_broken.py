@@ -17,10 +17,13 @@ from drkit.core.registry import GROUP, Registry, discover, installed
 from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError, UnknownNameError
+from drkit.maskers import UniformConfig
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.attribution import build_collection
 from drkit.runs.trial import try_parts
 from drkit.testing import (
     check_collection,
+    check_context,
     check_decoder,
     check_filter,
     check_loss,
@@ -280,7 +283,7 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
     names = here.registry.names(kind) if kind in PARTS else list(here.table(kind))
     listed = CliRunner().invoke(cli, ["list", kind])
     assert listed.exit_code == 0
-    assert names or kind in ("pooling", "column"), "those of drkit are no parts"
+    assert names or kind == "column", "those of drkit are no parts"
     for name in names:
         assert name in listed.output
         shown = CliRunner().invoke(cli, ["show", kind, name])
@@ -296,6 +299,11 @@ OTHER_LOSS = {"settings": ('pretrain.encoder.losses.more={use="broken"}',)}
 DECLARED = {
     "masker": ("masker", {"provides": ("view",)}, check_masker, {"masker": "broken", "decoder": "mlm"}),
     "masker with rows": ("masker", {"provides": ("view", "rows")}, check_masker, {"masker": "broken"}),
+    "masker of another text": (
+        *("masker", {"provides": ("corrupted",), "config": UniformConfig}),
+        *(lambda spec: check_masker(spec, UniformConfig(ratio=0.6)), {}),
+    ),
+    "context": ("context", {}, check_context, {}),
     "decoder": (
         *("decoder", {"receives": ("view",), "provides": ("token_states",)}),
         *(check_decoder, {"decoder": "broken"}),
@@ -383,6 +391,15 @@ BY_THE_CONTRACT = {
         "ShowsPadding": "padding is visible",
         "CountsItsRows": "what a row sees depends on the number of rows",
     },
+    "masker of another text": {
+        "LeavesGaps": "tokens .*padding",
+        "HasTargets": "targets",
+        "DeletesNothing": "not corrupted",
+    },
+    "context": {
+        "TextBelow": "a text's context depends on the other texts of the batch",
+        "OneText": "8 texts, .*got 1",
+    },
     "decoder": {
         "NotCallable": "a decoder must be an nn.Module",
         "EveryTokenBackwards": "the labels of token_states are not tokens of the texts in reading order",
@@ -411,6 +428,7 @@ BY_THE_CONTRACT = {
         "Guesses": "a second run gives different negatives",
         "HoldsTheStream": "queries before its first answer; it must stream them",
     },
+    "filter": {"HoldsThePairs": "stream them"},
     "signal": {
         "NoValues": "a signal must have a method `values`",
         "RelativeToAll": "the values of a text depend on the other texts, but it has no method `fit`",
@@ -458,7 +476,9 @@ BY_THE_TRIAL = {
 }
 SOUND = {
     "masker": ("ReadsWords",),
-    "masker with rows": ("GoodMasker",),
+    "masker with rows": ("GoodMasker", "EveryOtherWord"),
+    "masker of another text": ("Deletion",),
+    "context": ("NextText",),
     "decoder": ("NotContiguous", "SharesATensor", "StartsClosed", "SaysMore", "EveryToken"),
     "decoder without view": ("GoodDecoder",),
     "loss": ("GoodLoss",),
@@ -480,11 +500,11 @@ def cases(*tables):
     return [(how, target, said) for table in tables for how, found in table.items() for target, said in found.items()]
 
 
-def declared(how, target, config=NoSettings, **fields):
+def declared(how, target, **fields):
     kind, own, *_ = DECLARED[how]
     target = target if ":" in target else f"{HERE}:{target}"
-    fields = {**own, "provider": "stranger-package 2.3", **fields}
-    return ComponentSpec(kind, "broken", target, config, "a part", **fields)
+    fields = {"config": NoSettings, **own, "provider": "stranger-package 2.3", **fields}
+    return ComponentSpec(kind, "broken", target, summary="a part", **fields)
 
 
 def refused(spec, check):
@@ -505,7 +525,7 @@ def refusal(spec, wanted):
     parts = attrs.evolve(here, registry=Registry([*here.registry, spec, *more]))
     recipe = compose(ComposeRequest(**wanted), parts)
     with pytest.raises(DrkitError) as caught:
-        try_parts(recipe, parts.registry)
+        (build_collection if spec.kind == "collection" else try_parts)(recipe, parts.registry)
     line = str(caught.value)
     assert line.startswith(f"{spec.kind} 'broken' (stranger-package 2.3)")
     assert len(line.splitlines()) == 1

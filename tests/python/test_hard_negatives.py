@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.miners import HardNegatives
 from drkit.miners.chain import keep_candidates
 from drkit.search import TextEncoder
+from drkit_sentence_transformers import HardNegatives
 
 
 def answers(pairs):

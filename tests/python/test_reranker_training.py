@@ -10,9 +10,8 @@ from torch import nn
 
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseLoss
-from drkit.miners import HardNegatives
 from drkit.search import Reranker
-from drkit.train import RankedGroups
+from drkit_sentence_transformers import HardNegatives, RankedGroups
 
 
 @pytest.fixture

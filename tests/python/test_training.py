@@ -20,9 +20,8 @@ from drkit.losses import (
     PairwiseConfig,
     PairwiseLoss,
 )
-from drkit.miners import HardNegatives
 from drkit.search import FlatIndex, Retriever, SentenceTransformerEncoder, TextEncoder
-from drkit.train import CachedGradients
+from drkit_sentence_transformers import CachedGradients, HardNegatives
 
 
 class Overlap:

@@ -11,11 +11,11 @@ import torch
 
 from drkit.core.draws import Draws
 from drkit.data import train_wordpiece
-from drkit.data.docstrings import read_file, summary_and_rest
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
 from drkit.signals.pmi import count, importance
 from drkit.train import gradients
+from drkit_pydocs.docstrings import read_file, summary_and_rest
 from tests.references.cdmae import Counts, cdmae, masked_places
 from tests.references.conftest import CONFIG, PIECES, assert_gradients, composed, reference_weights, small_encoder
 

@@ -24,7 +24,7 @@ from drkit.data.pairs import PairsCollection, text_id
 from drkit.data.specs import PairsConfig
 from drkit.data.store import tokenise
 from drkit.data.writing import write_collection
-from drkit.encoders import CrossEncoder
+from drkit.encoders import CrossEncoder, EncoderCard
 from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig
 from drkit.miners.chain import read_negatives, write_negatives
@@ -32,7 +32,6 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
 from drkit.runs.costs import sizes_of
 from drkit.runs.plan import plan
-from drkit.runs.stage import TextReading
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.texts import COLLECTION
@@ -371,7 +370,7 @@ def finetuned(tmp_path):
             miners=(),
             queries=6,
             draw=1,
-            reading=TextReading("mean", "dot", 16, 32, "", "", "float32", titles="joined"),
+            reading=EncoderCard("mean", "dot", 16, 32),
             training=evolve(FEW, **changes),
             loss=Choice("margin-mse", MarginMseConfig()),
             negatives=2,

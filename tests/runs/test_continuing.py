@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
         encoder=str(first),
     )
     assert any(says(line, "decoder 'main' (enhanced)", "checkpoint") for line in said)
-    assert recipe.encoder.pooling == "mean", "the first run's own, not that of an encoder from elsewhere"
+    assert recipe.encoder.pooling.use == "mean", "the first run's own, not that of an encoder from elsewhere"
     assert recipe.pretrain.decoders["main"].decoder.config.targets == 0.125, "the small scale's schedule"
     for name in ("model.safetensors", "decoder-main.safetensors"):
         before = load_file(first / "pretrained" / name)

@@ -13,15 +13,15 @@ from attrs import evolve
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize
 from drkit.data import BeirCollection, BeirConfig, JsonlCollection, JsonlConfig
-from drkit.data.pydocs import PydocsCollection
-from drkit.data.specs import PydocsConfig
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs import costs
+from drkit.runs.attribution import build_collection
 from drkit.runs.budget import fit_memory
 from drkit.runs.costs import Rates, estimate_cost, measure_rates, memory_notes, sizes_of
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.work import Work
+from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
 
@@ -198,7 +198,7 @@ def test_what_a_run_has_read_replaces_the_estimate(tmp_path):
     lines(tmp_path / "texts.jsonl", 12_000)
     recipe, _ = planned(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform")
     (tmp_path / "run/collection").mkdir(parents=True)
-    before = costs.collection_size(recipe, PARTS.registry, tmp_path / "run")
+    before = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run")
 
     facts = {name: {} for name in ("settings", "inputs", "sources", "origins", "files", "versions")}
     manifest = Manifest(
@@ -206,13 +206,13 @@ def test_what_a_run_has_read_replaces_the_estimate(tmp_path):
     )
     write_manifest(manifest, tmp_path / "run/collection")
     assert before.passages != 12_000
-    assert costs.collection_size(recipe, PARTS.registry, tmp_path / "run").passages == 12_000
+    assert costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run").passages == 12_000
 
 
 def test_a_damaged_collection_has_no_size(tmp_path):
     (tmp_path / "texts.jsonl").write_text("{broken\n")
     recipe = compose(ComposeRequest(collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="uniform"), PARTS)
-    assert costs.collection_size(recipe, PARTS.registry, tmp_path) is None
+    assert costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path) is None
 
 
 def folder(path, **config):

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from drkit.core.files import write_json
+from drkit.core.files import IDENTITY, write_json
 from drkit.runs.execute import UNFINISHED
-from drkit.runs.manifest import IDENTITY, load_manifest
+from drkit.runs.manifest import load_manifest
 from tests.refusals import says
 from tests.runs.conftest import drkit
 from tests.runs.damages import flip_byte, halve
@@ -133,3 +133,17 @@ def test_a_removed_stage_is_made_again_as_the_message_says(copied):
     drkit("run", copied)
     assert (copied / "encoder/model.safetensors").read_bytes() == before
     assert drkit(*(part.replace("RUN", str(copied)) for part in SEARCH)).returncode == 0
+
+
+def test_an_index_that_a_kill_left_half_written_is_written_again_over_it(copied):
+    index = copied / "index-retriever-1"
+    attempt, manifest = copied / UNFINISHED / index.name, load_manifest(index)
+    before = {path.name: path.read_bytes() for path in index.iterdir() if path.name != "manifest.json"}
+    attempt.parent.mkdir(exist_ok=True)
+    index.rename(attempt)
+    (attempt / "manifest.json").unlink()
+    (attempt / "index.json").unlink()
+    halve(attempt / "vectors.npy")
+    write_json(attempt / IDENTITY, manifest.identity())
+    assert says(drkit("run", copied).stderr, index.name)
+    assert {path.name: path.read_bytes() for path in index.iterdir() if path.name != "manifest.json"} == before

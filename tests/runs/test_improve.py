@@ -80,13 +80,13 @@ def test_the_table_has_both_encoders_with_and_without_bm25_and_a_verdict(improve
 
 def test_each_query_is_ranked_by_the_fold_that_has_not_learned_from_it(improved):
     """As in a loop over the folds that ranks with each of their encoders."""
-    from drkit.runs.stage import TextReading
+    from drkit.encoders import EncoderCard
     from drkit.runs.steps.retriever import load_retriever
 
     _, run, _ = improved
     recipe = read_recipe(run / "recipe.toml", PARTS.registry)
     stages = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
-    reading: TextReading = stages["tuned"].settings.reading
+    reading: EncoderCard = stages["tuned"].settings.reading
     queries = list(open_collection(run / "collection").queries("test"))
     folds = assign_folds(queries, 3)
     assert folds["q0"] == folds["q29"]

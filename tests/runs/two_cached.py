@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from drkit.core import processes
 from drkit.losses import ContrastiveLoss
-from drkit.train import CachedGradients
+from drkit_sentence_transformers import CachedGradients
 from tests.runs.test_cached import CONTRASTIVE, Bag, columns
 
 

@@ -11,6 +11,8 @@ from sentence_transformers import SentenceTransformer
 
 from drkit.commands import export_checkpoint, open_encoder
 from drkit.core.registry import installed
+from drkit.core.spec import Choice
+from drkit.encoders.pooling import LexicalConfig
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -33,11 +35,11 @@ def test_a_prompt_of_passages_comes_before_the_empty_one_of_documents(tmp_path, 
     assert saved["document"] == "", "sentence-transformers adds it"
     with caplog.at_level(logging.WARNING, logger="drkit"):
         encoder = open_encoder(tmp_path / "e", device="cpu")
-    assert encoder.passage_prompt == "number "
+    assert encoder.card.passage_prompt == "number "
     assert "passage = 'number '" in caplog.text
     assert "--passage-prompt ''" in caplog.text
     caplog.clear()
-    assert open_encoder(tmp_path / "e", passage_prompt="", device="cpu").passage_prompt == ""
+    assert open_encoder(tmp_path / "e", passage_prompt="", device="cpu").card.passage_prompt == ""
     assert not caplog.text
     assert declared_settings_of(tmp_path / "e").settings["passage_prompt"] == "number "
 
@@ -156,11 +158,11 @@ def test_training_from_word_scores_goes_on_with_word_scores(tmp_path):
     assert declared_settings_of(tmp_path / "e").settings["pooling"] == "lexical"
     sparse(tmp_path / "f", *splade(tmp_path / "f", pooling_strategy="sum"), max_active_dims=5)
     found = declared_settings_of(tmp_path / "f").settings
-    assert found["pooling_settings"] == {"over_positions": "sum", "top_k": 5}
+    assert found["pooling"] == {"use": "lexical", "over_positions": "sum", "top_k": 5}
     flops = ("pretrain=none", "finetune.loss={use = 'flops', warmup = 10}")
     encoder = composed(tmp_path / "f", *flops).encoder
-    assert (encoder.pooling, encoder.pooling_settings) == ("lexical", found["pooling_settings"])
-    with pytest.raises(ProblemsError, match=r"pooling = 'lexical', the recipe says 'mean'"):
+    assert encoder.pooling == Choice("lexical", LexicalConfig(over_positions="sum", top_k=5))
+    with pytest.raises(ProblemsError, match=r"pooling = .*'lexical', .*, the recipe says 'mean'"):
         composed(tmp_path / "f", *flops, "encoder.pooling=mean")
 
 

@@ -132,6 +132,7 @@ def compose(
     drkit compose --set finetune.learning_rate=2e-5 --set finetune.max_steps=300
     """
     from drkit.recipe.lengths import fit_lengths
+    from drkit.runs.attribution import build_collection
     from drkit.runs.budget import fit_memory
     from drkit.runs.costs import has_gpu, machine_memory
     from drkit_cli.running import run_recipe
@@ -140,12 +141,13 @@ def compose(
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     if output and (output.suffix != ".toml" or output.is_dir()):
         raise click.UsageError(f"-o writes the recipe, as in -o {output}.toml; --run-dir {output} is the run's folder")
-    parts = installed()
-    request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
+    parts, request = installed(), ComposeRequest(scale="quick" if quick else scale, **choices)
     recipe = compose_recipe(request, parts)
     check(recipe, parts.registry)  # before it is planned
+    collection = build_collection(recipe, parts.registry)
+    recipe, notes = fit_lengths(recipe, collection, request, parts.registry)
     if not has_gpu():
-        recipe, fitted = fit_memory(recipe, parts.registry, machine_memory())
+        recipe, fitted = fit_memory(recipe, parts.registry, machine_memory(), collection)
         notes = (*notes, *(f"{path}: {why}" for path, why in fitted.items()))
     elif has_numbers_of_paper(request):
         recipe, changed = with_mixed_precision(recipe, request.settings)
@@ -170,4 +172,5 @@ def compose(
         trial=trial,
         notes=notes,
         engine=engine,
+        collection=collection,
     )

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from drkit import __version__
 from drkit.core.registry import DRKIT, Installed, NamedFile, installed, package_of
 from drkit.core.spec import FINETUNING, RERANKING, ComponentSpec, Extension, Kind, provided_by
-from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, UnknownNameError
 from drkit_cli.names import KINDS, PARTS, KindName, kinds_of
 from drkit_cli.output import output_options, print_result
@@ -88,9 +86,6 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
             for spec in parts.registry.specs(kind)
         ]
         rows.sort(key=lambda row: ("", *_USES).index(row["use"]))
-        if kind == Kind.POOLING:  # most poolings are not parts, as they have no settings
-            about = {"paper": "", "from": f"drkit {__version__}", "use": ""}
-            rows = [{"name": name, "summary": one.summary, **about} for name, one in POOLINGS.items()] + rows
         return rows
     return [
         {"name": item.name, "summary": _summary(item), "paper": "", "from": item.provider, "use": ""}

@@ -211,8 +211,7 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> 
 
     They are the only positive of a query that is in any batch, and its given negatives if it draws all of them.
     """
-    choice = builder.recipe.collection
-    collection = builder.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    collection = builder.collection
     positives: dict[str, set[str]] = {}
     negatives: dict[str, set[str]] = {}
     for one in collection.judgements("train"):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from drkit.core.quantities import counted
-from drkit.encoders.folder import LEXICAL
-from drkit.encoders.pooling import PARTS
+from drkit.encoders.card import EncoderCard
+from drkit.encoders.pooling import PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import (
@@ -28,7 +28,7 @@ from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, PROVEN, Recipe
 from drkit.runs.manifest import Manifest
-from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.finetune import FINETUNE, labelled_round
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
@@ -60,14 +60,12 @@ class SearchSettings:
     retrievers: tuple[str, ...]
     reranked: Mapping[str, str]
     rerank_depth: int
-    reading: TextReading
+    reading: EncoderCard
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
     parts: Mapping[str, tuple[str, str]] = field(factory=dict)
-    folds: Mapping[str, tuple[str, ...]] = field(
-        factory=dict, metadata={"observes": lambda settings: not settings.folds}
-    )
+    folds: Mapping[str, tuple[str, ...]] = field(factory=dict, metadata={"absent_when": {}})
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -471,8 +469,8 @@ def _row_of(stage: str, systems: Sequence[PlannedSystem]) -> str:
 
 def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
     """Return the systems that search by the dense or the lexical part of the vectors of trained retrievers."""
-    encoder = builder.recipe.encoder
-    if encoder.pooling != LEXICAL or not (encoder.pooling_settings or {}).get("dense"):
+    pooling = builder.recipe.encoder.pooling.config
+    if not isinstance(pooling, LexicalConfig) or not pooling.dense:
         return {}
     trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
     return {f"{name}-{part}": (name, part) for name in trained for part in PARTS}

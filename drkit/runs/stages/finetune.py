@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
@@ -25,7 +26,7 @@ from drkit.recipe.schema import (
     Training,
     Validation,
 )
-from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
@@ -50,7 +51,7 @@ class FinetuneSettings:
     miners: tuple[Choice, ...]
     queries: int
     draw: int
-    reading: TextReading
+    reading: EncoderCard
     draws: int = from_recipe("draws", observes=True)
     validation: Validation | None = from_recipe("finetune.validation")
     training: Training = from_recipe("finetune")
@@ -58,13 +59,11 @@ class FinetuneSettings:
     negatives: int = from_recipe("finetune.negatives")
     encoders: str = from_recipe("finetune.encoders")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
-    keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", observes=lambda self: not self.keep_steps)
+    keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
-    passage_length: int | None = from_recipe(
-        "finetune.passage_length", observes=lambda settings: settings.passage_length is None
-    )
-    fold: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
-    folds: int | None = field(default=None, metadata={"observes": lambda settings: settings.folds is None})
+    passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    fold: int | None = field(default=None, metadata={"absent_when": None})
+    folds: int | None = field(default=None, metadata={"absent_when": None})
 
     @property
     def longest(self) -> int:

@@ -16,11 +16,12 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Kind
-from drkit.data.titles import joined_titles
+from drkit.data.titles import JOINED
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.retriever import bm25_seconds
 from drkit.runs.stages.texts import (
     PASSAGES,
@@ -78,7 +79,7 @@ class PseudoQuerySettings:
     of BM25, None if the round trip does not search with it. passages, held_out: see `PseudoQueries`.
     """
 
-    reading: TextReading | None
+    reading: EncoderCard | None
     language: str | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
     count: int = from_recipe("pseudo_queries.count")
@@ -89,7 +90,7 @@ class PseudoQuerySettings:
     held_out: int | None = from_recipe("pseudo_queries.held_out", observes=lambda settings: settings.held_out is None)
     passage_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
     @property
@@ -200,7 +201,7 @@ def plan_pseudo_queries(
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
         extra={
-            "reading": settings_from(TextReading, builder.recipe) if retriever else None,
+            "reading": settings_from(EncoderCard, builder.recipe) if retriever else None,
             "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },
     )

@@ -15,7 +15,8 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
-from drkit.data.titles import JOINED, joined_titles
+from drkit.data.titles import JOINED
+from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain
@@ -31,8 +32,8 @@ class CollectionSettings:
     """
 
     collection: Choice = from_recipe("collection")
-    passages: int | None = from_recipe("evaluation.passages", observes=lambda settings: settings.passages is None)
-    seed: int = from_recipe("seed", observes=lambda settings: settings.passages is None)
+    passages: int | None = from_recipe("evaluation.passages", absent_when=None)
+    seed: int = from_recipe("seed", absent_when=lambda settings: settings.passages is None)
     index: str = from_recipe("evaluation.index", observes=True)
     hidden: int = from_recipe("encoder.hidden", observes=True)
     scored: bool = field(default=False, metadata={"observes": True})
@@ -111,28 +112,11 @@ EXISTING_VOCABULARY = StageSpec(
 )
 
 
-@frozen
-class PassageSettings:
-    """Length limit and prompt of passages, and how titles are read."""
-
-    length: int = from_recipe("encoder.passage_length")
-    prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
-
-
-@frozen
-class QuerySettings:
-    """Length limit and prompt of queries."""
-
-    length: int = from_recipe("encoder.query_length")
-    prompt: str = from_recipe("encoder.query_prompt")
-
-
 # Seconds and bytes for each token of a text that is tokenised.
 _TOKENISED, _TOKEN_BYTES = 2.9e-6, 6.1
 
 
-def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
+def _query_work(stage: Stage[QueryReading], sizes: Sizes) -> Work:
     tokens = sizes.count(str(stage.inputs["queries"])) * sizes.collection.query_tokens()
     return Work(parallel=_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
 
@@ -141,7 +125,7 @@ _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
     version=3,
-    settings=PassageSettings,
+    settings=PassageReading,
     run="drkit.runs.steps.texts:tokenise_passages",
     libraries=("tokenizers", "regex"),
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
@@ -153,7 +137,7 @@ PASSAGE_TOKENS = StageSpec(
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
     version=3,
-    settings=QuerySettings,
+    settings=QueryReading,
     run="drkit.runs.steps.texts:tokenise_queries",
     libraries=("tokenizers", "regex"),
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
@@ -195,7 +179,7 @@ class SignalSettings:
 
     signal: Choice
     prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", observes=joined_titles)
+    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
 @frozen

@@ -121,8 +121,9 @@ def _is_whole(path: Path) -> bool:
 
 
 def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
-    counts = count_truncated(Counter(encoder.query_lengths(texts)), encoder.query_length)
-    return Truncation(f"{split} queries", "encoder.query_length", encoder.query_length, texts=len(texts), **counts)
+    length = encoder.card.query_length
+    counts = count_truncated(Counter(encoder.query_lengths(texts)), length)
+    return Truncation(f"{split} queries", "encoder.query_length", length, texts=len(texts), **counts)
 
 
 def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]]]:

@@ -139,7 +139,7 @@ class RankedGroups(nn.Module):
     """A loss that needs `groups` (`listwise`) as a loss of sentence-transformers' `CrossEncoderTrainer`.
 
     model: a `CrossEncoder` of sentence-transformers with one label. Called with columns of texts as
-    `drkit.miners.HardNegatives` returns them: query, positive, then negatives. A negative does not count if it equals
+    `HardNegatives` returns them: query, positive, then negatives. A negative does not count if it equals
     the positive or an earlier negative of its row. labels: a teacher's scores of the positive and each negative, f[n]
     per row, for losses that receive `teacher`, or None. All pairs of a batch go through the model at once. `metrics`
     holds the metrics of the last loss. Returns the loss f[].

@@ -21,12 +21,21 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.processes import available_cores
-from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
-from drkit.data.docstrings import Found, read_files, summary_and_rest
 from drkit.data.examples import names_somebody
-from drkit.data.specs import PydocsConfig
-from drkit.data.splits import SPLITS, fraction, split_by_hash
-from drkit.errors import DrkitError, UnknownNameError, did_you_mean
+from drkit.data.splits import fraction
+from drkit.errors import UnknownNameError, did_you_mean
+from drkit.plugin import (
+    SPLITS,
+    BuildContext,
+    CollectionSize,
+    DrkitError,
+    Judgement,
+    Passage,
+    Query,
+    split_by_hash,
+)
+from drkit_pydocs.docstrings import Found, read_files, summary_and_rest
+from drkit_pydocs.specs import PydocsConfig
 
 # Tests describe themselves, and vendored folders hold second copies.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})

@@ -9,28 +9,28 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from drkit.core.files import SCRATCH
-from drkit.core.protocols import Corpus, NegativeFilter, PairScorer
+from drkit.core.protocols import NegativeFilter, PairScorer
 from drkit.core.quantities import counted
 from drkit.core.registry import installed
-from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
+from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, import_extra
 from drkit.miners.chain import (
     Chain,
     MiningCounts,
     build_chain,
-    contents,
     parse_chain,
     source_names,
 )
 from drkit.miners.filters import QueryTextFilter
+from drkit.miners.training_rows import TextRow, as_triplets, as_tuples, text_rows
 from drkit.search import Retriever
 from drkit.search.encode import passage_texts
 from drkit.search.reranking import as_scorer
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 # Sources that need the ids of a collection, or a model in training.
 _NOT_FOR_TEXTS = ("dense", "given", "hybrid", "mixed", "refresh", "run-file")
 _ROWS_PER_BATCH = 256
-# An anchor, one of its positives, and negatives, as texts.
-TextRow: TypeAlias = "tuple[str, str, list[str]]"
-_QUERIES_PER_LOOKUP = 64
 
 
 class HardNegatives:
@@ -107,7 +104,7 @@ class HardNegatives:
     def scored(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
         """Return the columns of `tuples` and a column label: n + 1 raw scores of the teacher, the positive's first.
 
-        `kl-distillation` and `margin-mse` take these scores in `drkit.train.CachedGradients`.
+        `kl-distillation` and `margin-mse` take these scores in `CachedGradients`.
 
         Raises DrkitError without a teacher, if one of its scores is not finite, or if no row is left.
         """
@@ -198,40 +195,6 @@ def _with_labels(rows: Sequence[dict[str, str]], teacher: PairScorer) -> Iterato
         raise DrkitError(f"the teacher's score of {anchor!r:.60} with {text!r:.60} is not a finite number")
     for row, label in zip(rows, scores.reshape(len(rows), -1).tolist(), strict=True):
         yield {**row, "label": label}
-
-
-def text_rows(mined: Iterable[tuple[str, Sequence[str], Mined]], corpus: Corpus, count: int) -> Iterator[TextRow]:
-    """Yield (anchor, positive, up to `count` negatives) for every positive that is in the corpus.
-
-    mined: each anchor's text, the ids of its positives, and its negatives.
-    """
-    for batch in batched(mined, _QUERIES_PER_LOOKUP):
-        texts = contents(corpus, (d for _, positives, found in batch for d in (*positives, *found.doc_ids[:count])))
-        for anchor, positives, found in batch:
-            negatives = [texts[doc_id] for doc_id in found.doc_ids[:count]]
-            yield from ((anchor, texts[doc_id], negatives) for doc_id in positives if doc_id in texts)
-
-
-def as_triplets(rows: Iterable[TextRow]) -> Iterator[dict[str, str]]:
-    """Yield the columns anchor, positive and negative, once for each negative.
-
-    >>> list(as_triplets([("q", "p", ["n", "m"])]))
-    [{'anchor': 'q', 'positive': 'p', 'negative': 'n'}, {'anchor': 'q', 'positive': 'p', 'negative': 'm'}]
-    """
-    for anchor, positive, negatives in rows:
-        yield from ({"anchor": anchor, "positive": positive, "negative": text} for text in negatives)
-
-
-def as_tuples(rows: Iterable[TextRow], count: int) -> Iterator[dict[str, str]]:
-    """Yield the columns anchor, positive, negative_1 .. negative_n; rows with fewer than `count` negatives are skipped.
-
-    >>> list(as_tuples([("q", "p", ["n", "m"]), ("r", "s", ["n"])], 2))
-    [{'anchor': 'q', 'positive': 'p', 'negative_1': 'n', 'negative_2': 'm'}]
-    """
-    for anchor, positive, negatives in rows:
-        if len(negatives) >= count:
-            columns = {f"negative_{number}": text for number, text in enumerate(negatives[:count], start=1)}
-            yield {"anchor": anchor, "positive": positive, **columns}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
