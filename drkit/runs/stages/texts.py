@@ -20,7 +20,7 @@ from drkit.data.titles import JOINED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, Choice, EncoderSettings, Pretrain
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
@@ -225,13 +225,14 @@ MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("
 
 
 def split_of(name: str) -> StageOutput:
-    """Return a split of the collection: its queries, judgements and given negatives."""
-    return StageOutput("collection", name)
+    """Return a split of the collection, or of queries made from it: queries, judgements and given negatives."""
+    return StageOutput("pseudo-queries" if name == PSEUDO else "collection", name)
 
 
 def queries_of(name: str) -> StageOutput:
     """Return the queries of a split, without its judgements."""
-    return StageOutput("collection", f"{name}/queries.arrow")
+    split = split_of(name)
+    return StageOutput(split.stage, f"{split.path}/queries.arrow")
 
 
 def plan_texts(builder: PlanBuilder) -> None:
