@@ -3,6 +3,10 @@
 Each recipe is a file for a scale: `retromae.toml` has the numbers of the paper, `retromae-small.toml` those for an
 encoder that is made from scratch in minutes. A pipeline replaces the tables of fine-tuning, a named part replaces a
 part, and `--set` replaces a setting.
+
+Until every setting is there, these are tables: a named part may need a setting that follows. A file is read as a recipe
+first, so the tables have its shape; what the settings make of them is read once, with all problems reported, and what
+then has no use is left out of the typed recipe.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
@@ -32,7 +37,6 @@ from drkit.recipe.schema import (
     NONE,
     PSEUDO,
     REPLACED,
-    RERANKER,
     SCHEDULE,
     EncoderSettings,
     Recipe,

@@ -7,9 +7,10 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.schema import RERANKER, Choice, Training
+from drkit.recipe.schema import Choice, Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.negatives import plan_negatives
 from drkit.runs.stages.queries import training_split
@@ -39,7 +40,13 @@ def _reranker_work(stage: Stage[RerankerSettings], sizes: Sizes) -> Work:
     pair = _pair_tokens(sizes, settings.max_length)
     learnt = passages / settings.forward_factor
     work = training_work(
-        model, settings.training, examples=examples, texts=learnt, tokens=learnt * pair, length=settings.max_length
+        model,
+        settings.training,
+        examples=examples,
+        texts=learnt,
+        tokens=learnt * pair,
+        length=settings.max_length,
+        gpu=sizes.gpu,
     )
     first = scoring_work(model, examples * passages, settings.max_length, sizes)
     return work + first if settings.forward_factor > 1 else work

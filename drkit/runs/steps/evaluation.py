@@ -15,6 +15,7 @@ from drkit.core.escaping import escape_paragraph
 from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
+from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.folds import assign_folds
 from drkit.data.splits import PSEUDO
@@ -36,7 +37,7 @@ from drkit.evaluate.gains import decide, gains_markdown
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
 from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
 from drkit.evaluate.ties import tie_lines
-from drkit.recipe.schema import RERANKER, is_baseline
+from drkit.recipe.schema import is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EvaluationSettings,
