@@ -174,6 +174,11 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
             f"the round trains on pseudo-queries, but the recipe makes none: add a table [pseudo_queries], or set "
             f"pairs to {JUDGED!r} @ finetune.rounds.{wanting[0]}.pairs"
         ]
+    if recipe.evaluation.split == PSEUDO and not (recipe.pseudo_queries and recipe.pseudo_queries.held_out):
+        return [
+            "evaluates on queries made from held-out passages, but the recipe holds none out: set "
+            "pseudo_queries.held_out, or evaluate on judged queries @ evaluation.split"
+        ]
     if recipe.pseudo_queries and not wanting:
         return [f"no round trains on pseudo-queries: give one pairs = {PSEUDO!r}, or remove the table @ pseudo_queries"]
     return []

@@ -19,6 +19,8 @@ from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings,
 from drkit.core.spec import Choice as Choice
 from drkit.data.column_sources import SOURCES
 from drkit.data.mixture import OWN
+from drkit.data.splits import PSEUDO as PSEUDO
+from drkit.data.splits import SPLITS as QUERY_SPLITS
 from drkit.data.titles import JOINED, TITLES
 from drkit.encoders.folder import PRECISIONS
 from drkit.recipe.trainer_arguments import check_arguments
@@ -327,7 +329,8 @@ class Pretrain(Training):
 
 
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
+JUDGED = "judged"
+PAIRS = (JUDGED, PSEUDO)
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 LABELS_ONLY = "labels-only"
 # The slots of pre-training whose part a baseline replaces (`masker=uniform`), with the kind and its plainest part.
@@ -410,6 +413,15 @@ class PseudoQueries:
     )
     found_by: tuple[str, ...] = setting(
         ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (that fine-tuning starts from)"
+    )
+    passages: int | None = setting(
+        None, optional(at_least(1)), "make training queries from this many passages, drawn at random; none: from all"
+    )
+    held_out: int | None = setting(
+        None,
+        optional(at_least(1)),
+        "make no training queries from this many passages, drawn at random, but one query each to evaluate on "
+        "(evaluation.split = pseudo)",
     )
 
     @property
@@ -569,7 +581,11 @@ class Evaluation:
         ("RR@10", "nDCG@10", "R@100", "R@1000"), min_len(1), "measures by their ir_measures names"
     )
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
-    split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
+    split: str = setting(
+        "test",
+        in_((*QUERY_SPLITS, PSEUDO)),
+        "split whose queries are evaluated; pseudo: queries made from pseudo_queries.held_out passages",
+    )
     baseline: str | None = setting(
         None,
         optional(min_len(1)),

@@ -18,6 +18,7 @@ from drkit.core.types import Judgement, Query
 from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.folds import assign_folds
+from drkit.data.splits import PSEUDO
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import (
@@ -202,8 +203,11 @@ def choose_by_gains(stage: StageRun[GainSettings]) -> Mapping[str, Any]:
         for name in settings.systems
     }
     queries = systems[AS_IT_IS].queries
+    is_made = settings.split == PSEUDO
     how = f"{settings.folds}-fold cross-validation" if settings.folds else f"the split {settings.split}"
-    verdict = decide(systems, settings.measure, tuned=settings.tuned, how=f"{queries:,} labelled queries, {how}")
+    how = "made from texts that it was not tuned on" if is_made else f"labelled queries, {how}"
+    how = f"{queries:,} {'queries ' if is_made else ''}{how}"
+    verdict = decide(systems, settings.measure, trained=settings.trained, how=how, is_made=is_made)
     write_json(stage.folder / CHOICE, verdict.facts())
     write_text(stage.folder / CHOSEN, verdict.exported)
     return verdict.facts()
