@@ -74,7 +74,7 @@ class ScoredByModel:
 
 
 class FileValues:
-    """The values in a file."""
+    """The values of a column as a file lists them: one a row, by query id, passage id or both."""
 
     def __init__(self, config: FileConfig, _context: Any) -> None:
         self.path = local_path(config.path)

@@ -178,6 +178,8 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         text = parts.pipelines.get(request.pipeline).text(small=is_small)
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
+    if request.collection:  # in place of one whose package may be missing
+        table = merge(table, {"collection": part_table(Kind.COLLECTION, request.collection, parts.registry)})
     recipe_from_table(table, parts.registry, subject=f"recipe {name}")  # from here on, it has the shape of a recipe
     if start:
         table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})

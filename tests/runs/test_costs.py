@@ -60,48 +60,27 @@ def work_of(size=SMALL, **request):
     return {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work}
 
 
-CRANFIELD = {
-    "passage_lengths": (95, 130, 160, 190, 218, 246, 288, 338, 395, 522),
-    "query_lengths": (10, 15, 18, 21, 24, 26, 29, 33, 36, 45),
-    "id_length": 3,
-}
-TLDR = {
-    "passage_lengths": (18, 24, 28, 32, 34, 39, 42, 45, 48, 51, 56, 60, 63, 68, 72, 78, 86, 96, 110, 138),
-    "query_lengths": (4, 6, 8, 9, 10, 12, 14, 15, 18, 24),
-    "id_length": 15,
-}
 SOURCES = PydocsCollection(PydocsConfig(), roots=(Path(__file__).parent,)).size()
-SIZES = {
-    "pydocs": evolve(SOURCES, passages=45_939, queries={"train": 32_469, "dev": 1853, "test": 3730}),
-    "pydocs, quick": evolve(SOURCES, passages=4534, queries={"train": 3456, "dev": 237, "test": 297}),
-    "cranfield": CollectionSize(1400, {"train": 117, "dev": 8, "test": 100}, **CRANFIELD),
-    "tldr": CollectionSize(6657, {"train": 22_936, "dev": 2987, "test": 3034}, **TLDR),
-}
-# The runs of the page, in its order.
-RUNS = [
-    ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
-]
+QUICK = evolve(SOURCES, passages=4534, queries={"train": 3456, "dev": 237, "test": 297})
 
 
 def page_rows():
     """What the page says was counted, and what was measured: memory in GB and disk in MB."""
-    rows = re.findall(r"^\| `.* \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) MB \|$", PAGE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| .* \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) MB \|$", PAGE, flags=re.MULTILINE)
     return [tuple(map(float, row)) for row in rows]
 
 
 def test_measured_runs_are_within_25_percent():
-    assert len(page_rows()) >= 5
+    assert len(page_rows()) > 3
     for counted_memory, memory, counted_disk, disk in page_rows():
         assert counted_memory == pytest.approx(memory, rel=0.25)
         assert counted_disk == pytest.approx(disk, rel=0.25)
 
 
-@pytest.mark.parametrize(("run", "row"), [*zip(RUNS, page_rows(), strict=False)])
-def test_runs_are_counted_as_the_page_says(run, row):
-    size, request = run
-    found = cost_of(SIZES[size], **request)
-    assert found.memory / 1e9 == pytest.approx(row[0], rel=0.02)
-    assert found.disk / 1e6 == pytest.approx(row[2], rel=0.1)
+def test_the_quick_run_is_counted_as_the_page_says():
+    found, (memory, _, disk, _) = cost_of(QUICK, **DEFAULT, scale="quick"), page_rows()[0]
+    assert found.memory / 1e9 == pytest.approx(memory, rel=0.05)
+    assert found.disk / 1e6 == pytest.approx(disk, rel=0.1)
 
 
 def test_the_work_follows_the_sizes():
