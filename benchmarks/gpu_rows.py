@@ -205,7 +205,7 @@ def new_tokenizer(vocab: int) -> Any:
 def paper_step(paper: str, sizes: Sizes, *, shortest: int = 0) -> tuple[nn.Module, dict[str, Tensor]]:
     """Return the module that a paper's recipe pre-trains, and a batch; texts have `shortest` tokens or more."""
     recipe, registry, tokenizer = composed(paper), installed().registry, new_tokenizer(sizes.vocab)
-    encoder = MaskedLmEncoder.from_scratch(sizes.bert(), tokenizer, pooling=recipe.encoder.pooling)
+    encoder = MaskedLmEncoder.from_scratch(sizes.bert(), tokenizer, pooling=recipe.encoder.pooling.use)
     generator = MaskedLmEncoder.from_scratch(sizes.bert(share=3), tokenizer)
     rng = np.random.default_rng(SEED)
     lengths = rng.integers(shortest or sizes.length, sizes.length + 1, sizes.texts)

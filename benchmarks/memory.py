@@ -86,12 +86,13 @@ def tokenizer_of(folder: Path):
 def encoder_of(folder: Path):
     import torch
 
+    from drkit.encoders import EncoderCard
     from drkit.encoders.static import StaticModel
     from drkit.search import TextEncoder
 
     tokenizer = tokenizer_of(folder)
     table = torch.randn(len(tokenizer), DIMENSION, generator=torch.Generator().manual_seed(0))
-    return TextEncoder(StaticModel.of(table), tokenizer, "mean", passage_length=128)
+    return TextEncoder(EncoderCard(pooling="mean", passage_length=128), StaticModel.of(table), tokenizer)
 
 
 def collection(folder: Path, _memory: int) -> None:

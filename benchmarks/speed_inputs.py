@@ -37,16 +37,16 @@ TINY = Sizes(2, 24, 1, 4, 20, 200, 300, 20, 500, 10, 500, 20, 20)
 def write_encoder(folder: Path, texts: list[str], *, length: int = LENGTH, spread: float = 1, **sizes: int) -> None:
     """A BERT with random weights, as all-MiniLM-L6-v2 is built, without dropout: both sides then do the same work."""
     from drkit.data import train_wordpiece
-    from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.encoders.export import export_encoder
+    from drkit.encoders import BertSizes, EncoderCard, MaskedLmEncoder, export_encoder
+    from drkit.search import TextEncoder
 
     tokenizer = train_wordpiece(iter(texts), folder.parent / "tokenizer", size=30_522)
     sizes = {"heads": sizes["hidden"] // 8, "intermediate": 4 * sizes["hidden"], **sizes}
     encoder = MaskedLmEncoder.from_scratch(BertSizes(dropout=0.0, **sizes), tokenizer)
     for parameter in encoder.parameters():
         parameter.data.mul_(spread)
-    how = {"pooling": "mean", "similarity": "cosine", "query_length": length, "passage_length": length}
-    export_encoder(encoder.model, tokenizer, folder, **how)
+    card = EncoderCard(pooling="mean", query_length=length, passage_length=length)
+    export_encoder(TextEncoder(card, encoder.backbone, tokenizer), folder)
 
 
 def docstrings(modules: int) -> list[str]:

@@ -17,7 +17,7 @@ from drkit.core.files import list_written, write_text
 from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.encoders.folder import read_encoder_settings
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL, STARTS, system_name
 from drkit.recipe.toml import recipe_toml
@@ -61,7 +61,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
         run=shown,
         results=run.results,
         scores=run.scores,
-        declared=read_encoder_settings(encoder),
+        declared=EncoderCard.read(encoder).declared(),
         stage=_exported_stage(run),
         exported=_exported_row(run),
         collection=collection,

@@ -18,7 +18,9 @@ from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import installed
 from drkit.core.types import Query
+from drkit.data.column_sources import RERANKER
 from drkit.data.topics import read_topic_file
+from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import (
     CONFIG,
     MODULES,
@@ -32,16 +34,14 @@ from drkit.encoders.folder import (
     PRECISIONS,
     QUERIES,
     TORCH,
-    check_truncation,
     is_cross_encoder,
 )
 from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE, is_stage_of_run
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import load_manifest, read_manifest, versions
-from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stage import settings_from
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
@@ -156,7 +156,7 @@ _PUBLISHED_PROMPTS = {
 def _warn_of_prompts(encoder: OpenedEncoder, folder: Path, name: str) -> None:
     """Warn if an encoder's name is that of a family with prompts, and its folder declares none."""
     declared = encoder.queries if isinstance(encoder, DualEncoder) else encoder
-    if isinstance(declared, TextEncoder) and not (declared.query_prompt or declared.passage_prompt):
+    if isinstance(declared, TextEncoder) and not (declared.card.query_prompt or declared.card.passage_prompt):
         config = read_json(folder / CONFIG, "") if (folder / CONFIG).is_file() else {}
         words = set(re.split(r"[^a-z0-9]+", f"{name} {config.get('_name_or_path', '')}".lower()))
         for family in words & _PUBLISHED_PROMPTS.keys():
@@ -261,9 +261,9 @@ def export_checkpoint(
     with replacing_folder(Path(folder)) as made:
         write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
         for one, folder_of_one in _encoders_in(encoder, made):
-            sample = [one.passage_prompt + one.read(passage) for passage in passages]
+            sample = [one.card.passage_prompt + one.read(passage) for passage in passages]
             for backend in backends:
-                add_backend(folder_of_one, backend, texts=sample, length=one.passage_length)
+                add_backend(folder_of_one, backend, texts=sample, length=one.card.passage_length)
         if finish:
             finish(made)
     return Path(folder)
@@ -313,13 +313,13 @@ def _open_folder(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
         )
     if is_of_run and (folder / CONFIG).is_file():
         recipe = read_recipe(folder.parent / RECIPE, installed().registry)
-        return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
+        return load_text_encoder(folder, settings_from(EncoderCard, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
 
 
 def _check_pooling(encoder: AnyEncoder, folder: Path, pooling: str | None) -> AnyEncoder:
-    if pooling and pooling != encoder.pooling:
-        raise DrkitError(f"{folder} declares {encoder.pooling} pooling, not {pooling}; omit --pooling")
+    if pooling and pooling != encoder.card.pooling:
+        raise DrkitError(f"{folder} declares {encoder.card.pooling} pooling, not {pooling}; omit --pooling")
     return encoder
 
 

@@ -102,10 +102,25 @@ class Replacer(Protocol):
 
 @runtime_checkable
 class LearningReplacer(Protocol):
-    """A replacer that can be trained together with the encoder; `generator` is its masked LM, saved if `learns`."""
+    """A replacer that may be trained together with the encoder (if it `learns`), and is saved in checkpoints."""
 
     learns: bool
-    generator: Any
+
+    def save(self, folder: Path) -> None:
+        """Write what training goes on from into a folder."""
+
+    def load(self, folder: Path) -> None:
+        """Go on from such a folder. Raises DrkitError if it does not fit."""
+
+
+class MaskedLm(Protocol):
+    """A masked language model and its head (`drkit.encoders.MaskedLmEncoder`)."""
+
+    def __call__(self, ids: Tensor, attention: Tensor) -> Mapping[str, Tensor]:
+        """Return `hidden`, the states f[B,L,D] of texts."""
+
+    def heads(self) -> LmHeads:
+        """Return its embeddings and head."""
 
 
 class Decoder(Protocol):

@@ -177,7 +177,7 @@ class QuerySettings:
 
 @attrs.frozen
 class GeneratorSettings:
-    """Settings of the masked LM that a part requires to fill masked positions (`generator`).
+    """Settings of the masked LM that a part requires of the run (`generator`), as to fill masked positions.
 
     model: path or hub id; empty: the run makes one of these sizes. random: it starts from random weights; otherwise the
     run trains the one it makes for `steps` steps (0: a third of the steps of pre-training). weight: of its own loss, if

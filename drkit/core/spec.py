@@ -70,7 +70,7 @@ CAPABILITIES: Mapping[str, str] = {
     "spans": "documents split into spans of whole sentences, which become the texts",
     "generated-queries": "candidate queries for every text; settings: `QuerySettings`",
     "encoder-layers": "layers of the encoder built like BERT's, which the part copies",
-    "generator": "a masked LM that fills masked positions; settings: `GeneratorSettings`",
+    "generator": "a masked LM, as to fill masked positions; settings: `GeneratorSettings`",
     "characters": "the characters of every text, besides its tokens",
     "retriever": "the retriever of the previous round",
     "reranker": "the run's own re-ranker",
@@ -129,19 +129,35 @@ class NoSettings:
 
 @frozen
 class Choice:
-    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
+    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class).
+
+    Two slots add a number of their own: `weight` of a loss among those that are summed, and `default` of a column, the
+    value of all that its source has none for. They are None elsewhere.
+    """
 
     use: str
     config: Any
+    weight: float | None = None
+    default: float | None = None
+
+
+def part_name(choice: Choice | str) -> str:
+    """Return the name of a chosen part."""
+    return choice.use if isinstance(choice, Choice) else choice
 
 
 def brief(choice: Choice) -> Choice | str:
-    """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
+    """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
+
+    The text of a part without settings is its name; a config class may have a property `brief`.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
-    return choice if attrs.fields(type(choice.config)) else choice.use
+    if not attrs.fields(type(choice.config)):
+        return choice.use
+    text: Choice | str = declared_by(choice.config, "brief", choice)
+    return text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]

@@ -17,7 +17,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.core.protocols import PairScorer, TextRetriever
+    from drkit.core.protocols import MaskedLm, PairScorer, TextRetriever
     from drkit.core.registry import Registry
 
 
@@ -82,7 +82,7 @@ class MaskedView(Movable):
     """A corrupted view of a batch, which a masker makes for the encoder or for a decoder.
 
     ids i64[B,L]; labels i64[B,L] (-100: not a target); attention bool[B,L]; visible bool[B,R,L] if the decoder needs
-    rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a generator fills the hidden
+    rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a replacer fills the hidden
     positions (a uniform draw at each, -1 elsewhere), else None.
     """
 
@@ -356,7 +356,7 @@ class BuildContext:
 
     `backbone` is None for parts that do not see tokens. A miner may search with `retriever`; a filter may score pairs
     with `reranker`. `negatives` are the ids of the collection's own negatives, by query id. `generator` is the masked
-    LM (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, if a part requires it. `signals` are the signals
+    LM (`drkit.encoders.MaskedLmEncoder`) that the run makes for a part that requires it. `signals` are the signals
     of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
     settings may choose (`drkit.plugin.registry_of`).
     """
@@ -366,7 +366,7 @@ class BuildContext:
     retriever: TextRetriever | None = None
     reranker: PairScorer | None = None
     negatives: Mapping[str, Sequence[str]] | None = None
-    generator: Any = None
+    generator: MaskedLm | None = None
     signals: Mapping[str, Any] = field(factory=dict)
     registry: Registry | None = None
     seed: int = 42

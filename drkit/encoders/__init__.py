@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture as Architecture
     from drkit.encoders.architectures import BertSizes as BertSizes
     from drkit.encoders.batches import token_batch as token_batch
+    from drkit.encoders.card import EncoderCard as EncoderCard
     from drkit.encoders.cross_encoder import CrossEncoder as CrossEncoder
     from drkit.encoders.export import export_encoder as export_encoder
     from drkit.encoders.heads import Heads as Heads

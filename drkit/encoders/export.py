@@ -10,14 +10,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
-from attrs import asdict, field, frozen
-from attrs.validators import ge, in_, optional
 from safetensors.torch import save_file
 
 from drkit.core.escaping import escape_markdown
@@ -25,165 +22,96 @@ from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.data.titles import PAIR, SEPARATED, TEXT, Titles
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
-from drkit.encoders.declarations import DRKIT, LENGTH, MODULES, POOLING_FLAGS, SETTINGS, UNLIMITED
-from drkit.encoders.folder import (
-    LEXICAL,
-    LEXICAL_MODULES,
-    PART_POOLING,
-    PASSAGES,
-    QUERIES,
-    ROUTER,
-    ROUTES,
-    SIMILARITIES,
-    SPLADE_POOLING,
-    STATIC_MODULES,
-    SUPPORTED_MODULES,
-    TRUNCATION,
-    check_truncation,
-)
+from drkit.encoders.card import EncoderCard, check_truncation, module_type
+from drkit.encoders.declarations import MODULES, UNLIMITED
+from drkit.encoders.folder import LEXICAL, PART_POOLING, PASSAGES, QUERIES, ROUTER, ROUTES, TRUNCATION
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
-from drkit.encoders.pooling import POOLINGS, LexicalConfig, check_token_weights, is_weighted, static_problem
+from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
 from drkit.encoders.static import fold_weights
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 
-_MODULE, _SPARSE_MODULE = "sentence_transformers.models.", "sentence_transformers.sparse_encoder.models."
-_PART_POOLING = f"drkit.encoders.sentence_module.{PART_POOLING}"
 
+class WrittenEncoder(Protocol):
+    """What a folder is written from: a `drkit.search.TextEncoder`, or any object with these members.
 
-@frozen
-class _Declarations:
-    """How hidden states become a vector; written to several files."""
-
-    pooling: str
-    similarity: str = field(validator=in_(SIMILARITIES))
-    query_length: int = field(validator=ge(2))
-    passage_length: int = field(validator=ge(2))
-    query_prompt: str = ""
-    passage_prompt: str = ""
-    normalize: bool = False
-    truncate_dim: int | None = field(default=None, validator=optional(ge(1)))
-    passages_per_document: int | None = field(default=None, validator=optional(ge(2)))
-    pooling_settings: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, **settings: Any) -> _Declarations:
-        """Return the declarations. Raises DrkitError for an invalid one."""
-        try:
-            return cls(**settings)
-        except ValueError as error:
-            raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
-
-    @property
-    def has_unit_length(self) -> bool:
-        """Whether all vectors have length 1."""
-        return self.normalize or self.similarity == "cosine"
-
-    @property
-    def lexical(self) -> LexicalConfig | None:
-        """The settings of the pooling `lexical`; None with another one."""
-        return LexicalConfig(**(self.pooling_settings or {})) if self.pooling == LEXICAL else None
-
-    @property
-    def longest(self) -> int:
-        """The length limit of sentence-transformers, which has one for queries and passages."""
-        return max(self.query_length, self.passage_length)
-
-    def given(self) -> dict[str, Any]:
-        """Return the declarations as plain data; those that are None are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def export_encoder(
-    model: Any,
-    tokenizer: Any,
-    folder: str | Path,
-    *,
-    pooling: str,
-    similarity: str,
-    query_length: int,
-    passage_length: int,
-    query_prompt: str = "",
-    passage_prompt: str = "",
-    normalize: bool = False,
-    truncate_dim: int | None = None,
-    passages_per_document: int | None = None,
-    token_weights: TokenWeights | None = None,
-    learned_pooling: LearnedPooling | None = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
-
-    model: a Hugging Face backbone, or a masked LM, whose head only the pooling `lexical` keeps. pooling: a name of
-    `drkit.encoders.pooling.POOLINGS`, or that of `learned_pooling`, for which sentence-transformers needs drkit and
-    `trust_remote_code=True`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special ones
-    included. Prompts precede every text, in sentence-transformers by `encode_query` and `encode_document`. normalize:
-    vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
-    passages_per_document: how many passages drkit cuts a long text into for search; None: it reads the beginning.
-    token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
-
-    Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
+    model: a Hugging Face backbone, or a masked LM, whose head only the pooling `lexical` keeps. token_weights: for the
+    pooling `weighted`. learned_pooling: the pooling, if it is a part, for which sentence-transformers needs drkit and
+    `trust_remote_code=True`.
     """
-    declared = _Declarations.of(
-        pooling=pooling,
-        similarity=similarity,
-        query_length=query_length,
-        passage_length=passage_length,
-        query_prompt=query_prompt,
-        passage_prompt=passage_prompt,
-        normalize=normalize,
-        truncate_dim=truncate_dim,
-        passages_per_document=passages_per_document,
-        pooling_settings=learned_pooling.settings if learned_pooling else None,
-    )
-    given = model if pooling == LEXICAL else getattr(model, "base_model", model)
-    _check_vectors(declared, given, token_weights, learned_pooling)
-    write = _write_static if is_static(given) else _write_transformer
+
+    @property
+    def card(self) -> EncoderCard:
+        """How texts become vectors."""
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+
+    @property
+    def token_weights(self) -> TokenWeights | None:
+        """The weight of each token."""
+
+    @property
+    def learned_pooling(self) -> LearnedPooling | None:
+        """The pooling, if it is a part."""
+
+
+def export_encoder(encoder: WrittenEncoder, folder: str | Path, *, provenance: Mapping[str, Any] | None = None) -> Path:
+    """Write the folder of an encoder, atomically: weights, tokenizer, the declarations of its card, and a model card.
+
+    Prompts precede every text, in sentence-transformers by `encode_query` and `encode_document`. provenance: where the
+    model comes from, for the model card. Returns the folder.
+
+    Raises DrkitError if sentence-transformers cannot compute the vectors, or AutoModel cannot rebuild the model.
+    """
+    card, backbone = encoder.card, _backbone(encoder)
+    _check_vectors(encoder, backbone)
+    write = _write_static if is_static(backbone) else _write_transformer
     with replacing_folder(Path(folder)) as temporary:
-        reads = Titles.of_config(given.config)
-        write(given, tokenizer, temporary, declared, token_weights or learned_pooling)
-        write_json(temporary / DRKIT, {"format": 1, **declared.given(), "provenance": dict(provenance or {})})
-        write_text(
-            temporary / "README.md",
-            _model_card(declared, provenance or {}, reads, given.config),
-        )
+        write(encoder, backbone, temporary)
+        hidden = int(backbone.config.hidden_size)
+        card.write(temporary, provenance or {}, hidden=hidden, is_static=is_static(backbone))
+        titles = Titles.of_config(backbone.config)
+        write_text(temporary / "README.md", _readme(card, provenance or {}, titles, backbone.config))
     return Path(folder)
 
 
 def export_dual(
-    queries: tuple[Any, Any],
-    passages: tuple[Any, Any],
+    queries: WrittenEncoder,
+    passages: WrittenEncoder,
     folder: str | Path,
     *,
-    token_weights: tuple[TokenWeights | None, TokenWeights | None] = (None, None),
-    learned_poolings: tuple[LearnedPooling | None, LearnedPooling | None] = (None, None),
     provenance: Mapping[str, Any] | None = None,
-    **settings: Any,
 ) -> Path:
     """Write a folder with two encoders, atomically: a `Router` of sentence-transformers with one encoder per route.
 
     `query_encoder/` and `passage_encoder/` are written by `export_encoder`, so each can be loaded by itself; in
-    sentence-transformers, `encode_query` uses one and `encode_document` the other. queries, passages: (model,
-    tokenizer) of each; token_weights, learned_poolings: those of each; settings: the others of `export_encoder`.
+    sentence-transformers, `encode_query` uses one and `encode_document` the other.
 
     Raises DrkitError as `export_encoder` does.
     """
+    sides = {QUERIES: queries, PASSAGES: passages}
     with replacing_folder(Path(folder)) as temporary:
-        sides = (QUERIES, *queries), (PASSAGES, *passages)
-        for (name, model, tokenizer), weights, learned in zip(sides, token_weights, learned_poolings, strict=True):
-            how = {**settings, "token_weights": weights, "learned_pooling": learned, "provenance": provenance}
-            export_encoder(model, tokenizer, temporary / name, **how)
-        declared, reads = _Declarations.of(**settings), Titles.of_config(passages[0].config)
-        write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
-        modules = _modules_of(declared, is_static=is_static(getattr(queries[0], "base_model", queries[0])))
-        write_json(temporary / ROUTER, _router_config(modules))
-        write_json(temporary / SETTINGS, _model_settings(declared))
-        write_text(
-            temporary / "README.md",
-            _model_card(declared, provenance or {}, reads),
-        )
+        for name, side in sides.items():
+            export_encoder(side, temporary / name, provenance=provenance)
+        card = passages.card.for_queries_of(queries.card)
+        write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": module_type("Router")}])
+        write_json(temporary / ROUTER, _router_config(sides))
+        card.write_settings(temporary)
+        write_text(temporary / "README.md", _readme(card, provenance or {}, Titles.of_config(passages.model.config)))
     return Path(folder)
+
+
+def _backbone(encoder: WrittenEncoder) -> Any:
+    """Return the model without its head, which only scores of words need."""
+    model = encoder.model
+    return model if encoder.card.pooling == LEXICAL else getattr(model, "base_model", model)
 
 
 def is_static(backbone: Any) -> bool:
@@ -191,24 +119,22 @@ def is_static(backbone: Any) -> bool:
     return bool(backbone.config.model_type == STATIC)
 
 
-def _check_vectors(
-    declared: _Declarations, given: Any, token_weights: TokenWeights | None, learned: LearnedPooling | None
-) -> None:
-    """Raise DrkitError if the pooling is not that of the model, or vectors are shorter than their truncation."""
-    pooling = declared.pooling
-    if learned is None and pooling not in POOLINGS:
-        raise DrkitError(f"cannot export the encoder: 'pooling' must be in {tuple(POOLINGS)}, got {pooling!r}")
-    if learned is not None and pooling != learned.name:
-        raise DrkitError(f"cannot export the encoder: its pooling is {learned.name!r}, not {pooling!r}")
-    check_token_weights(pooling, token_weights)
-    if learned is not None and learned.receives_heads and pooling != LEXICAL:
-        raise DrkitError(f"cannot export the encoder: no module of sentence-transformers gives {pooling!r} an LM head")
-    check_truncation(declared.truncate_dim or 0, _dimension(given, learned))
+def _check_vectors(encoder: WrittenEncoder, backbone: Any) -> None:
+    """Raise DrkitError if no module gives the pooling what it needs, or vectors are shorter than their truncation."""
+    card, learned = encoder.card, encoder.learned_pooling
+    if learned is None and card.pooling not in POOLINGS:
+        raise DrkitError(f"cannot export the encoder: 'pooling' must be in {tuple(POOLINGS)}, got {card.pooling!r}")
+    check_token_weights(card.pooling, encoder.token_weights)
+    if learned is not None and learned.receives_heads and card.pooling != LEXICAL:
+        raise DrkitError(
+            f"cannot export the encoder: no module of sentence-transformers gives {card.pooling!r} an LM head"
+        )
+    check_truncation(card.truncate_dim or 0, _dimension(encoder, backbone))
 
 
-def _check_lexical(model: Any, declared: _Declarations) -> None:
+def _check_lexical(model: Any, card: EncoderCard) -> None:
     """Raise DrkitError if a SparseEncoder would compute other scores than this model."""
-    if declared.has_unit_length or declared.truncate_dim is not None:
+    if card.has_unit_length or card.truncate_dim is not None:
         raise DrkitError(
             "cannot export the encoder: scores of words are compared by dot product and cannot be truncated; set "
             "similarity = 'dot', and leave out normalize and truncate_dim"
@@ -220,70 +146,55 @@ def _check_lexical(model: Any, declared: _Declarations) -> None:
         )
 
 
-def _dimension(backbone: Any, learned: LearnedPooling | None) -> int:
+def _dimension(encoder: WrittenEncoder, backbone: Any) -> int:
+    learned = encoder.learned_pooling
     return learned.dimension if learned else int(backbone.config.hidden_size)
 
 
-def _write_transformer(
-    given: Any,
-    tokenizer: Any,
-    folder: Path,
-    declared: _Declarations,
-    weights: TokenWeights | LearnedPooling | None,
-) -> None:
-    if declared.lexical:
-        _check_lexical(given, declared)
-    backbone = _as_auto_model(given, "AutoModelForMaskedLM" if declared.lexical else "AutoModel")
+def _write_transformer(encoder: WrittenEncoder, given: Any, folder: Path) -> None:
+    """Write the weights of a transformer and of what comes behind it, and the tokenizer."""
+    card, learned, modules = encoder.card, encoder.learned_pooling, encoder.card.modules()
+    if card.lexical:
+        _check_lexical(given, card)
+    backbone = _as_auto_model(given, "AutoModelForMaskedLM" if card.lexical else "AutoModel")
     with without_progress_bars():
         backbone.save_pretrained(folder)
-    _save_tokenizer(tokenizer, folder, declared)
-    modules = _modules_of(declared)
-    _write_declarations(folder, declared, modules)
-    learned = weights if isinstance(weights, LearnedPooling) else None
-    if declared.lexical:
-        splade = {"pooling_strategy": declared.lexical.over_positions, "activation_function": "relu"}
-        write_json(folder / modules[SPLADE_POOLING] / "config.json", splade)
-    elif learned is not None:
-        learned.save(folder / modules[PART_POOLING])
-    else:
-        flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
-        pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
-        write_json(folder / modules["Pooling"] / "config.json", pooling)
-    write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
-    if declared.truncate_dim is not None:
-        _write_truncation(folder / modules[TRUNCATION], _dimension(backbone, learned), declared.truncate_dim)
-    if isinstance(weights, TokenWeights):
-        _write_word_weights(folder / modules["WordWeights"], tokenizer, weights)
+    _save_tokenizer(encoder.tokenizer, folder, card)
+    if PART_POOLING in modules and learned is not None:
+        learned.save(_module(folder, modules[PART_POOLING]))
+    if TRUNCATION in modules:
+        _write_truncation(_module(folder, modules[TRUNCATION]), _dimension(encoder, given), card.truncate_dim or 0)
+    if encoder.token_weights is not None:
+        _write_word_weights(_module(folder, modules["WordWeights"]), encoder.tokenizer, encoder.token_weights)
 
 
-def _write_static(
-    given: Any,
-    tokenizer: Any,
-    folder: Path,
-    declared: _Declarations,
-    weights: TokenWeights | LearnedPooling | None,
-) -> None:
+def _module(folder: Path, path: str) -> Path:
+    """Return the folder of a module, which is made."""
+    (folder / path).mkdir()
+    return folder / path
+
+
+def _write_static(encoder: WrittenEncoder, given: Any, folder: Path) -> None:
     """Write a StaticEmbedding module; token weights are folded into the vectors, whose mean then has another length."""
-    problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
+    card, tokenizer = encoder.card, encoder.tokenizer
+    problem = static_problem(card.pooling, has_unit_length=card.has_unit_length)
     if problem:
         raise DrkitError(f"cannot export the encoder: {problem}")
-    token_weights = weights if isinstance(weights, TokenWeights) else None
-    table = fold_weights(given.get_input_embeddings().weight, token_weights)[:, : declared.truncate_dim]
+    table = fold_weights(given.get_input_embeddings().weight, encoder.token_weights)[:, : card.truncate_dim]
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
     side = "Left" if tokenizer.truncation_side == "left" else "Right"
-    cut = {"direction": side, "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
-    _save_tokenizer(tokenizer, folder, declared, truncation=None if declared.longest == UNLIMITED else cut)
-    _write_declarations(folder, declared, _modules_of(declared, is_static=True))
+    cut = {"direction": side, "max_length": card.longest - 2, "strategy": "LongestFirst", "stride": 0}
+    _save_tokenizer(tokenizer, folder, card, truncation=None if card.longest == UNLIMITED else cut)
 
 
-def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
-    encoders = dict(zip(ROUTES, (QUERIES, PASSAGES), strict=True))
-    paths = {
-        route: {f"{encoder}/{path}" if path else encoder: name for name, path in modules.items()}
-        for route, encoder in encoders.items()
-    }
+def _router_config(sides: Mapping[str, WrittenEncoder]) -> dict[str, Any]:
+    """Return the modules of each route; sides: the two encoders, by their folders."""
+    paths = {}
+    for route, (folder, encoder) in zip(ROUTES, sides.items(), strict=True):
+        modules = encoder.card.modules(is_static=is_static(_backbone(encoder)))
+        paths[route] = {f"{folder}/{path}" if path else folder: name for name, path in modules.items()}
     return {
-        "types": {path: _class_of(name) for names in paths.values() for path, name in names.items()},
+        "types": {path: module_type(name) for names in paths.values() for path, name in names.items()},
         "structure": {route: list(names) for route, names in paths.items()},
         "parameters": {"default_route": None, "allow_empty_key": True},
     }
@@ -314,11 +225,11 @@ def _neutral_pooler(pooler: Any) -> None:
 
 
 def _save_tokenizer(
-    tokenizer: Any, folder: Path, declared: _Declarations, truncation: Mapping[str, Any] | None = None
+    tokenizer: Any, folder: Path, card: EncoderCard, truncation: Mapping[str, Any] | None = None
 ) -> None:
     exported = copy.deepcopy(tokenizer)
-    if declared.longest != UNLIMITED:
-        exported.model_max_length = declared.longest
+    if card.longest != UNLIMITED:
+        exported.model_max_length = card.longest
     exported.save_pretrained(folder)
     # Training leaves its last padding and truncation in this file; every loader sets its own.
     file = folder / "tokenizer.json"
@@ -326,17 +237,6 @@ def _save_tokenizer(
         content = json.loads(file.read_text(encoding="utf-8"))
         whole = {**content, "padding": None, "truncation": truncation}
         write_text(file, json.dumps(whole, ensure_ascii=False, indent=2))
-
-
-def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[str, str]) -> None:
-    for path in filter(None, named.values()):
-        (folder / path).mkdir()
-    modules = [
-        {"idx": idx, "name": str(idx), "path": path, "type": _class_of(name)}
-        for idx, (name, path) in enumerate(named.items())
-    ]
-    write_json(folder / MODULES, modules)
-    write_json(folder / SETTINGS, _model_settings(declared))
 
 
 def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeights) -> None:
@@ -356,51 +256,17 @@ def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
     save_file({"linear.weight": torch.eye(kept, dimension)}, str(folder / "model.safetensors"))
 
 
-def _modules_of(declared: _Declarations, *, is_static: bool = False) -> dict[str, str]:
-    """Return the folder of each sentence-transformers module, by module name."""
-    names: tuple[str, ...]
-    if declared.lexical:
-        names = LEXICAL_MODULES
-    elif is_static:
-        names = STATIC_MODULES[declared.has_unit_length]
-    else:
-        names = SUPPORTED_MODULES[declared.has_unit_length, is_weighted(declared.pooling)]
-        if declared.pooling not in POOLINGS:
-            names = tuple(PART_POOLING if name == "Pooling" else name for name in names)
-        if declared.truncate_dim is not None:
-            after = len(names) - declared.has_unit_length
-            names = (*names[:after], TRUNCATION, *names[after:])
-    return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
-
-
-def _class_of(module: str) -> str:
-    """Return the import path of a module, by which sentence-transformers loads it."""
-    if module == PART_POOLING:
-        return _PART_POOLING
-    return (_SPARSE_MODULE if module in LEXICAL_MODULES else _MODULE) + module
-
-
-def _model_settings(declared: _Declarations) -> dict[str, Any]:
-    lexical = declared.lexical
-    return {
-        **({"model_type": "SparseEncoder", "max_active_dims": lexical.top_k or None} if lexical else {}),
-        "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
-        "prompts": {"query": declared.query_prompt, "document": declared.passage_prompt},
-        "default_prompt_name": None,
-        "similarity_fn_name": declared.similarity,
-    }
-
-
-def _model_card(declared: _Declarations, provenance: Mapping[str, Any], titles: Titles, config: Any = None) -> str:
+def _readme(card: EncoderCard, provenance: Mapping[str, Any], titles: Titles, config: Any = None) -> str:
+    """Return the model card."""
     facts = "".join(
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
-        for key, value in {**declared.given(), **provenance}.items()
+        for key, value in {**card.declared(), **provenance}.items()
     )
     library, title, tags = "SentenceTransformer", "Dense retriever", "sentence-transformers, feature-extraction"
-    if declared.lexical:
+    if card.lexical:
         library, title, tags = "SparseEncoder", "Lexical retriever", "sentence-transformers, sparse-encoder, splade"
     # The module of another learned pooling is drkit's, which sentence-transformers imports only on request.
-    trusted = "" if declared.pooling in (*POOLINGS, LEXICAL) else ", trust_remote_code=True"
+    trusted = "" if card.pooling in (*POOLINGS, LEXICAL) else ", trust_remote_code=True"
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         f"tags: [drkit, {tags}]\n---\n\n"
@@ -409,8 +275,8 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any], titles: 
         f'encoder = {library}("path/to/this/folder"{trusted})\n'
         'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
         "scores = encoder.similarity(queries, passages)\n```\n\n"
-        f"{_NO_VECTOR if declared.lexical and declared.lexical.dense else ''}"
-        f"{_lengths(declared)} {_titles(titles)}"
+        f"{_NO_VECTOR if card.lexical and card.lexical.dense else ''}"
+        f"{_lengths(card)} {_titles(titles)}"
         f"{_without_dropout(config, library, trusted)}\n\n"
         f"| | |\n|---|---|\n{facts}"
     )
@@ -451,13 +317,13 @@ def _titles(titles: Titles) -> str:
     return "A text is encoded title first, then body, with a space between."
 
 
-def _lengths(declared: _Declarations) -> str:
+def _lengths(card: EncoderCard) -> str:
     """Return a sentence on how much of a text is read."""
-    if declared.longest == UNLIMITED:
+    if card.longest == UNLIMITED:
         return "Texts are read whole, however long."
     return (
-        f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
-        f"sentence-transformers has one limit for both, {declared.longest}."
+        f"drkit truncates queries at {card.query_length} tokens and passages at {card.passage_length}; "
+        f"sentence-transformers has one limit for both, {card.longest}."
     )
 
 

@@ -45,9 +45,9 @@ def make_view(
 
 
 def hidden_tokens(view: MaskedView) -> Tensor:
-    """Return what a view without rows hides, bool[B,L]: its targets, or what a generator fills.
+    """Return what a view without rows hides, bool[B,L]: its targets, or what a replacer fills.
 
-    In a generator's view every token is a target; it has a number to sample by at each hidden one.
+    In a replacer's view every token is a target; it has a number to sample by at each hidden one.
     """
     return view.labels != NO_TARGET if view.noise is None else view.noise >= 0
 

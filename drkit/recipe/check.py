@@ -356,7 +356,7 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
 
 
 def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
-    """Yield capabilities that two parts require with different settings, as a run has one generator, for example."""
+    """Yield capabilities that two parts require with different settings, although a run makes each once."""
     seen: dict[str, tuple[PartInUse, Any]] = {}
     for part in parts:
         for name, settings in part.spec.requires_of(part.config).items():

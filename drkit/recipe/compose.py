@@ -3,6 +3,10 @@
 Each recipe is a file for a scale: `retromae.toml` has the numbers of the paper, `retromae-small.toml` those for an
 encoder that is made from scratch in minutes. A pipeline replaces the tables of fine-tuning, a named part replaces a
 part, and `--set` replaces a setting.
+
+Until every setting is there, these are tables: a named part may need a setting that follows. A file is read as a recipe
+first, so the tables have its shape; what the settings make of them is read once, with all problems reported, and what
+then has no use is left out of the typed recipe.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
@@ -32,15 +37,9 @@ from drkit.recipe.schema import (
     NONE,
     PSEUDO,
     REPLACED,
-    RERANKER,
     SCHEDULE,
     EncoderSettings,
-    Evaluation,
-    Finetune,
-    Pretrain,
     Recipe,
-    Reranker,
-    Round,
 )
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
@@ -53,14 +52,6 @@ _BASE, IMPROVE = "default", "improve"
 _RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
-# Tables whose settings may be `none`, where that is their default.
-_TABLES: Mapping[str, type] = {
-    "encoder": EncoderSettings,
-    "pretrain": Pretrain,
-    "finetune": Finetune,
-    RERANKER: Reranker,
-    "evaluation": Evaluation,
-}
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
@@ -123,8 +114,8 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     if request.collection:
         request = evolve(request, collection=find_collection(request.collection, parts, request.settings))
     table = _read(request, parts)
-    table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
-    if pretrain := _inner(table, "pretrain"):
+    table = merge(table, _slots(request, parts, negatives=table.get("finetune", {}).get("negatives") or 1))
+    if pretrain := table.get("pretrain"):
         table["pretrain"] = _pretraining(pretrain, request, parts.registry)
         table = merge(table, _rivals(table, request, parts.registry))
     elif unread := [name for name in _OF_PRETRAINING if getattr(request, name)]:
@@ -139,13 +130,14 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     for assignment in request.settings:
         assign(table, assignment)
     given = {assignment.partition("=")[0].strip() for assignment in request.settings}
-    table = _counted_in_epochs(_without_unused(table, given), given)
-    if (reranker := _inner(table, RERANKER)) and not {"loss", "miners"} & {*reranker}:
+    reranker = table.get(RERANKER)
+    if reranker and isinstance(reranker, Mapping) and not {"loss", "miners"} & {*reranker}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
     try:
-        return recipe_from_table(table, parts.registry)
+        recipe = recipe_from_table(_without_none(table), parts.registry)
     except ProblemsError as error:
         raise _with_settings_meant(error, request.settings, before, parts.registry) from None
+    return _counted_in_epochs(_without_unused(recipe, given), given)
 
 
 def _with_settings_meant(
@@ -186,6 +178,7 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         text = parts.pipelines.get(request.pipeline).text(small=is_small)
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
+    recipe_from_table(table, parts.registry, subject=f"recipe {name}")  # from here on, it has the shape of a recipe
     if start:
         table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})
         if start.embeds and not _asks_for_pretraining(request):
@@ -246,7 +239,7 @@ def _asks_for_pretraining(request: ComposeRequest) -> bool:
 def _without_pretraining(table: Table) -> Table:
     """Return a recipe that fine-tunes at once, without the baselines that compare pre-training."""
     kept = {key: value for key, value in table.items() if key != "pretrain"}
-    return merge(kept, {"finetune": {"baselines": []}}) if _inner(kept, "finetune") else kept
+    return merge(kept, {"finetune": {"baselines": []}}) if "finetune" in kept else kept
 
 
 def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
@@ -257,7 +250,7 @@ def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
         kept = {key: value for key, value in settings.items() if key != "baseline_learning_rates"}
         return {**kept, **rates}
 
-    careful = {name: lowered(_inner(table, name), most) for name, most in rates.items() if _inner(table, name)}
+    careful = {name: lowered(table[name], most) for name, most in rates.items() if name in table}
     if "finetune" in careful and (rounds := careful["finetune"].get("rounds")):
         careful["finetune"]["rounds"] = [lowered(one, rates["finetune"]) for one in rounds]
     return {**table, **careful}
@@ -266,7 +259,7 @@ def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
 def quickened(recipe: Recipe, registry: Registry) -> Recipe:
     """Return a complete recipe with the settings of a smoke run, named NAME-quick."""
     table = _quickened(recipe_table(recipe), "quick" if recipe.encoder.pretrained is None else "quick-paper")
-    return recipe_from_table({**_without_unset(table), "name": f"{recipe.name}-quick"}, registry)
+    return recipe_from_table({**table, "name": f"{recipe.name}-quick"}, registry)
 
 
 def _quickened(table: Table, name: str) -> Table:
@@ -294,7 +287,7 @@ def _quick_round(current: Table) -> Table:
 
 def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
     """Return a pre-training with the user's maskers, context and decoders. Raises DrkitError as `compose` does."""
-    encoder, decoders = dict(_inner(pretrain, "encoder")), dict(_inner(pretrain, "decoders"))
+    encoder, decoders = dict(pretrain["encoder"]), dict(pretrain.get("decoders", {}))
     if NONE in request.decoder:
         if request.masker or request.context or len(request.decoder) > 1:
             raise DrkitError(
@@ -327,13 +320,13 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
     `compose` does.
     """
     table = recipe_table(recipe)
-    pretrain = _inner(table, "pretrain")
-    decoders = _inner(pretrain, "decoders")
-    if not pretrain or (slot != "encoder-masker" and MAIN not in decoders):
+    pretrain = table.get("pretrain")
+    if not pretrain or (slot != "encoder-masker" and MAIN not in pretrain["decoders"]):
         return recipe
+    decoders = pretrain["decoders"]
     if slot == "decoder" and part != NONE:
         decoder = registry.get(Kind.DECODER, registry.split(Kind.DECODER, part)[0].name)
-        losses = _inner(decoders[MAIN], "losses")
+        losses = decoders[MAIN]["losses"]
         share = 1.0 if isinstance(decoder.config(), TargetShare) else _share_of_masked(recipe)
         read = {
             name: {**term, "targets": term["targets"] * share} if "targets" in term else term
@@ -364,8 +357,8 @@ def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registr
     named = {slot for slot in REPLACED if getattr(request, slot.replace("-", "_"))}
     if request.masker and registry.split(Kind.MASKER, request.masker)[0].context:
         named.add("context")
-    finetune = _inner(table, "finetune")
-    is_large = request.scale == PAPER or _inner(table, "encoder").get("pretrained")
+    finetune = table.get("finetune", {})
+    is_large = request.scale == PAPER or table.get("encoder", {}).get("pretrained")
     if is_large or not named or "baselines" not in finetune:
         return {}
     kept = [one for one in finetune["baselines"] if "=" not in one]
@@ -385,27 +378,31 @@ def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tupl
         raise DrkitError(f"--pretrain-loss {text}: {name!r} is a loss of fine-tuning: --loss {name}")
     if side and side not in sides:
         raise UnknownNameError("side", side, sides, where=f"--pretrain-loss {text}")
-    parts = {one: _part_or_none(registry, Kind.DECODER, _inner(task, "decoder")) for one, task in sides.items()}
-    chosen = side or next((one for one, decoder in parts.items() if _reads(spec, decoder)), ENCODER)
+    reading = (one for one, task in sides.items() if "decoder" in task and _reads(spec, _decoder_of(task, registry)))
+    chosen = side or next(reading, ENCODER)
     loss: Table = {"use": name}
     try:
         loss |= {"weight": float(weight)} if weight else {}
     except ValueError:
         raise DrkitError(f"--pretrain-loss {text}: the weight must be a number, got {weight!r}") from None
-    present = _inner(sides[chosen], "losses")
+    present = sides[chosen].get("losses", {})
     key = next((one for one, term in present.items() if _use(term) == name), name)
     return chosen, {key: loss}
 
 
-def _reads(loss: ComponentSpec, decoder: ComponentSpec | None) -> bool:
+def _reads(loss: ComponentSpec, decoder: ComponentSpec) -> bool:
     """Return whether a loss reads the outputs of a decoder, and nothing else of its batch than partners."""
-    return decoder is not None and {*loss.receives} <= {*decoder.provides, *provided_by(BATCH)}
+    return {*loss.receives} <= {*decoder.provides, *provided_by(BATCH)}
+
+
+def _decoder_of(task: Mapping[str, Any], registry: Registry) -> ComponentSpec:
+    return registry.get(Kind.DECODER, _use(task["decoder"]))
 
 
 def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Registry) -> Table:
     """Return the decoder `main` with the user's parts; without one, it starts with the encoder's masker."""
     masker = {"masker": encoder["masker"]} if "masker" in encoder else {}
-    main = dict(_inner(decoders, MAIN)) or masker
+    main = dict(decoders.get(MAIN, masker))
     chosen = masker_slots(request.masker, main, registry) if request.masker else {}
     if request.context:
         context = part_table(Kind.CONTEXT, request.context, registry)
@@ -431,7 +428,8 @@ def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> Tabl
 
 def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
     """Return the table of a masker that replaces the one of a task: it hides as many tokens."""
-    table, ratio = part_table(Kind.MASKER, text, registry), _inner(task, "masker").get("ratio")
+    table, hidden = part_table(Kind.MASKER, text, registry), task.get("masker")
+    ratio = hidden.get("ratio") if isinstance(hidden, Mapping) else None
     hides_a_share = isinstance(registry.get(Kind.MASKER, table["use"]).config(), MaskingRatio)
     return table if ratio is None or not hides_a_share else {**table, "ratio": ratio}
 
@@ -442,20 +440,17 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
     return next(one for one in chain([name], numbered) if one not in {*taken})
 
 
-def _with_losses(task: Any, registry: Registry) -> Any:
+def _with_losses(task: Mapping[str, Any], registry: Registry) -> Mapping[str, Any]:
     """Return a decoder whose losses read what it provides: those that do not are replaced by the decoder's own."""
-    if not isinstance(task, Mapping):  # reported when the recipe is read
+    if "decoder" not in task:  # which a setting may still name
         return task
-    decoder = _part_or_none(registry, Kind.DECODER, task.get("decoder", {}))
-    if decoder is None:
-        return task
+    decoder = _decoder_of(task, registry)
     if "losses" not in task:
         own = decoder.trained_by or _DEFAULT_LOSS
         return {**task, "losses": {own: {"use": own}}}
     losses: Table = {}
-    for name, term in _inner(task, "losses").items():
-        loss = _part_or_none(registry, Kind.LOSS, term)
-        if loss is None or _reads(loss, decoder) or not decoder.trained_by:
+    for name, term in task["losses"].items():
+        if not decoder.trained_by or _reads(registry.get(Kind.LOSS, _use(term)), decoder):
             losses[name] = term
         else:
             weight = {"weight": term["weight"]} if isinstance(term, Mapping) and "weight" in term else {}
@@ -463,82 +458,42 @@ def _with_losses(task: Any, registry: Registry) -> Any:
     return {**task, "losses": losses}
 
 
-def _counted_in_epochs(table: Table, given: Set[str]) -> Table:
-    """Return the recipe without the steps of a training whose epochs the user chose, because steps would decide."""
-    chosen = [name for name in ("pretrain", *_FINE_TUNING) if f"{name}.num_train_epochs" in given]
-    return merge(table, {name: {"max_steps": -1} for name in chosen if f"{name}.max_steps" not in given})
-
-
-def _without_unset(table: Table) -> Table:
-    """Return the recipe without the settings that are set to `none`."""
-    table = {
-        name: _without_none(one, _optional(_TABLES[name])) if name in _TABLES else one for name, one in table.items()
-    }
-    finetune = _inner(table, "finetune")
-    if isinstance(finetune.get("rounds"), list):
-        rounds = [_without_none(one, _optional(Round)) for one in finetune["rounds"]]
-        table["finetune"] = {**finetune, "rounds": rounds}
-    return table
-
-
-def _without_unused(table: Table, given: Set[str]) -> Table:
-    """Return the recipe without what is set to `none`, and without what then has no use.
+def _without_unused(recipe: Recipe, given: Set[str]) -> Recipe:
+    """Return the recipe without what has no use in it.
 
     A re-ranker needs fine-tuning, pseudo-queries a round that trains on them, and an existing encoder has no sizes.
     given: the settings that the user chose, which stay.
     """
-    table = _without_unset(_without_none(table, ("pretrain", *_FINE_TUNING)))
-    if pretrain := _inner(table, "pretrain"):
-        decoders = _without_none(pretrain.get("decoders", {}), _inner(pretrain, "decoders"))
-        if isinstance(decoders, Mapping):
-            decoders = {name: _without_idle_losses(task) for name, task in decoders.items()}
-        encoder = {"encoder": _without_idle_losses(pretrain["encoder"])} if "encoder" in pretrain else {}
-        table["pretrain"] = {**pretrain, **encoder, "decoders": decoders}
-    if "finetune" not in table:
-        table.pop(RERANKER, None)
-    rounds = _inner(table, "finetune").get("rounds", [])
-    is_used = isinstance(rounds, list) and any(
-        isinstance(one, Mapping) and one.get("pairs") == PSEUDO for one in rounds
-    )
+    finetune, encoder, pseudo_queries = recipe.finetune, recipe.encoder, recipe.pseudo_queries
+    is_used = finetune is not None and any(one.pairs == PSEUDO for one in finetune.rounds)
     if not is_used and not any(path.startswith("pseudo_queries") for path in given):
-        table.pop("pseudo_queries", None)
-    if _inner(table, "encoder").get("pretrained"):
-        unused = {name for name in FROM_SCRATCH if f"encoder.{name}" not in given}
-        table["encoder"] = {name: value for name, value in table["encoder"].items() if name not in unused}
-    return table
+        pseudo_queries = None
+    if encoder.pretrained:
+        default = EncoderSettings()
+        unused = {name: getattr(default, name) for name in FROM_SCRATCH if f"encoder.{name}" not in given}
+        encoder = evolve(encoder, **unused)
+    reranker = recipe.reranker if finetune else None
+    return evolve(recipe, encoder=encoder, pseudo_queries=pseudo_queries, reranker=reranker)
 
 
-def _optional(cls: type) -> list[str]:
-    """Return the settings of a table that are `none` by default."""
-    return [one.name for one in fields(cls) if one.default is None]
+def _counted_in_epochs(recipe: Recipe, given: Set[str]) -> Recipe:
+    """Return the recipe without the steps of a training whose epochs the user chose, because steps would decide."""
+    trainings = {name: getattr(recipe, name) for name in ("pretrain", "finetune", RERANKER)}
+    counted = {
+        name: evolve(training, max_steps=-1)
+        for name, training in trainings.items()
+        if training and f"{name}.num_train_epochs" in given and f"{name}.max_steps" not in given
+    }
+    return evolve(recipe, **counted)
 
 
-def _without_idle_losses(task: Any) -> Any:
-    """Return the encoder's or a decoder's table without losses that are `none`."""
-    losses = _inner(task, "losses") if isinstance(task, Mapping) else {}
-    return {**task, "losses": _without_none(losses, losses)} if losses else task
-
-
-def _without_none(table: Any, names: Iterable[str]) -> Any:
-    """Return a table without those of some settings that are `none`."""
-    if not isinstance(table, Mapping):  # reported when the recipe is read
-        return table
-    removable = {*names}
-    return {key: value for key, value in table.items() if key not in removable or _use(value) != NONE}
-
-
-def _inner(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table of a name, empty if it is missing or a single value, which is reported when it is read."""
-    inner = table.get(name)
-    return inner if isinstance(inner, Mapping) else {}
-
-
-def _part_or_none(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
-    """Return the part that a slot names, or None for an unknown name, which is reported when the recipe is read."""
-    try:
-        return registry.get(kind, _use(slot))
-    except DrkitError:
-        return None
+def _without_none(table: Mapping[str, Any], name: str = "") -> Table:
+    """Return a table without the decoders and losses that are `none`; name: of the table."""
+    return {
+        key: _without_none(value, key) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if name not in ("decoders", "losses") or _use(value) != NONE
+    }
 
 
 def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Table:
@@ -570,11 +525,11 @@ def part_table(kind: Kind, text: str, registry: Registry) -> Table:
 
 def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> str:
     """Return the default name of a run, such as `pydocs-pmi-enhanced`, or `tldr-retromae` for `beir:data/tldr`."""
-    parts = [request.paper] if request.paper else _names_of_tasks(_inner(table, "pretrain"))
+    parts = [request.paper] if request.paper else _names_of_tasks(table.get("pretrain", {}))
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
     names = [
-        _collection_name(_inner(table, "collection"), registry),
+        _collection_name(table["collection"], registry),
         *parts,
         *([request.pipeline] if request.pipeline else []),
     ]
@@ -583,23 +538,22 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
 
 def _names_of_tasks(pretrain: Mapping[str, Any]) -> list[str]:
     """Return the masker, context and decoder of the decoder `main`, and the names of the other decoders."""
-    decoders = _inner(pretrain, "decoders")
     if not pretrain:
         return []
-    if not decoders:
-        return [_use(_inner(pretrain, "encoder").get("masker", "")), "no-decoder"]
-    main = _inner(decoders, MAIN)
+    if not (decoders := pretrain["decoders"]):
+        return [_use(pretrain["encoder"]["masker"]), "no-decoder"]
+    main = decoders.get(MAIN, {})
     names = [_use(main.get("masker", "")), _use(main.get("context", "")), _use(main.get("decoder", "")), *decoders]
     return [name for name in names if name not in ("", ITSELF.use, MAIN)]
 
 
-def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:
+def _collection_name(collection: str | Mapping[str, Any], registry: Registry) -> str:
     """Return the name of a collection's folder, of its file without suffixes, or its id; otherwise the part's name.
 
     The id of `irds:beir/scifact/test` becomes beir-scifact-test.
     """
-    spec = _part_or_none(registry, Kind.COLLECTION, collection)
-    value = str(collection.get(spec.shorthand, "")) if spec and spec.shorthand else ""
+    shorthand = registry.get(Kind.COLLECTION, _use(collection)).shorthand
+    value = str(collection.get(shorthand, "")) if isinstance(collection, Mapping) else ""
     path = local_path(value).resolve()
     if path.exists() and value:
         name = path.name if path.is_dir() else path.name.partition(".")[0]

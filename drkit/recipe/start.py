@@ -20,8 +20,8 @@ from drkit.core.spec import Kind
 from drkit.data.column_advice import column_choices
 from drkit.data.rows import FORMATS as ENDINGS
 from drkit.data.rows import file_kind
+from drkit.encoders.card import KEPT, LENGTHS, EncoderCard, declared_settings
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
-from drkit.encoders.folder import declared_settings, read_encoder_settings
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.schema import Choice, EncoderSettings
 from drkit.recipe.toml import (
@@ -50,8 +50,6 @@ _HINTS = {
 }
 # In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
-LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-DECLARABLE = ("pooling", "titles", *LENGTHS, *PROMPTS)
 
 
 @frozen
@@ -71,7 +69,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     """Return the starting point that `--encoder` names: an encoder folder, a hub id, or an earlier run.
 
     A folder contributes the pooling, lengths and prompts that it declares. A run contributes the same and its
-    pre-training checkpoint (encoder, LM head, decoder, generator); if its encoder was made from scratch, the schedule
+    pre-training checkpoint (encoder, LM head, decoders, replacer); if its encoder was made from scratch, the schedule
     stays that of the small scale. Raises DrkitError for a run whose pre-training is not finished.
     """
     run = local_path(path_or_id)
@@ -184,7 +182,7 @@ def is_stage_of_run(folder: Path) -> bool:
 def _unsupported(folder: Path) -> str:
     """Return what an encoder folder declares that drkit does not compute, or an empty string."""
     try:
-        read_encoder_settings(folder)
+        EncoderCard.read(folder)
     except UnsupportedEncoderError as error:
         return str(error)
     return ""
@@ -192,7 +190,7 @@ def _unsupported(folder: Path) -> str:
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
     table = pooling_as_part(settings)
-    return {name: table[name] for name in DECLARABLE if name in table}
+    return {name: table[name] for name in KEPT if name in table}
 
 
 def _toml(value: Any) -> str:

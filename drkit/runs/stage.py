@@ -28,12 +28,11 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.settings import NEVER, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
-from drkit.data.titles import JOINED
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
-from drkit.encoders.folder import declared_titles, read_encoder_settings
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
-from drkit.recipe.schema import PSEUDO, Choice, Recipe, Round, Training
+from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
 from drkit.recipe.toml import plain, typed
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
@@ -55,11 +54,6 @@ def from_recipe(
     stage's value of the recipe's.
     """
     return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when}, converter=converter)
-
-
-def part_name(choice: Choice | str) -> str:
-    """Return the name of a chosen part."""
-    return choice.use if isinstance(choice, Choice) else choice
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
@@ -252,7 +246,8 @@ class PlanBuilder:
 
     @splits.default
     def _read_splits(self) -> tuple[str, ...]:
-        return tuple(self.collection.splits())
+        made = (PSEUDO,) if self.recipe.evaluation.split == PSEUDO else ()
+        return (*self.collection.splits(), *made)
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -324,46 +319,27 @@ class StageRun(Generic[S]):
     engine: Engine = field(factory=LocalEngine)
 
 
-@frozen
-class TextReading:
-    """Pooling, similarity, lengths (tokens, special ones included), prompts and precision, as the recipe has them.
+def declared_card(encoder: str, recipe: EncoderCard) -> EncoderCard:
+    """Return the card of an existing encoder: as its folder declares, or that of the recipe if it declares nothing.
 
-    passages_per_document: what search reads of a long text; training reads its beginning.
-    """
-
-    pooling: str = from_recipe("encoder.pooling", converter=part_name)
-    similarity: str = from_recipe("similarity")
-    query_length: int = from_recipe("encoder.query_length")
-    passage_length: int = from_recipe("encoder.passage_length")
-    query_prompt: str = from_recipe("encoder.query_prompt")
-    passage_prompt: str = from_recipe("encoder.passage_prompt")
-    precision: str = from_recipe("encoder.precision")
-    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
-    passages_per_document: int | None = field(
-        default=None,
-        metadata={"recipe": "encoder.passages_per_document", "absent_when": None},
-    )
-
-
-def declared_reading(encoder: str, reading: TextReading) -> TextReading:
-    """Return how an existing encoder reads texts: as its folder declares, or as `reading` if it declares nothing.
-
-    No folder declares a precision, and the passages of a document are those of `reading`.
+    No folder declares a precision, and the passages of a document are those of the recipe; a pooling's settings are
+    known by its checkpoint.
 
     Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
     """
     folder = local_path(encoder)
     if not (folder / MODULES).is_file():
-        return reading
-    settings = read_encoder_settings(folder)
-    if settings.pop("normalize"):
-        settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
-    transformer = settings.pop("transformer")
-    # Truncated encoders start no run.
-    for name in ("word_weights", "learned_pooling", "pooling_settings", "truncate_dim"):
-        del settings[name]
-    own = {name: getattr(reading, name) for name in ("precision", "passages_per_document")}
-    return TextReading(**{**settings, **own, "titles": declared_titles(transformer)})
+        return recipe
+    card = EncoderCard.read(folder)
+    return attrs.evolve(
+        card,
+        similarity="cosine" if card.normalize else card.similarity,  # the same ranking: all vectors have length 1
+        normalize=False,
+        truncate_dim=None,  # truncated encoders start no run
+        pooling_settings=None,
+        precision=recipe.precision,
+        passages_per_document=recipe.passages_per_document,
+    )
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

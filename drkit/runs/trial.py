@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
-from drkit.core.protocols import CountsItems
+from drkit.core.protocols import CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
@@ -71,7 +71,7 @@ from drkit.testing.losses import check_loss_gradients, check_step, learned_tenso
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
@@ -207,8 +207,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
         collate = masking_collator(settings, registry, module, context, maskers, texts)
         _try_contexts(settings, registry, collate, tokens)
         tensors = collate([(0, index) for index in range(len(stored))])
-        with trying(PartInUse.of(Kind.MASKER, settings.encoder.masker, registry), "while filling masked positions"):
-            views, _ = module.filled_views(tensors)
+        views = _filled_views(settings, registry, maskers, module, tensors, Path(folder))
         for name, part in decoders.items():
             _try_decoder(part, module, name, views, tensors)
             _try_saving(part, module.decoders[name], other.decoders[name])
@@ -233,6 +232,34 @@ def _try_maskers(
             require(callable(masker), f"{title}: {type(masker).__name__} is not callable")
             views[side] = require_view(masker(tokens, draws, rows=rows, nested=nested), title)
             check_view(views[side], tokens, rows, part.spec.provides_of(part.config), title)
+
+
+def _filled_views(
+    settings: Pretrain,
+    registry: Registry,
+    maskers: Mapping[str, Any],
+    module: AutoEncoder,
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+) -> Mapping[str, MaskedView]:
+    """Return the views with masked positions filled, and check that what fills them can be trained and saved."""
+    side = next((side for side, masker in maskers.items() if isinstance(masker, ReplacingMasker)), ENCODER)
+    task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
+    part = PartInUse.of(Kind.MASKER, task.masker, registry)
+    with trying(part, "while filling masked positions"):
+        views, own_loss = module.filled_views(tensors)
+        learns = trains_replacer(module.replacer)
+        require(
+            own_loss is None or learns,
+            f"{part.full_title}: its replacer has a loss of its own, so it must be a LearningReplacer: `learns`, "
+            f"save(folder) and load(folder)",
+        )
+    if learns:
+        with trying(part, "while its replacer was saved and loaded, as for a checkpoint"):
+            (folder / REPLACER).mkdir()
+            module.replacer.save(folder / REPLACER)
+            module.replacer.load(folder / REPLACER)
+    return views
 
 
 def _try_contexts(settings: Pretrain, registry: Registry, collate: MaskingCollator, tokens: TokenBatch) -> None:
@@ -332,7 +359,7 @@ def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
     """Return what a column has a value for in the first round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    return next((column_scope(column, one.use, registry) for one in found if one), PAIR)
+    return next((column_scope(column, one, registry) for one in found if one), PAIR)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from drkit.core.files import digest
 from drkit.core.types import Passage
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import UnsupportedEncoderError
-from drkit.encoders.folder import TORCH, is_dual, read_encoder_settings, read_routes
+from drkit.encoders.folder import TORCH, is_dual, read_routes
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder, choose_device
 
@@ -46,15 +47,15 @@ class DualEncoder:
 
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
-        settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
-        poolings = [one["pooling"] for one in settings]
+        routes = read_routes(Path(folder))
+        poolings = [EncoderCard.read(Path(folder), modules).pooling for modules in routes]
         if len(set(poolings)) > 1:
             raise UnsupportedEncoderError(
                 f"{folder} pools queries by {poolings[0]} and passages by {poolings[1]}; drkit computes two encoders "
                 f"of the same pooling"
             )
         target = choose_device(device, backend)
-        return cls(*(TextEncoder.from_modules(**one, device=target, backend=backend) for one in settings))
+        return cls(*(TextEncoder.from_modules(Path(folder), modules, target, backend) for modules in routes))
 
     @property
     def dimension(self) -> int:
@@ -62,9 +63,9 @@ class DualEncoder:
         return self.passages.dimension
 
     @property
-    def pooling(self) -> str:
-        """The pooling of both encoders."""
-        return self.passages.pooling
+    def card(self) -> EncoderCard:
+        """How both read texts: each has a card of its own."""
+        return self.passages.card.for_queries_of(self.queries.card)
 
     @property
     def is_sparse(self) -> bool:
@@ -86,16 +87,6 @@ class DualEncoder:
     def read(self, passage: Passage) -> str:
         """Return a passage's title and text as `encode_passages` is to be given them."""
         return self.passages.read(passage)
-
-    @property
-    def query_length(self) -> int:
-        """The maximum number of tokens of a query."""
-        return self.queries.query_length
-
-    @property
-    def passages_per_document(self) -> int | None:
-        """How many passages a long text is cut into; see `TextEncoder`."""
-        return self.passages.passages_per_document
 
     def query_lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query before it is truncated; see `TextEncoder.query_lengths`."""
@@ -119,8 +110,9 @@ class DualEncoder:
 
 
 def _describe_vector_space(encoder: TextEncoder) -> str:
-    length = "of length 1" if encoder.has_unit_length else "of any length"
-    return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
+    card = encoder.card
+    length = "of length 1" if card.has_unit_length else "of any length"
+    return f"{card.pooling} pooling to {encoder.dimension} dimensions {length}, {card.similarity} similarity"
 
 
 def read_encoder(folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> AnyEncoder:

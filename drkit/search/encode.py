@@ -3,8 +3,8 @@
 A shard holds consecutive texts. Process r of w writes every w-th missing shard. A finished shard is compared with the
 given texts by a hash of ids and texts, so vectors of another collection or another encoder are refused.
 
-Long documents: an encoder with `passages_per_document` gets several passages of each text, `ID#n`, and a `Retriever`
-scores the text by the best of them (MaxP, Dai and Callan 2019).
+Long documents: an encoder whose card has `passages_per_document` gets several passages of each text, `ID#n`, and a
+`Retriever` scores the text by the best of them (MaxP, Dai and Callan 2019).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import attrs
 import numpy as np
@@ -34,7 +34,7 @@ from drkit.data.spans import pack
 from drkit.data.store import TokenStore, encode_texts, prompt_tokens
 from drkit.data.whole_words import WholeWords
 from drkit.errors import DrkitError
-from drkit.search.dual_encoder import DualEncoder
+from drkit.search.dual_encoder import AnyEncoder, DualEncoder
 from drkit.search.text_encoder import Encoder, TextEncoder
 from drkit.search.vectors import (
     ABOUT,
@@ -79,18 +79,18 @@ def encode_corpus(
 
     encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`; `Loaded` for an engine
     of several machines, each of which loads it. texts: streamed; every process gets all of them. A text may be its
-    token ids (with special tokens, truncated). An encoder that has `passages_per_document` encodes the passages of
-    each text, `ID#n`. storage: dtype, shard size, and whether these are passages or queries. shard: rank and number of
-    processes; from torchrun's environment if None. engine: where shards are encoded; in this process if None.
-    on_progress: called with the number of texts done. Repeated calls, with any number of processes and any engine,
-    encode only the missing shards.
+    token ids (with special tokens, truncated). An encoder whose card has `passages_per_document` encodes the
+    passages of each text, `ID#n`. storage: dtype, shard size, and whether these are passages or queries. shard: rank
+    and number of processes; from torchrun's environment if None. engine: where shards are encoded; in this process if
+    None. on_progress: called with the number of texts done. Repeated calls, with any number of processes and any
+    engine, encode only the missing shards.
 
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
     texts, an id is empty, a vector is not finite or exceeds float16, or documents to cut are given as token ids.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
     loaded = loaded_value(encoder)
-    if storage.role == "passages" and isinstance(loaded, (TextEncoder, DualEncoder)) and loaded.passages_per_document:
+    if storage.role == "passages" and _cuts_documents(loaded):
         texts = cut_documents(loaded, _whole_texts(texts))
     identity = _prepare(path, loaded, storage)
     if isinstance(encoder, Loaded):
@@ -169,18 +169,22 @@ def encode_shard(
     write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), hashes)
 
 
-def cut_documents(
-    encoder: TextEncoder | DualEncoder, documents: Iterable[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
+def _cuts_documents(encoder: Encoder) -> TypeGuard[AnyEncoder]:
+    """Return whether an encoder reads several passages of a text; one without a card reads its beginning."""
+    return isinstance(encoder, (TextEncoder, DualEncoder)) and encoder.card.passages_per_document is not None
+
+
+def cut_documents(encoder: AnyEncoder, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the passages of (id, text) documents as (`ID#n`, text), n counted from 0; an empty document is one passage.
 
-    encoder: a `TextEncoder` that has `passages_per_document`, or a `DualEncoder` of them. A document is cut between
-    words into equal spans of at most `passage_length` tokens, prompt and special ones included; what does not fit the
-    allowed number of passages is left out.
+    encoder: a `TextEncoder` whose card has `passages_per_document`, or a `DualEncoder` of them. A document is cut
+    between words into equal spans of at most `passage_length` tokens, prompt and special ones included; what does not
+    fit the allowed number of passages is left out.
     """
     reader = encoder.passages if isinstance(encoder, DualEncoder) else encoder
-    tokenizer, most, length = reader.tokenizer, reader.passages_per_document or 1, reader.passage_length
-    room = length - tokenizer.num_special_tokens_to_add() - len(prompt_tokens(reader.passage_prompt, tokenizer, length))
+    tokenizer, most, passages = reader.tokenizer, reader.card.passages_per_document or 1, reader.card.passages
+    prompt = prompt_tokens(passages.prompt, tokenizer, passages.length)
+    room = passages.length - tokenizer.num_special_tokens_to_add() - len(prompt)
     words = WholeWords.of(tokenizer)
     for doc_id, text, encoding in encode_texts(documents, tokenizer):
         offsets = encoding.offsets[: most * room]

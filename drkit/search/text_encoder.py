@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 import torch
-from attrs.validators import ge, in_
+from attrs.validators import ge, optional
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -28,17 +28,9 @@ from drkit.data.prompts import check_prompt
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
+from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import UnsupportedEncoderError
-from drkit.encoders.folder import (
-    BFLOAT16,
-    PRECISIONS,
-    SIMILARITIES,
-    TORCH,
-    bare_settings,
-    check_truncation,
-    read_encoder_settings,
-    read_word_weights,
-)
+from drkit.encoders.folder import BFLOAT16, PART_POOLING, TORCH, read_modules, read_word_weights, transformer_folder
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
@@ -51,8 +43,6 @@ from drkit.search.backends import BackendModel, load_backbone, load_tokenizer
 
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
-# The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
-_NOT_SETTINGS = ("model", "tokenizer", "token_weights", "learned_pooling")
 
 
 class Encoder(Protocol):
@@ -74,52 +64,41 @@ class Encoder(Protocol):
 
 @attrs.frozen(eq=False)
 class TextEncoder:
-    """A transformer, its tokenizer, and the settings that turn a text into one vector.
+    """A transformer, its tokenizer, and the card that says how they turn a text into one vector.
 
-    model: a Hugging Face model that returns `last_hidden_state`, already on its device; a masked LM, if the pooling
-    applies its head. pooling: a name of `POOLINGS`.
-    similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
-    query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
-    passages_per_document: how many passages `encode_corpus` cuts a long text into; None: it reads the beginning.
-    token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread on a CPU, whose
-    caches hold no more. Prompts are put before every text.
-    precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
-    token_weights: for the pooling `weighted`. learned_pooling: the pooling, if it is a part.
-    truncate_dim: keep only the first numbers of every vector (cut before it is normalised), as an encoder trained with
-    the loss `matryoshka` allows; None: all.
+    card: of a model, how it reads titles is what its configuration says; of a part as pooling, the name and settings
+    are those of the part. model: a Hugging Face model that returns `last_hidden_state`, already on its device; a
+    masked LM, if the pooling applies its head. token_weights: for the pooling `weighted`. learned_pooling: the pooling,
+    if it is a part. token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread
+    on a CPU, whose caches hold no more.
 
     Raises DrkitError if the pooling needs token weights that are missing, vectors are shorter than `truncate_dim`, a
     length exceeds the model's positions, the tokenizer gives ids that the model does not have, or a prompt leaves no
     room for text.
     """
 
+    card: EncoderCard
     model: Any
     tokenizer: Any
-    pooling: str = "cls"
-    similarity: str = attrs.field(default="cosine", validator=in_(SIMILARITIES))
-    query_length: int = attrs.field(default=32, validator=ge(2))
-    passage_length: int = attrs.field(default=64, validator=ge(2))
-    passages_per_document: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(2)))
-    normalize: bool = False
-    token_budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
-    query_prompt: str = ""
-    passage_prompt: str = ""
-    precision: str = attrs.field(default="float32", validator=in_(PRECISIONS))
     token_weights: TokenWeights | None = None
-    truncate_dim: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
     learned_pooling: LearnedPooling | None = None
+    token_budget: int | None = attrs.field(default=None, validator=optional(ge(1)))
 
     def __attrs_post_init__(self) -> None:
-        if self.learned_pooling is None:
-            check_pooling(self.pooling)
-        check_token_weights(self.pooling, self.token_weights)
-        if self.truncate_dim is not None:
-            check_truncation(self.truncate_dim, self._pooled_dimension)
         config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
+        card, learned = attrs.evolve(self.card, titles=Titles.of_config(config).reads), self.learned_pooling
+        if learned is None:
+            check_pooling(card.pooling)
+        else:
+            card = attrs.evolve(card, pooling=learned.name, pooling_settings=learned.settings)
+        object.__setattr__(self, "card", card)
+        check_token_weights(card.pooling, self.token_weights)
+        if card.truncate_dim is not None:
+            check_truncation(card.truncate_dim, self._pooled_dimension)
         check_vocabulary(self.tokenizer, config, name)
-        check_length(max(self.query_length, self.passage_length), config, name)
-        check_prompt(self.query_prompt, self.tokenizer, self.query_length)
-        check_prompt(self.passage_prompt, self.tokenizer, self.passage_length)
+        check_length(card.longest, config, name)
+        for side in (card.queries, card.passages):
+            check_prompt(side.prompt, self.tokenizer, side.length)
         if self.token_weights is not None and len(self.token_weights.weight) != config.vocab_size:
             raise DrkitError(
                 f"got {len(self.token_weights.weight)} token weights for {config.vocab_size} word embeddings of the "
@@ -133,11 +112,10 @@ class TextEncoder:
         backend: `torch`, or one (`drkit list backend`) that `drkit export --backend` has written into the folder; those
         run on the CPU.
 
-        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` and `drkit.search.backends.load_backend` do.
+        Raises DrkitError as `drkit.encoders.EncoderCard.read` and `drkit.search.backends.load_backend` do.
         """
-        return cls.from_modules(
-            **read_encoder_settings(Path(folder)), device=choose_device(device, backend), backend=backend
-        )
+        modules = read_modules(Path(folder))
+        return cls.from_modules(Path(folder), modules, choose_device(device, backend), backend)
 
     @classmethod
     def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
@@ -145,46 +123,39 @@ class TextEncoder:
 
         Raises DrkitError if it cannot be loaded, or the pooling is not supported.
         """
-        settings = bare_settings(Path(folder), check_pooling(pooling))
+        card = EncoderCard.bare(Path(folder), check_pooling(pooling))
         model, tokenizer = load_backbone(Path(folder))
         found = read_token_weights(Path(folder)) if is_weighted(pooling) else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
-        encoder = cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+        encoder = cls(card, model.to(choose_device(device)), tokenizer, token_weights=weights)
         return encoder._check_by_encoding(Path(folder))
 
     @classmethod
-    def from_modules(
-        cls,
-        transformer: Path,
-        word_weights: Path | None,
-        learned_pooling: Path | None,
-        pooling_settings: Mapping[str, Any] | None,
-        device: torch.device,
-        backend: str,
-        **settings: Any,
-    ) -> TextEncoder:
-        """Load an encoder from the folders of its modules; see `drkit.encoders.folder.read_encoder_settings`."""
-        if pooling_settings is not None:
-            return cls._lexical(transformer, pooling_settings, device, backend, settings)
+    def from_modules(cls, folder: Path, modules: Mapping[str, str], device: torch.device, backend: str) -> TextEncoder:
+        """Load an encoder from the folders of its modules; see `drkit.encoders.EncoderCard.read`."""
+        card = EncoderCard.read(folder, modules)
+        transformer = transformer_folder(folder, modules)
+        if card.lexical:
+            return cls._lexical(card, transformer, device, backend)
         model, tokenizer = load_backbone(transformer, backend)
-        found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
-        learned = read_learned_pooling(learned_pooling) if learned_pooling else None
-        pooling = learned.to(device).eval() if learned else None
+        weights, pooling = None, None
+        if "WordWeights" in modules:
+            weights = TokenWeights(torch.tensor(read_word_weights(folder / modules["WordWeights"]))).to(device)
+        if PART_POOLING in modules and (learned := read_learned_pooling(folder / modules[PART_POOLING])):
+            pooling = learned.to(device).eval()
         if backend == TORCH and not isinstance(model, StaticModel):
             _check_inputs(model, tokenizer, transformer)
-        encoder = cls(model.to(device), tokenizer, token_weights=found, learned_pooling=pooling, **settings)
+        encoder = cls(card, model.to(device), tokenizer, token_weights=weights, learned_pooling=pooling)
         return encoder._check_by_encoding(transformer)
 
     @classmethod
-    def _lexical(
-        cls, folder: Path, how: Mapping[str, Any], device: torch.device, backend: str, settings: Mapping[str, Any]
-    ) -> TextEncoder:
+    def _lexical(cls, card: EncoderCard, folder: Path, device: torch.device, backend: str) -> TextEncoder:
         """Load a masked LM whose head scores words."""
         if backend != TORCH:
             raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
         model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_tokenizer(folder)
-        pooling = LearnedPooling(settings["pooling"], how, backbone_info(model.config, tokenizer))
-        return cls(model, tokenizer, learned_pooling=pooling, **settings)._check_by_encoding(folder)
+        pooling = LearnedPooling(card.pooling, card.pooling_settings or {}, backbone_info(model.config, tokenizer))
+        return cls(card, model, tokenizer, learned_pooling=pooling)._check_by_encoding(folder)
 
     def _check_by_encoding(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
@@ -195,7 +166,7 @@ class TextEncoder:
     @property
     def dimension(self) -> int:
         """D, the length of a vector."""
-        return self.truncate_dim or self._pooled_dimension
+        return self.card.truncate_dim or self._pooled_dimension
 
     @property
     def _pooled_dimension(self) -> int:
@@ -207,19 +178,17 @@ class TextEncoder:
         A static encoder has the identity of its export, whose word vectors are truncated and have token weights folded
         into them.
         """
-        if isinstance(self.model, StaticModel) and (self.token_weights is not None or self.truncate_dim):
+        truncate_dim = self.card.truncate_dim
+        if isinstance(self.model, StaticModel) and (self.token_weights is not None or truncate_dim):
             table = fold_weights(self.model.embeddings.word_embeddings.weight, self.token_weights)
-            model = StaticModel.of(table[:, : self.truncate_dim])
+            model = StaticModel.of(table[:, :truncate_dim])
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
-        settings = attrs.asdict(self, filter=attrs.filters.exclude(*_NOT_SETTINGS, "token_budget"))
         hashes = model_identity(self.model, self.tokenizer, self.token_weights, self.learned_pooling)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         pooling = {} if self.learned_pooling is None else {"pooling_settings": self.learned_pooling.all_settings}
         if self.learned_pooling is not None and self.learned_pooling.code:
             pooling["pooling_code"] = self.learned_pooling.code
-        if self.passages_per_document is None:
-            del settings["passages_per_document"]
-        return {**hashes, **settings, **pooling, **backend, "normalize": self.has_unit_length}
+        return {**hashes, **self.card.identity(), **pooling, **backend}
 
     @property
     def is_sparse(self) -> bool:
@@ -237,26 +206,23 @@ class TextEncoder:
         """What runs the transformer: `torch`, or the name of another backend."""
         return self.model.backend if isinstance(self.model, BackendModel) else TORCH
 
-    @property
-    def has_unit_length(self) -> bool:
-        """Whether all vectors have length 1."""
-        return self.normalize or self.similarity == "cosine"
-
     def evolve(self, **settings: Any) -> TextEncoder:
-        """Return a copy with other settings."""
-        return attrs.evolve(self, **settings)
+        """Return a copy with other settings: of its card (`query_length=64`), or other fields."""
+        own = {name: settings.pop(name) for name in attrs.fields_dict(type(self)) if name in settings}
+        card = own.pop("card", self.card)
+        return attrs.evolve(self, card=attrs.evolve(card, **settings), **own)
 
     def query_lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query before it is truncated, its prompt and special tokens included."""
-        return [len(ids) for ids in self._tokens(texts, self.query_prompt, None)]
+        return [len(ids) for ids in self._tokens(texts, self.card.query_prompt, None)]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]; an empty text is encoded as its special tokens."""
-        return self.encode_tokens(self._tokens(texts, self.query_prompt, self.query_length))
+        return self.encode_tokens(self._tokens(texts, self.card.query_prompt, self.card.query_length))
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n passages as f32[n,D]; an empty text is encoded as its special tokens."""
-        return self.encode_tokens(self._tokens(texts, self.passage_prompt, self.passage_length))
+        return self.encode_tokens(self._tokens(texts, self.card.passage_prompt, self.card.passage_length))
 
     @cached_property
     def titles(self) -> Titles:
@@ -320,8 +286,8 @@ class TextEncoder:
     def _embed(self, texts: Sequence[Any]) -> Tensor:
         bags = isinstance(self.model, StaticModel)
         vectors = self.model.bags(texts, self.token_weights) if bags else self._pooled(texts)
-        vectors = vectors[:, : self.truncate_dim]
-        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+        vectors = vectors[:, : self.card.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if self.card.has_unit_length else vectors
 
     def _pooled(self, texts: Sequence[Any]) -> Tensor:
         """Return the pooled hidden states f[n,D] of texts given as token ids."""
@@ -330,14 +296,14 @@ class TextEncoder:
         device, heads = self._device, self._heads
         ids, attention = ids.to(device), attention.to(device)
         backbone = self.model if heads is None else self.model.base_model
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.card.precision == BFLOAT16):
             more = self.titles.inputs(ids)
             hidden = backbone(input_ids=ids, attention_mask=attention, **more).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
             if self.learned_pooling is not None:
                 vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()
                 return vectors
-        return pool(hidden, weights, self.pooling)
+        return pool(hidden, weights, self.card.pooling)
 
 
 def _check_inputs(model: Any, tokenizer: Any, folder: Path) -> None:

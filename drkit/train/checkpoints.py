@@ -2,9 +2,9 @@
 
 A checkpoint folder holds what `save_pretrained` writes (with the LM head), the tokenizer, and, after pre-training,
 `decoder-NAME.safetensors` for each decoder, `loss-NAME.safetensors` for each loss with weights of its own, and
-`generator/` if a generator was trained beside the encoder. If queries and passages have
-separate encoders, the folder is the query encoder and contains the passage encoder as `passage_encoder/`. The encoder
-that users load is exported separately, without any of this.
+`generator/` if a replacer was trained beside the encoder. If queries and passages have separate encoders, the folder is
+the query encoder and contains the passage encoder as `passage_encoder/`. The encoder that users load is exported
+separately, without any of this.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from drkit.encoders.declarations import CONFIG
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
+from drkit.recipe.schema import Choice, Pretrain
 from drkit.recipe.toml import plain
 from drkit.train.biencoder import BiEncoder
-from drkit.train.pretrain import AutoEncoder, trains_generator
+from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer
 
 DECODER, LOSS = "decoder", "loss"
-GENERATOR = "generator"
 # transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
 _LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write encoder, LM head, the weights of the pooling if it has any, and tokenizer.
+    """Write a masked LM: encoder, head, the weights of the pooling if it has any, and tokenizer.
 
-    A head that is only the tied projection is declared as no class of transformers, which would add a transform with
-    random weights.
+    `MaskedLmEncoder.from_pretrained` loads it. A head that is only the tied projection is declared as no class of
+    transformers, which would add a transform with random weights.
     """
     model: Any = encoder.model
     with without_progress_bars():
@@ -65,12 +64,12 @@ def save_encoders(module: BiEncoder, tokenizer: Any, folder: Path) -> None:
 
 
 def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: Path) -> None:
-    """Write what pre-training continues from: encoder, LM head, decoders, losses, the generator if it was trained."""
+    """Write what pre-training continues from: encoder, LM head, decoders, losses, the replacer if it was trained."""
     save_masked_lm(module.encoder, tokenizer, folder)
     for kind, name, part, choice in _trained_parts(module, settings):
         save_part(part, choice, part_file(folder, kind, name))
-    if trains_generator(module.replacer):
-        save_masked_lm(module.replacer.generator, tokenizer, folder / GENERATOR)
+    if trains_replacer(module.replacer):
+        module.replacer.save(folder / REPLACER)
 
 
 def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
@@ -84,26 +83,20 @@ def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     return load_encoder(separate if separate.is_dir() else folder, pooling=pooling)
 
 
-def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
-    """Load the generator of a folder; None without a folder."""
-    return load_encoder(folder, pooling="cls") if folder else None
-
-
 def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:
-    """Load a checkpoint's decoders, losses and generator into a module if they fit; yields notes for the user.
+    """Load a checkpoint's decoders, losses and replacer into a module if they fit; yields notes for the user.
 
-    Raises DrkitError if a part has the settings of this one, but other weights, or the generator does not fit.
+    Raises DrkitError if a part has the settings of this one, but other weights, or the replacer does not fit.
     """
     for kind, name, part, choice in _trained_parts(module, settings):
         yield from _restore_part(part, choice, part_file(folder, kind, name), f"{kind} {name!r}")
-    if trains_generator(module.replacer) and (folder / GENERATOR).is_dir():
-        saved = load_encoder(folder / GENERATOR, pooling="cls")
-        with explain_load_errors(str(folder / GENERATOR), "continue with the generator in"):
-            module.replacer.generator.load_state_dict(saved.state_dict())
-        yield "continuing with the generator of the checkpoint"
+    if trains_replacer(module.replacer) and (folder / REPLACER).is_dir():
+        with explain_load_errors(str(folder / REPLACER), f"continue with the {REPLACER} in"):
+            module.replacer.load(folder / REPLACER)
+        yield f"continuing with the {REPLACER} of the checkpoint"
 
 
-def _restore_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path, title: str) -> Iterator[str]:
+def _restore_part(part: nn.Module, choice: Choice, path: Path, title: str) -> Iterator[str]:
     found = saved_part(path)
     if not found:
         return
@@ -125,12 +118,10 @@ def _restore_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path, ti
         )
 
 
-def _trained_parts(
-    module: AutoEncoder, settings: Pretrain
-) -> Iterator[tuple[str, str, nn.Module, Choice | WeightedLoss]]:
+def _trained_parts(module: AutoEncoder, settings: Pretrain) -> Iterator[tuple[str, str, nn.Module, Choice]]:
     """Yield kind, name, module and choice of each decoder, and of each loss, with weights of its own."""
     losses = settings.losses()
-    parts: list[tuple[str, str, nn.Module, Choice | WeightedLoss]] = []
+    parts: list[tuple[str, str, nn.Module, Choice]] = []
     parts += [(DECODER, name, decoder, settings.decoders[name].decoder) for name, decoder in module.decoders.items()]
     parts += [(LOSS, name, loss, losses[name][1]) for name, loss in module.losses.items()]
     for kind, name, part, choice in parts:
@@ -144,15 +135,15 @@ def part_file(folder: Path, kind: str, name: str) -> Path:
 
 
 def copy_parts(source: Path, folder: Path) -> None:
-    """Copy a checkpoint's decoders, losses and generator, if it has them."""
+    """Copy a checkpoint's decoders, losses and replacer, if it has them."""
     for kind in (DECODER, LOSS):
         for path in source.glob(f"{kind}-*.safetensors"):
             copyfile(path, folder / path.name)
-    if (source / GENERATOR).is_dir():
-        copytree(source / GENERATOR, folder / GENERATOR)
+    if (source / REPLACER).is_dir():
+        copytree(source / REPLACER, folder / REPLACER)
 
 
-def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
+def save_part(part: nn.Module, choice: Choice, path: Path) -> None:
     """Write the weights of a decoder or loss; their metadata names the part."""
     save_file(weights_to_save(part), str(path), metadata={"part": json.dumps(_table_of(choice))})
 
@@ -173,7 +164,7 @@ def load_part(part: nn.Module, path: Path) -> None:
     load_model(part, str(path))
 
 
-def _table_of(choice: Choice | WeightedLoss) -> dict[str, Any]:
+def _table_of(choice: Choice) -> dict[str, Any]:
     """Return a part as a recipe's table; the weight of a loss is not a property of its weights."""
     table = json.loads(json.dumps(plain(choice)))
     return {name: value for name, value in table.items() if name != "weight"}

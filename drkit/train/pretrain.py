@@ -31,8 +31,9 @@ TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
 # The side of the encoder among those that have a text, a view and losses; the others are the decoders, by name.
 ENCODER = "encoder"
-# The name of the generator's own loss among the recipe's terms; the masker applies its weight.
-GENERATOR = "generator"
+# The name of a replacer's own loss among the recipe's terms, with its weight already applied, and of its folder in a
+# checkpoint.
+REPLACER = "generator"
 # Prefix of signals among a batch's tensors and the outputs that losses receive.
 SIGNAL = "signal."
 # Added to a text's key to draw its partner's masks: keys are indices in a store, and no store is this long.
@@ -77,7 +78,7 @@ class Term:
 
 @frozen(eq=False)
 class EncoderPass:
-    """The encoder's pass over a batch: its view (with a generator's words filled in), clean text and output."""
+    """The encoder's pass over a batch: its view (filled, if there is a replacer), clean text and output."""
 
     view: MaskedView
     source: TokenBatch
@@ -115,9 +116,9 @@ class AutoEncoder(nn.Module):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each local loss, including the generator's own if it is trained."""
+        """The weight of each local loss, including a replacer's own if it is trained."""
         local = {name: term.weight for name, term in self.terms.items() if not term.compares}
-        return {**local, GENERATOR: 1.0} if trains_generator(self.replacer) else local
+        return {**local, REPLACER: 1.0} if trains_replacer(self.replacer) else local
 
     def compares(self) -> bool:
         """Return whether any loss compares rows."""
@@ -129,7 +130,7 @@ class AutoEncoder(nn.Module):
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
         """Return local losses with items and metrics, and the rows to compare; without losses if not `local`."""
-        views, generator_step = self.filled_views(tensors)
+        views, replacer_step = self.filled_views(tensors)
         encoder_pass = self.encode(views, tensors)
         outputs = self.outputs(encoder_pass, views, tensors)
         rows = torch.tensor(len(encoder_pass.view.ids), device=encoder_pass.view.ids.device)
@@ -142,14 +143,14 @@ class AutoEncoder(nn.Module):
             out[ITEMS + name] = term.items(inputs, rows)
             if local:
                 out |= _loss_tensors(name, term.loss(**inputs))
-        if generator_step is not None:
-            out[ITEMS + GENERATOR] = generator_step.metrics["targets"]
-            out |= _loss_tensors(GENERATOR, generator_step)
+        if replacer_step is not None:
+            out[ITEMS + REPLACER] = replacer_step.metrics["targets"]
+            out |= _loss_tensors(REPLACER, replacer_step)
         return out
 
     def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """Return the number of items of each local loss in a batch that nothing has read; None if a part cannot say."""
-        if trains_generator(self.replacer):
+        if trains_replacer(self.replacer):
             return None
         views = {side: _view(side, tensors) for side in (ENCODER, *self.decoders)}
         ids, tokens = views[ENCODER].ids, _tokens(ENCODER, tensors)
@@ -191,19 +192,19 @@ class AutoEncoder(nn.Module):
         return [{name: t[start : start + size] for name, t in tensors.items()} for start in range(0, rows, size)]
 
     def filled_views(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, MaskedView], StepOutput | None]:
-        """Return the view of each side, its masked positions filled by the generator, and the generator's own loss.
+        """Return the view of each side, its masked positions filled by the replacer, and the replacer's own loss.
 
-        A generator learns from the first view that it fills.
+        It learns from the first view that it fills.
         """
-        views, generator_step = {}, None
+        views, replacer_step = {}, None
         for side in (ENCODER, *self.decoders):
             view = _view(side, tensors)
             if self.replacer is not None and view.noise is not None:
-                learn = self.training and generator_step is None
+                learn = self.training and replacer_step is None
                 view, step = self.replacer(view, _tokens(side, tensors), learn=learn)
-                generator_step = generator_step or step
+                replacer_step = replacer_step or step
             views[side] = view
-        return views, generator_step
+        return views, replacer_step
 
     def encode(self, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]) -> EncoderPass:
         """Encode the encoder's view."""
@@ -254,8 +255,8 @@ class AutoEncoder(nn.Module):
         return DecoderInput(encoded, _tokens(name, tensors), views[name], encoder_pass.view)
 
 
-def trains_generator(replacer: Any) -> bool:
-    """Return whether a masker's replacer has a generator that is trained beside the encoder."""
+def trains_replacer(replacer: Any) -> bool:
+    """Return whether a masker's replacer is trained beside the encoder."""
     return isinstance(replacer, LearningReplacer) and replacer.learns
 
 

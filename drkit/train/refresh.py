@@ -62,7 +62,7 @@ class ChainMiner:
     def mine(self) -> Iterable[Mined]:
         """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.models()['retriever'][:16]}"
-        store = None if self.encoder.passages_per_document else self.passages
+        store = None if self.encoder.card.passages_per_document else self.passages
         encode_corpus(
             self.encoder, stored_texts(self.corpus, store, self.encoder), vectors, shard=Shard.from_environment()
         )

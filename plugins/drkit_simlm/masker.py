@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from drkit.encoders import check_same_vocabulary
+from drkit.encoders import MaskedLmEncoder, check_same_vocabulary
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.plugin import BuildContext, DrkitError, MaskedView, StepOutput, TokenBatch
+from drkit.train import save_masked_lm
 from drkit_simlm import GeneratorConfig
 
 if TYPE_CHECKING:
-    from drkit.encoders import MaskedLmEncoder
     from drkit.plugin import Draws, LmHeads
 
 # Number of probabilities held at once while sampling: 32 MB in float64.
@@ -68,16 +69,18 @@ class GeneratorReplacer(nn.Module):
 
     def __init__(self, config: GeneratorConfig, context: BuildContext) -> None:
         super().__init__()
-        if context.generator is None or context.backbone is None:
+        generator = context.generator
+        if not isinstance(generator, MaskedLmEncoder) or context.backbone is None:
             raise DrkitError(
                 "the masker 'generator' needs a masked LM to fill its views; pass BuildContext.generator, as from "
                 "MaskedLmEncoder.from_pretrained(..), together with the backbone (in a run, a stage provides both)"
             )
-        check_same_vocabulary(context.generator, context)
+        check_same_vocabulary(generator, context)
         self.learns = config.variant != "frozen"
         self.weight = config.generator_weight
         self.words = context.vocabulary_size
-        self.generator: MaskedLmEncoder = context.generator
+        self.generator = generator
+        self.tokenizer = context.tokenizer
         self.generator.requires_grad_(self.learns)
         self.train(self.learns)
 
@@ -105,6 +108,14 @@ class GeneratorReplacer(nn.Module):
         ids[masked] = sample_words(states.detach(), view.noise[masked], heads, self.words)
         filled = evolve(view, ids=ids)
         return filled, self._own_loss(states, tokens.ids[masked], heads) if learning else None
+
+    def save(self, folder: Path) -> None:
+        """Write the generator as a masked LM, for a checkpoint."""
+        save_masked_lm(self.generator, self.tokenizer, folder)
+
+    def load(self, folder: Path) -> None:
+        """Load the weights that `save` wrote."""
+        self.generator.load_state_dict(MaskedLmEncoder.from_pretrained(str(folder)).state_dict())
 
     def _own_loss(self, states: Tensor, labels: Tensor, heads: LmHeads) -> StepOutput:
         loss = heads.lm_loss(states, labels)

@@ -94,7 +94,7 @@ class Walk:
         if isinstance(value, Mapping):
             return any(self._holds(one, depth - 1) for one in value.values())
         if isinstance(value, (list, tuple)):
-            return any(self._holds(one, depth - 1) for one in value)
+            return any(self._holds(one, depth - 1) for one in value if not isinstance(one, str))  # not of known names
         if attrs.has(type(value)) and type(value).__module__.startswith(("drkit.recipe", "drkit.runs", "drkit.train")):
             return any(self._holds(getattr(value, a.name, None), depth - 1) for a in attrs.fields(type(value)))
         return False

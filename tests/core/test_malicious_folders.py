@@ -18,12 +18,12 @@ import pytest
 
 from drkit.core.loading import load_pretrained
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.export import export_encoder
-from drkit.encoders.folder import declared_settings
+from drkit.encoders.card import declared_settings
 from drkit.errors import DrkitError
 from drkit.search import TextEncoder
 from drkit.search.backends import load_backbone
 from drkit.train.checkpoints import load_tokenizer
+from tests.search.made import export_made
 from tests.search.toys import masked_lm, tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*language-model head")
@@ -64,7 +64,7 @@ sys.addaudithook(_audit)
 def whole(tmp_path_factory):
     """An encoder folder that works."""
     folder = tmp_path_factory.mktemp("whole") / "encoder"
-    export_encoder(
+    export_made(
         masked_lm(), tokenizer(), folder, pooling="mean", similarity="cosine", query_length=32, passage_length=32
     )
     return folder

@@ -10,7 +10,7 @@ from transformers import BertConfig
 from drkit.data.spans import Punkt, Spans, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import TextEncoder
+from tests.search.made import reader_of
 
 PROMPT = "search for: "
 
@@ -19,7 +19,7 @@ def test_training_reads_the_tokens_that_encoding_makes(tokenizer, real_texts, tm
     texts = ["", "a", *real_texts[:50]]
     tokenise(((str(i), text) for i, text in enumerate(texts)), tokenizer, tmp_path, max_length=40, prompt=PROMPT)
     store = TokenStore.open(tmp_path)
-    encoder = TextEncoder(SimpleNamespace(config=BertConfig()), tokenizer, passage_length=40, passage_prompt=PROMPT)
+    encoder = reader_of(SimpleNamespace(config=BertConfig()), tokenizer, passage_length=40, passage_prompt=PROMPT)
     expected = encoder._tokens(texts, PROMPT, 40)
     assert [store.tokens(index).tolist() for index in range(len(store))] == expected
 

@@ -22,7 +22,7 @@ from drkit.data.generation import truncate_texts
 from drkit.data.store import StoredTexts, TokenStore, count_truncated, tokenise
 from drkit.data.vocabulary import train_wordpiece
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import TextEncoder
+from tests.search.made import reader_of
 
 
 def padded(store: TokenStore, tokenizer, texts, indices, pad_to):
@@ -68,7 +68,7 @@ def test_texts_are_cut_on_the_side_that_the_tokenizer_declares(side, prompt, tok
     store = TokenStore.open(tmp_path)
     encodings = [other(prompt + text, truncation=True, max_length=length) for text in texts]
     assert [store.tokens(i).tolist() for i in range(len(store))] == [one["input_ids"] for one in encodings]
-    encoder = TextEncoder(SimpleNamespace(config=BertConfig()), other, passage_length=length)
+    encoder = reader_of(SimpleNamespace(config=BertConfig()), other, passage_length=length)
     assert [store.tokens(i).tolist() for i in range(len(store))] == encoder._tokens([prompt + t for t in texts], "", 20)
     stored = StoredTexts(store, other, len(other), characters=lambda: texts, prompt=prompt)
     for (text, spans), encoding in zip(stored.read(), encodings, strict=True):

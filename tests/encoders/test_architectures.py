@@ -24,7 +24,6 @@ from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import STATIC, architecture, find_architecture, longest_text
 from drkit.encoders.batches import group_by_length
-from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
@@ -37,6 +36,7 @@ from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import AutoEncoder
 from tests.encoders.toys import CAUSAL, MADE, NAMES, SHARED_KEYS, tiny, tokenizer_of
 from tests.parts.toys import texts
+from tests.search.made import export_made, reader_of
 
 PARTS = installed()
 STEPS, LENGTH = 15, 32
@@ -145,7 +145,7 @@ def test_pretrains_with_a_decoder_and_is_read_back(name, decoder, stores, tmp_pa
         torch.testing.assert_close(after.bottleneck, before.bottleneck, rtol=0, atol=1e-6)
         logits = encoder.heads().logits(before.hidden)
         torch.testing.assert_close(again.heads().logits(after.hidden), logits, rtol=0, atol=1e-5)
-    search = TextEncoder(again.backbone, tokenizer, pooling="mean", similarity="dot", passage_length=LENGTH)
+    search = reader_of(again.backbone, tokenizer, pooling="mean", similarity="dot", passage_length=LENGTH)
     np.testing.assert_allclose(search.encode_passages(TEXTS), before.bottleneck.numpy(), atol=1e-5)
 
 
@@ -337,7 +337,7 @@ def test_exported_it_gives_the_same_vectors_everywhere(name, tmp_path):
     with torch.no_grad():
         wanted = F.normalize(encoder.eval()(tokens.ids, tokens.attention)["bottleneck"], dim=-1).numpy()
     how = {"pooling": "mean", "similarity": "cosine", "query_length": LENGTH, "passage_length": LENGTH}
-    folder = export_encoder(encoder.model, tokenizer, tmp_path / "e", **how)
+    folder = export_made(encoder.model, tokenizer, tmp_path / "e", **how)
     np.testing.assert_allclose(TextEncoder.load(folder).encode_passages(TEXTS), wanted, atol=1e-5)
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     np.testing.assert_allclose(theirs.encode(TEXTS), wanted, atol=1e-5)

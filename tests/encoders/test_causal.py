@@ -20,6 +20,7 @@ from tests.encoders.test_runs import PARTS, checkpoint, collection, run  # noqa:
 from tests.encoders.toys import CAUSAL, tiny, tokenizer_of
 from tests.parts.toys import texts
 from tests.refusals import says
+from tests.search.made import reader_of
 
 TEXTS = ["ada wrote a compiler", "grace", "", "a text that is so long that it is cut where its last token goes " * 3]
 LAST = ("pretrain=none", "encoder.pooling=last")
@@ -39,7 +40,7 @@ def test_a_run_fine_tunes_searches_and_exports_it(name, collection, tmp_path):  
     assert "pretrained" not in done
     assert done["retriever-1"].metrics["steps"] == 2
     encoder = TextEncoder.load(folder / "encoder")
-    assert (encoder.pooling, encoder.model.config.model_type) == ("last", name)
+    assert (encoder.card.pooling, encoder.model.config.model_type) == ("last", name)
     moved, before = (hf.AutoModel.from_pretrained(path).layers[0] for path in (folder / "retriever-1", start))
     assert not torch.equal(moved.mlp.up_proj.weight, before.mlp.up_proj.weight)
     vectors = encoder.encode_passages(TEXTS)
@@ -56,7 +57,7 @@ def test_a_run_fine_tunes_searches_and_exports_it(name, collection, tmp_path):  
 def test_the_vector_is_the_state_of_the_token_after_the_text(name):
     model, _ = tiny(name)
     tokenizer = with_last_token(tokenizer_of(name))
-    encoder = TextEncoder(model.eval(), tokenizer, pooling="last", similarity="dot", passage_length=24)
+    encoder = reader_of(model.eval(), tokenizer, pooling="last", similarity="dot", passage_length=24)
     for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True):
         ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt")["input_ids"]
         assert ids[0, -1] == tokenizer.eos_token_id

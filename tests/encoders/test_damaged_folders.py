@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from drkit.encoders import CrossEncoder
-from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 from drkit.search import Reranker
 from drkit.search.dual_encoder import read_encoder
 from tests.encoders.test_static import static_lm
 from tests.runs.damages import DAMAGES
+from tests.search.made import export_made, export_two
 from tests.search.toys import VOCABULARY, masked_lm, tokenizer
 
 FAULTS = int(os.environ.get("DRKIT_FAULTS", "40"))
@@ -37,15 +37,15 @@ HOW = {"similarity": "cosine", "query_length": 24, "passage_length": 32, "passag
 
 def transformer(folder):
     weights = TokenWeights(torch.linspace(0.1, 1, len(VOCABULARY)))
-    export_encoder(masked_lm(), tokenizer(), folder, pooling="weighted", token_weights=weights, truncate_dim=24, **HOW)
+    export_made(masked_lm(), tokenizer(), folder, pooling="weighted", token_weights=weights, truncate_dim=24, **HOW)
 
 
 def static(folder):
-    export_encoder(static_lm("mean").model, tokenizer(), folder, pooling="mean", **HOW)
+    export_made(static_lm("mean").model, tokenizer(), folder, pooling="mean", **HOW)
 
 
 def dual(folder):
-    export_dual((masked_lm(1), tokenizer()), (masked_lm(2), tokenizer()), folder, pooling="mean", **HOW)
+    export_two((masked_lm(1), tokenizer()), (masked_lm(2), tokenizer()), folder, pooling="mean", **HOW)
 
 
 def cross_encoder(folder):

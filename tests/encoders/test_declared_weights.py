@@ -10,12 +10,12 @@ import transformers as hf
 
 from drkit.encoders import CrossEncoder, MaskedLmEncoder
 from drkit.encoders.architectures import GELU, architecture
-from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.testing.toys import toy_encoder, toy_tokenizer
 from drkit.train.checkpoints import load_encoder, save_masked_lm
 from tests.encoders.toys import CAUSAL, NAMES, tiny
+from tests.search.made import export_made
 
 TYPES = {name: tiny(name)[0].config.model_type for name in (*NAMES, *CAUSAL)}
 TIES = [name for name in NAMES if GELU not in architecture(TYPES[name]).transform and name != "electra"]
@@ -55,7 +55,7 @@ def test_a_head_without_a_transform_is_declared_as_no_class(name, tmp_path):
 def test_an_exported_encoder_and_a_reranker_load_whole(name, tmp_path):
     model, tokenizer = tiny(name)
     settings = {"similarity": "dot", "query_length": 8, "passage_length": 16}
-    export_encoder(model, tokenizer, tmp_path / "dense", pooling="mean", **settings)
+    export_made(model, tokenizer, tmp_path / "dense", pooling="mean", **settings)
     assert_whole(tmp_path / "dense")
     save_masked_lm(MaskedLmEncoder(model), tokenizer, tmp_path / "start")
     CrossEncoder.start_from(str(tmp_path / "start"), max_length=32).save(tmp_path / "reranker")
@@ -66,7 +66,7 @@ def test_a_lexical_encoder_loads_whole(tmp_path):
     model, tokenizer = tiny("bert")
     settings = {"similarity": "dot", "query_length": 8, "passage_length": 16}
     pooling = LearnedPooling("lexical", {}, MaskedLmEncoder(model).info(tokenizer))
-    export_encoder(model, tokenizer, tmp_path, pooling="lexical", learned_pooling=pooling, **settings)
+    export_made(model, tokenizer, tmp_path, pooling="lexical", learned_pooling=pooling, **settings)
     assert_whole(tmp_path)
 
 
@@ -86,7 +86,7 @@ def test_the_card_says_how_to_train_on_with_dropout(name, tmp_path):
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     settings = {"pooling": "mean", "similarity": "dot", "query_length": 8, "passage_length": 16}
-    export_encoder(model, tokenizer, tmp_path, **settings)
+    export_made(model, tokenizer, tmp_path, **settings)
     known = {"SentenceTransformer": library.SentenceTransformer}
     exec(card_line(tmp_path), known)
     features = known["encoder"].preprocess(["a man lay under the tree"])
@@ -98,5 +98,5 @@ def test_the_card_says_how_to_train_on_with_dropout(name, tmp_path):
 def test_the_card_of_an_encoder_with_dropout_says_nothing_of_it(tmp_path):
     settings = {"pooling": "mean", "similarity": "dot", "query_length": 8, "passage_length": 16}
     for name, encoder in {"with": toy_encoder(dropout=0.1), "static": toy_encoder(layers=0)}.items():
-        export_encoder(encoder.model, toy_tokenizer(), tmp_path / name, **settings)
+        export_made(encoder.model, toy_tokenizer(), tmp_path / name, **settings)
         assert card_line(tmp_path / name) is None

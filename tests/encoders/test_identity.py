@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from drkit.encoders import CrossEncoder
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
-from drkit.search import DualEncoder, FlatIndex, Retriever, TextEncoder
+from drkit.search import DualEncoder, FlatIndex, Retriever
 from tests.encoders.toys import CAUSAL, NAMES, tiny
 from tests.refusals import says
+from tests.search.made import export_made, reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 LENGTH = 24
@@ -73,7 +73,7 @@ def test_every_key_that_changes_a_vector_changes_the_identity(name):
     backbone = model.base_model.eval()
 
     def encoder(one):
-        return TextEncoder(one, words, pooling="mean", query_length=LENGTH, passage_length=LENGTH)
+        return reader_of(one, words, pooling="mean", query_length=LENGTH, passage_length=LENGTH)
 
     identity, vectors, counted = encoder(backbone).identity(), encoder(backbone).encode_passages(PROBES), set()
     for key, config in variants(backbone.config):
@@ -130,7 +130,7 @@ TRIED = [*TEXTS, "REMOVE a suffix", "café [MASK]", "file remove string suffix "
 def test_every_change_of_a_tokenizer_that_changes_a_vector_changes_the_identity(change):
     backbone = masked_lm().base_model.eval()
     how = {"pooling": "mean", "query_length": LENGTH, "passage_length": LENGTH}
-    one, two = TextEncoder(backbone, tokenizer(), **how), TextEncoder(backbone, WORDS[change](), **how)
+    one, two = reader_of(backbone, tokenizer(), **how), reader_of(backbone, WORDS[change](), **how)
     assert not np.allclose(one.encode_passages(TRIED), two.encode_passages(TRIED), atol=1e-4)
     assert one.identity()["tokenizer"] != two.identity()["tokenizer"]
     with pytest.raises(DrkitError, match=r"index .*another encoder \(tokenizer differ\)"):
@@ -143,7 +143,7 @@ def test_every_change_of_a_tokenizer_that_changes_a_vector_changes_the_identity(
     ids=str,
 )
 def test_the_identity_of_two_encoders_covers_both(change):
-    sides = [TextEncoder(masked_lm(seed).base_model.eval(), tokenizer(), pooling="mean") for seed in (1, 2)]
+    sides = [reader_of(masked_lm(seed).base_model.eval(), tokenizer(), pooling="mean") for seed in (1, 2)]
     whole = DualEncoder(*sides).identity()
     side = int("passage" in str(change))
     sides[side] = sides[side].evolve(**change)
@@ -165,7 +165,7 @@ def test_a_cross_encoder_has_an_identity(tmp_path):
 
 
 def test_an_index_that_does_not_say_enough_is_refused():
-    encoder = TextEncoder(masked_lm().base_model.eval(), tokenizer(), pooling="mean")
+    encoder = reader_of(masked_lm().base_model.eval(), tokenizer(), pooling="mean")
     old = {key: value for key, value in encoder.identity().items() if key != "config"}
     index = FlatIndex.build(encoder.encode_passages(["a"]), ["a"], encoder=old)
     with pytest.raises(DrkitError, match=r"index .*another encoder \(config differ\)"):
@@ -176,7 +176,7 @@ def test_an_index_that_does_not_say_enough_is_refused():
 def folder(tmp_path):
     """An exported encoder and a collection."""
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 16}
-    export_encoder(masked_lm(), tokenizer(), tmp_path / "e", **how)
+    export_made(masked_lm(), tokenizer(), tmp_path / "e", **how)
     data = tmp_path / "data"
     (data / "qrels").mkdir(parents=True)
     rows = [{"_id": f"d{n}", "text": text} for n, text in enumerate(TRIED) if text]

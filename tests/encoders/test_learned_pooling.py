@@ -22,6 +22,7 @@ from drkit.runs.plan import plan
 from drkit.search import TextEncoder
 from drkit.search.rankings import check_same_encoder
 from tests.plugins.packages import forget, write_package
+from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 PLUGIN = '''
@@ -186,9 +187,7 @@ def test_an_index_knows_its_weights(parts):
     backbone = MaskedLmEncoder(masked_lm()).info(tokenizer())
     one, two = (LearnedPooling("attentive", {}, backbone, seed=seed, registry=parts.registry) for seed in (1, 2))
     how = {"query_length": 48, "passage_length": 48, "pooling": "attentive"}
-    encoders = [
-        TextEncoder(masked_lm().base_model, tokenizer(), learned_pooling=part, **how) for part in (one, one, two)
-    ]
+    encoders = [reader_of(masked_lm().base_model, tokenizer(), learned_pooling=part, **how) for part in (one, one, two)]
     same, equal, other = (encoder.identity()["weights"] for encoder in encoders)
     assert same == equal != other
 

@@ -12,7 +12,6 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import Choice
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.export import export_encoder
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.pooling import LexicalConfig
 from drkit.errors import DrkitError, ProblemsError
@@ -23,6 +22,7 @@ from drkit.runs.plan import plan
 from drkit.search import Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index, read_run
 from drkit.search.encode import Shard
 from drkit.search.vectors import VECTORS_HASH
+from tests.search.made import export_made, reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "lexical", "similarity": "dot", "query_length": 48, "passage_length": 48}
@@ -37,7 +37,7 @@ def pooling(settings, model=None):
 
 def text_encoder(settings=None, seed=0):
     model = masked_lm(seed).eval()
-    return TextEncoder(model, tokenizer(), learned_pooling=pooling(settings or {}, model), **HOW)
+    return reader_of(model, tokenizer(), learned_pooling=pooling(settings or {}, model), **HOW)
 
 
 def by_hand(model, settings):
@@ -59,13 +59,13 @@ def test_scores_are_those_of_the_formula_and_of_a_sparse_encoder(tmp_path, setti
 
     model = masked_lm().eval()
     expected = by_hand(model, settings)
-    folder = export_encoder(
+    folder = export_made(
         model, tokenizer(), tmp_path / "e", learned_pooling=pooling(settings, model), query_prompt="remove ", **HOW
     )
     before, loaded = text_encoder(settings).evolve(query_prompt="remove "), TextEncoder.load(folder)
     theirs = SparseEncoder(str(folder), device="cpu", local_files_only=True)
     assert before.identity() == loaded.identity()
-    assert (loaded.pooling, loaded.is_sparse, loaded.dimension) == ("lexical", True, expected.shape[1])
+    assert (loaded.card.pooling, loaded.is_sparse, loaded.dimension) == ("lexical", True, expected.shape[1])
     assert theirs.similarity_fn_name == "dot"
     np.testing.assert_allclose(before.encode_passages(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), expected, atol=1e-5)
@@ -188,11 +188,11 @@ def test_a_dense_vector_and_scores_of_words_are_searched_by_their_sum_and_by_eac
 
     both, words = text_encoder(BOTH), text_encoder({"top_k": 6})
     vectors, scores = both.encode_passages(TEXTS), words.encode_passages(TEXTS)
-    dense = TextEncoder(masked_lm().base_model.eval(), tokenizer(), **{**HOW, "pooling": "cls"}).encode_passages(TEXTS)
+    dense = reader_of(masked_lm().base_model.eval(), tokenizer(), **{**HOW, "pooling": "cls"}).encode_passages(TEXTS)
     assert (both.dimension, both.dense_dimension, words.dense_dimension) == (32 + 28, 32, 0)
     np.testing.assert_allclose(vectors, np.concatenate([dense, scores], axis=1), atol=1e-5)
     folder = tmp_path / "e"
-    export_encoder(both.model, tokenizer(), folder, learned_pooling=both.learned_pooling, **HOW)
+    export_made(both.model, tokenizer(), folder, learned_pooling=both.learned_pooling, **HOW)
     loaded = TextEncoder.load(folder)
     assert loaded.identity() == both.identity()
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), vectors, atol=1e-5)
@@ -221,9 +221,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         ({"truncate_dim": 5}, "truncate_dim"),
     ):
         with pytest.raises(DrkitError, match=match):
-            export_encoder(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **{**HOW, **how})
+            export_made(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **{**HOW, **how})
     assert not (tmp_path / "e").exists()
-    export_encoder(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **HOW)
+    export_made(masked_lm(), tokenizer(), tmp_path / "e", learned_pooling=pooling({}), **HOW)
     with pytest.raises(DrkitError, match=r"/e .*lexical.*--backend torch"):
         TextEncoder.load(tmp_path / "e", backend="openvino")
     config = json.loads((tmp_path / "e" / "1_SpladePooling" / "config.json").read_text())

@@ -10,13 +10,13 @@ import torch
 from attrs import evolve
 
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import POOLINGS, pool
 from drkit.encoders.token_weights import FILE, TokenWeights, read_token_weights, save_token_weights, weights_from_idf
 from drkit.errors import DrkitError
 from drkit.recipe.start import declared_settings_of
 from drkit.search import DualEncoder, TextEncoder
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
+from tests.search.made import export_made, export_two, reader_of
 from tests.search.toys import TEXTS, VOCABULARY, masked_lm, tokenizer
 
 LENGTHS = {"query_length": 48, "passage_length": 48}
@@ -34,13 +34,13 @@ def weights(seed=0):
 
 def text_encoder(pooling, **how):
     token_weights = weights() if POOLINGS[pooling].weighted else None
-    return TextEncoder(masked_lm().base_model, tokenizer(), pooling, token_weights=token_weights, **LENGTHS, **how)
+    return reader_of(masked_lm().base_model, tokenizer(), pooling, token_weights=token_weights, **LENGTHS, **how)
 
 
 def export(folder, pooling, similarity="cosine"):
     encoder = text_encoder(pooling, similarity=similarity)
     how = {"pooling": pooling, "similarity": similarity, "token_weights": encoder.token_weights, **LENGTHS}
-    return encoder, export_encoder(encoder.model, encoder.tokenizer, folder, **how)
+    return encoder, export_made(encoder.model, encoder.tokenizer, folder, **how)
 
 
 def test_every_pooling_is_tested_here():
@@ -55,7 +55,7 @@ def test_an_exported_encoder_gives_the_same_vectors_in_sentence_transformers(tmp
     encoder, folder = export(tmp_path / "e", pooling, similarity)
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     loaded = TextEncoder.load(folder)
-    assert (loaded.pooling, loaded.similarity) == (pooling, similarity)
+    assert (loaded.card.pooling, loaded.card.similarity) == (pooling, similarity)
     assert loaded.identity() == encoder.identity()
     vectors = encoder.encode_passages(TEXTS)
     np.testing.assert_array_equal(loaded.encode_passages(TEXTS), vectors)
@@ -144,7 +144,7 @@ def test_token_weights_are_saved_and_read_with_a_checkpoint_and_an_exported_fold
 def test_separate_encoders_have_their_own_token_weights(tmp_path):
     sides = [(masked_lm(seed), tokenizer()) for seed in (1, 2)]
     both = (weights(1), weights(2))
-    export_dual(*sides, tmp_path / "e", token_weights=both, pooling="weighted", similarity="dot", **LENGTHS)
+    export_two(*sides, tmp_path / "e", token_weights=both, pooling="weighted", similarity="dot", **LENGTHS)
     dual = DualEncoder.load(tmp_path / "e")
     for side, expected in zip((dual.queries, dual.passages), both, strict=True):
         torch.testing.assert_close(side.token_weights.values(), expected.values(), rtol=0, atol=0)
@@ -169,11 +169,11 @@ def test_weights_from_idf_leave_special_tokens_and_frequent_words_almost_nothing
 def test_token_weights_that_are_missing_or_of_no_use_are_refused(tmp_path):
     model, words = masked_lm(), tokenizer()
     with pytest.raises(DrkitError, match=r"'weighted' .*`token_weights`"):
-        TextEncoder(model.base_model, words, "weighted")
+        reader_of(model.base_model, words, "weighted")
     with pytest.raises(DrkitError, match=r"'mean' .*'weighted'.*`token_weights`"):
-        TextEncoder(model.base_model, words, "mean", token_weights=weights())
+        reader_of(model.base_model, words, "mean", token_weights=weights())
     with pytest.raises(DrkitError, match=r"'weighted' .*`token_weights`"):
-        export_encoder(model, words, tmp_path / "e", pooling="weighted", similarity="dot", **LENGTHS)
+        export_made(model, words, tmp_path / "e", pooling="weighted", similarity="dot", **LENGTHS)
     with pytest.raises(DrkitError, match=r"'mean' .*'weighted'.*`token_weights`"):
         MaskedLmEncoder(model, pooling="mean").set_token_weights(torch.ones(3))
     with pytest.raises(DrkitError, match="token weights, got"):

@@ -24,6 +24,7 @@ from drkit.runs.plan import plan
 from drkit.runs.trial import try_parts
 from drkit.search import TextEncoder
 from tests.encoders.toys import tiny, unigram
+from tests.search.made import export_made
 
 PARTS = installed()
 NAMES = ["ada", "grace", "alan", "edsger", "barbara", "donald", "john", "frances"]
@@ -140,18 +141,17 @@ def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp
 
 
 def test_texts_are_cut_where_the_position_table_ends(tmp_path):
-    from drkit.encoders.export import export_encoder
 
     model, tokenizer = tiny("roberta")
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}
-    folder = export_encoder(model, tokenizer, tmp_path / "e", **how)
+    folder = export_made(model, tokenizer, tmp_path / "e", **how)
     (folder / "drkit.json").unlink()
     (folder / "sentence_bert_config.json").unlink()
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     del settings["model_max_length"]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     encoder = TextEncoder.load(folder)
-    assert encoder.passage_length == 78
+    assert encoder.card.passage_length == 78
     assert encoder.encode_passages(["word " * 200]).shape == (1, 16)
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends
 from drkit.encoders.static import fast_ids
 from drkit.errors import DrkitError, ProblemsError
@@ -25,6 +24,7 @@ from drkit.runs.trial import try_parts
 from drkit.search import DualEncoder, TextEncoder
 from tests.refusals import says
 from tests.runs.test_matrix import DEEDS, NAMES, some_pairs
+from tests.search.made import export_made, export_two, reader_of
 from tests.search.toys import TEXTS, VOCABULARY, tokenizer
 
 PARTS = installed()
@@ -47,14 +47,14 @@ def static_lm(pooling="mean", seed=1):
 
 
 def text_encoder(encoder, **how):
-    return TextEncoder(
+    return reader_of(
         encoder.backbone, tokenizer(), encoder.pooling, token_weights=encoder.token_weights, **{**LENGTHS, **how}
     )
 
 
 def export(encoder, folder, similarity="cosine", **how):
     given = {"pooling": encoder.pooling, "similarity": similarity, "token_weights": encoder.token_weights, **how}
-    return export_encoder(encoder.model, tokenizer(), folder, **LENGTHS, **given)
+    return export_made(encoder.model, tokenizer(), folder, **LENGTHS, **given)
 
 
 def encode(texts):
@@ -116,7 +116,7 @@ def test_an_exported_encoder_is_a_static_embedding_of_sentence_transformers(tmp_
     assert type(theirs[0]).__name__ == "StaticEmbedding"
     np.testing.assert_allclose(theirs.encode_document(TEXTS), vectors, rtol=0, atol=1e-6)
     loaded = TextEncoder.load(folder)
-    assert (loaded.query_prompt, loaded.query_length, loaded.similarity) == ("remove ", 24, similarity)
+    assert (loaded.card.query_prompt, loaded.card.query_length, loaded.card.similarity) == ("remove ", 24, similarity)
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), vectors, rtol=0, atol=1e-6)
     np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS), rtol=0, atol=1e-6)
     theirs.save(str(tmp_path / "again"))
@@ -130,7 +130,7 @@ def test_separate_static_encoders_are_exported_together(tmp_path):
     sides = [static_lm("weighted", seed) for seed in (1, 2)]
     models = [(side.model, tokenizer()) for side in sides]
     both = (sides[0].token_weights, sides[1].token_weights)
-    export_dual(*models, tmp_path / "e", token_weights=both, pooling="weighted", similarity="cosine", **LENGTHS)
+    export_two(*models, tmp_path / "e", token_weights=both, pooling="weighted", similarity="cosine", **LENGTHS)
     dual = DualEncoder.load(tmp_path / "e")
     theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
     np.testing.assert_allclose(dual.encode_queries(TEXTS), text_encoder(sides[0]).encode_queries(TEXTS), atol=1e-6)

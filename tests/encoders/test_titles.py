@@ -19,7 +19,7 @@ from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.maskers.uniform import UniformConfig, UniformMasker
 from drkit.search.encode import passage_texts
-from drkit.search.text_encoder import TextEncoder
+from tests.search.made import reader_of
 from tests.search.toys import VOCABULARY, WORDS, masked_lm
 
 words = st.lists(st.sampled_from([*WORDS, "cafe", "x!", "Suffix"]), max_size=8).map(" ".join)
@@ -127,7 +127,7 @@ def test_vectors_are_those_of_the_tokenizers_pairs():
     model, tokenizer = masked_lm(), bert()
     Titles.of(PAIR, tokenizer, model.config).save(model.config)
     model = model.eval()
-    encoder = TextEncoder(model.bert, tokenizer, pooling="cls", passage_length=24)
+    encoder = reader_of(model.bert, tokenizer, pooling="cls", passage_length=24)
     vectors = encoder.encode_passages([text for _, text in passage_texts(PASSAGES, encoder)])
     other = MaskedLmEncoder(model, pooling="cls")
     for passage, vector in zip(PASSAGES, vectors, strict=True):
@@ -159,11 +159,11 @@ def test_a_tokenizer_without_a_separator_is_refused():
 
 def test_types_change_the_vector():
     model, tokenizer = masked_lm().eval(), bert()
-    plain = TextEncoder(model.bert, tokenizer, pooling="cls")
+    plain = reader_of(model.bert, tokenizer, pooling="cls")
     text = "suffix file[SEP]remove each number"
     before = plain.encode_passages([text])
     Titles.of(PAIR, tokenizer, model.config).save(model.config)
-    after = TextEncoder(model.bert, tokenizer, pooling="cls").encode_passages([text])
+    after = reader_of(model.bert, tokenizer, pooling="cls").encode_passages([text])
     assert np.abs(before - after).max() > 1e-3
 
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from drkit.encoders.export import export_encoder
 from tests.faults.conftest import beir  # noqa: F401
 from tests.faults.test_faults import compose, contents
 from tests.refusals import says
+from tests.search.made import export_made
 from tests.search.test_encoding import files
 from tests.search.toys import VOCABULARY, masked_lm, tokenizer
 
@@ -24,7 +24,7 @@ def folders(tmp_path_factory):
     model = masked_lm().base_model
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[VOCABULARY.index("##h")] = float("nan")
-    export_encoder(
+    export_made(
         model, tokenizer(), folder / "encoder", pooling="mean", similarity="dot", query_length=8, passage_length=24
     )
     texts = ["remove suffix " * (n % 3 + 1) for n in range(10)]

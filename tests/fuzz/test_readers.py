@@ -28,10 +28,9 @@ from drkit.data.qrels import read_judgements
 from drkit.data.rows import LONGEST_LINE, read_lines
 from drkit.data.specs import PairsConfig
 from drkit.data.topics import read_topics
+from drkit.encoders.card import EncoderCard, declared_settings
 from drkit.encoders.folder import (
-    declared_settings,
     is_dual,
-    read_encoder_settings,
     read_routes,
     read_word_weights,
 )
@@ -270,7 +269,7 @@ def test_model_folders(name):
             (Path(folder) / "1_Pooling").mkdir()
             for other, valid in FOLDER.items():
                 (Path(folder) / other).write_bytes(content if other == name else valid)
-            for read in (read_encoder_settings, declared_settings, declared_settings_of, is_dual):
+            for read in (EncoderCard.read, declared_settings, declared_settings_of, is_dual):
                 try:
                     read(Path(folder))
                 except DrkitError:

@@ -10,13 +10,13 @@ from drkit.commands import Miners, Output, mine_to_file
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, MiningRequest
 from drkit.data import BeirCollection, BeirConfig, open_collection, write_collection
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError, ProblemsError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
 from drkit.miners.chain import build_chain, mining_requests, parse_chain, write_negatives
 from drkit.testing.toys import ToyCorpus, ToyRetriever, toy_requests
 from drkit_cli.main import cli
 from tests.refusals import unknown
+from tests.search.made import export_made
 from tests.search.toys import masked_lm, tokenizer
 
 WORDS = ["remove", "suffix", "string", "from", "each", "number", "file"]
@@ -45,7 +45,7 @@ def encoder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder") / "e"
     settings = {"similarity": "dot", "query_length": 16, "passage_length": 32}
     model: BertModel = masked_lm().base_model
-    return export_encoder(model, tokenizer(), folder, pooling="mean", **settings)
+    return export_made(model, tokenizer(), folder, pooling="mean", **settings)
 
 
 def drkit(*arguments):

@@ -19,7 +19,7 @@ from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
-from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
+from drkit.train.checkpoints import load_encoder, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from tests.parts.toys import texts
 
@@ -76,7 +76,7 @@ def built(recipe, inputs):
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
-        generator=load_generator(inputs.get("generator")),
+        generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(open_signals(inputs)),
         seed=recipe.seed,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drkit.encoders import CrossEncoder
-from drkit.encoders.export import export_encoder
+from tests.search.made import export_made
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 LETTERS = "abcdefgh"
@@ -15,7 +15,7 @@ LETTERS = "abcdefgh"
 def folder(tmp_path_factory):
     """An encoder's folder, in sentence-transformers' layout."""
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 24, "passage_length": 24}
-    return export_encoder(masked_lm(), tokenizer(), tmp_path_factory.mktemp("encoder") / "e", **how)
+    return export_made(masked_lm(), tokenizer(), tmp_path_factory.mktemp("encoder") / "e", **how)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from drkit.encoders.architectures import architecture
 from drkit.encoders.cross_encoder import PairTokenizer, join_pairs
 from drkit.errors import DrkitError
 from tests.encoders.toys import NAMES, tiny
+from tests.search.made import export_made
 
 PAIRS = [
     ("how to open a file", "open a file with open and read what is in it"),
@@ -121,11 +122,10 @@ def test_the_encoder_is_the_checkpoints_own(checkpoint):
 
 
 def test_an_exported_encoder_may_be_started_from(checkpoint, tmp_path):
-    from drkit.encoders.export import export_encoder
 
     model, tokenizer = tiny("bert")
     lengths = {"query_length": 8, "passage_length": 16}
-    export_encoder(model, tokenizer, tmp_path / "encoder", pooling="cls", similarity="dot", **lengths)
+    export_made(model, tokenizer, tmp_path / "encoder", pooling="cls", similarity="dot", **lengths)
     made = CrossEncoder.start_from(str(tmp_path / "encoder"), max_length=32)
     embedded = made.model.bert.embeddings.word_embeddings.weight
     assert torch.equal(embedded, model.bert.embeddings.word_embeddings.weight)

@@ -18,6 +18,7 @@ from drkit.evaluate import evaluate
 from drkit.search import TextEncoder
 from tests.refusals import says, unknown
 from tests.runs.test_probes import Topics, tokenizer
+from tests.search.made import export_made
 
 
 def evaluate_beir(encoder, folder, output, **how):
@@ -57,13 +58,12 @@ def folder(tmp_path_factory):
 def encoder(tmp_path_factory):
     """A folder with a random encoder."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.encoders.export import export_encoder
 
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=32, max_positions=32, dropout=0.0)
     made = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="mean", seed=1)
     path = tmp_path_factory.mktemp("encoder") / "e"
     settings = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 16}
-    export_encoder(made.model, tokenizer(), path, **settings, provenance={})
+    export_made(made.model, tokenizer(), path, **settings, provenance={})
     return path
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
 from drkit_sentence_transformers import CachedGradients
 from drkit_sentence_transformers.losses import _fingerprints
+from tests.search.made import export_made
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.torchrun import run_processes
 
@@ -172,7 +172,7 @@ def sentence_transformer(tmp_path, monkeypatch):
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 48, "passage_length": 48}
-    folder = export_encoder(masked_lm(), tokenizer(), tmp_path / "e", **how)
+    folder = export_made(masked_lm(), tokenizer(), tmp_path / "e", **how)
     return lambda: SentenceTransformer(str(folder), device="cpu", local_files_only=True)
 
 

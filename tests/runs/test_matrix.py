@@ -89,7 +89,7 @@ def trained(runs, texts, pooling, **wanted):
 
 def check_encoder(folder, pooling):
     encoder = TextEncoder.load(folder / "encoder")
-    assert encoder.pooling == pooling
+    assert encoder.card.pooling == pooling
     assert np.isfinite(encoder.encode_passages(["ada proved a theorem"])).all()
 
 

@@ -8,14 +8,14 @@ from safetensors.torch import load_file
 
 from drkit.commands import open_encoder
 from drkit.data.corpus import StoredCorpus
+from drkit.encoders import EncoderCard
 from drkit.encoders.folder import PRECISIONS
-from drkit.runs.stage import TextReading
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import open_index
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
 
-READING = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
+READING = EncoderCard("mean", "cosine", 16, 32)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,6 @@ from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.search import TextEncoder
 from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import (
     EPOCH,
@@ -48,6 +47,7 @@ from drkit.train.probes import (
 )
 from drkit.train.retrieval_probe import retrieval_probe
 from tests.refusals import says
+from tests.search.made import reader_of
 
 PARTS = installed()
 TOPICS = 20
@@ -254,7 +254,7 @@ def test_the_retrieval_probe_equals_ir_measures_over_a_full_ranking(topics, tmp_
     passages = TokenStore.open(tmp_path)
     probe = retrieval_probe(collection, Probe(queries=12, passages=40), seed=4)
     assert (probe.split, len(probe.queries), len(probe.indices)) == ("dev", 12, 40)
-    encoder = TextEncoder(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), query_length=16, passage_length=16)
+    encoder = reader_of(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), query_length=16, passage_length=16)
     found = probe.measure(encoder, passages)
     texts = [passage.content for passage in collection.corpus.at(probe.indices)]
     scores = encoder.encode_queries([q.text for q in probe.queries]) @ encoder.encode_passages(texts).T

@@ -15,6 +15,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data import open_collection, read_queries
 from drkit.data.corpus import collection_of
+from drkit.encoders import EncoderCard
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate.names import system_in_words
@@ -23,7 +24,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stage import settings_from
 from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder, align, convex
 from drkit.train.biencoder import PairCollator
@@ -141,7 +142,7 @@ def test_the_round_trip_of_the_encoder_and_of_either(beir, tmp_path):
     recipe = recipe_of(f"beir:{beir}", *own, "pseudo_queries.found_by=['bm25', 'encoder']")
     either, _, said = made(recipe, tmp_path / "run")
     assert all(says(line, "BM25", "encoder") for line in said)
-    encoder = load_text_encoder(tmp_path / "run" / "initial", settings_from(TextReading, recipe))
+    encoder = load_text_encoder(tmp_path / "run" / "initial", settings_from(EncoderCard, recipe))
     index = FlatIndex.load(tmp_path / "run" / "index-initial")
     finders = [Bm25Retriever().index(everything.corpus), Retriever(encoder, index)]
     found = [
@@ -267,7 +268,7 @@ def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):
     texts = ("--collection", f"jsonl:{beir / 'corpus.jsonl'}")
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
+    reading = EncoderCard("mean", "cosine", 16, 32)
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.batch_size=4")
     again = (
@@ -292,7 +293,7 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
 
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pre_training_helps(beir, tmp_path):
-    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32", titles="joined")
+    reading = EncoderCard("mean", "cosine", 16, 32)
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     request = ComposeRequest(paper="retromae", encoder=str(tmp_path / "made"), collection=f"beir:{beir}")
     planned = plan(compose(request, PARTS), PARTS.registry)

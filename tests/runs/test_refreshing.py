@@ -23,12 +23,12 @@ from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
 from drkit.miners.chain import read_negatives
 from drkit.recipe.schema import Choice, Training
-from drkit.search import TextEncoder
 from drkit.train.batches import Schedule, batches_per_epoch
 from drkit.train.biencoder import BiEncoder, PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train
 from tests.runs.damages import empty, flip_byte, halve
+from tests.search.made import reader_of
 from tests.torchrun import run_processes
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4
@@ -100,7 +100,7 @@ def made(parts, checkpoints, *, every=1, given=None, dropout=0.2):
     pairs = training_pairs([q.query_id for q in collection.queries("train")], positives, given or {})
     passages = TokenStore.open(folder / "passages")
     miner = ChainMiner(
-        encoder=TextEncoder(encoder.backbone, tokenizer, similarity="dot", query_length=16, passage_length=16),
+        encoder=reader_of(encoder.backbone, tokenizer, similarity="dot", query_length=16, passage_length=16),
         passages=passages,
         corpus=collection.corpus,
         requests=[

@@ -355,7 +355,7 @@ def test_starting_from_an_existing_encoder(tiny_run, beir, tmp_path):
     )
     assert "a sentence encoder" not in done.stdout + done.stderr
     assert read_manifest(run / "evaluation") is not None
-    assert TextEncoder.load(run / "encoder").pooling == "mean", "the checkpoint's own, not the paper's"
+    assert TextEncoder.load(run / "encoder").card.pooling == "mean", "the checkpoint's own, not the paper's"
 
 
 def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
@@ -369,7 +369,7 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
     )
     assert "no language-model head" in done.stderr
     assert "a sentence encoder" in done.stdout + done.stderr
-    assert TextEncoder.load(tmp_path / "continued" / "encoder").pooling == "mean"
+    assert TextEncoder.load(tmp_path / "continued" / "encoder").card.pooling == "mean"
     _check_as_it_is(whole, tmp_path / "continued", done.stdout)
 
 

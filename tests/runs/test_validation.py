@@ -15,13 +15,13 @@ from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
-from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.encoders import BertSizes, EncoderCard, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
-from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stage import settings_from
 from drkit.runs.steps.retriever import encoders_of
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
@@ -334,7 +334,7 @@ def constructed(stored, validation, *, collection=None, exclude_self=False):
     recipe = compose(ComposeRequest(pipeline="two-stage"), installed())
     opened = open_collection(collection or stored / "collection")
     task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
-    encoder = encoders_of(module, tokenizer(), settings_from(TextReading, recipe))
+    encoder = encoders_of(module, tokenizer(), settings_from(EncoderCard, recipe))
     return DevQueries(module, encoder, task, TokenStore.open(stored / "tokens"), validation.measure)
 
 

@@ -19,13 +19,13 @@ from safetensors.numpy import load_file, save_file
 
 from drkit.core.registry import installed
 from drkit.core.spec import Extension
-from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.search import DualEncoder, TextEncoder, build_index, encode_corpus
 from drkit.search.backends import add_backend
 from drkit.search.dual_encoder import read_encoder
 from tests.plugins.packages import forget, write_package
+from tests.search.made import export_made, export_two
 from tests.search.toys import TEXTS, VOCABULARY, WORDS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
@@ -62,7 +62,7 @@ def theirs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def encoder(theirs, tmp_path_factory):
     """An encoder folder with the files of every backend whose packages are installed."""
-    folder = export_encoder(masked_lm(), tokenizer(), tmp_path_factory.mktemp("backends") / "encoder", **HOW)
+    folder = export_made(masked_lm(), tokenizer(), tmp_path_factory.mktemp("backends") / "encoder", **HOW)
     for name in [THEIRS, *(["openvino", "openvino-int8"] if HAS_OPENVINO else [])]:
         add_backend(folder, name, texts=SAMPLE, length=48)
     return folder
@@ -275,7 +275,7 @@ def test_commands_write_and_use_a_backend(run_drkit, encoder, tmp_path, monkeypa
 def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drkit, encoder, tmp_path):
     static = tmp_path / "static"
     model = StaticForMaskedLM(StaticConfig(vocab_size=len(VOCABULARY), hidden_size=32, max_position_embeddings=64))
-    export_encoder(model, tokenizer(), static, **HOW)
+    export_made(model, tokenizer(), static, **HOW)
     for source, backend, says in (
         (static, "exported", "static encoder"),
         (encoder, "torch", "backend torch"),
@@ -289,7 +289,7 @@ def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drki
 
 @needs_openvino
 def test_two_encoders_have_a_backend_each(tmp_path):
-    folder = export_dual((masked_lm(0), tokenizer()), (masked_lm(1), tokenizer()), tmp_path / "dual", **HOW)
+    folder = export_two((masked_lm(0), tokenizer()), (masked_lm(1), tokenizer()), tmp_path / "dual", **HOW)
     for side in ("query_encoder", "passage_encoder"):
         add_backend(folder / side, "openvino")
     ours, theirs = (read_encoder(folder, backend=name) for name in ("openvino", "torch"))

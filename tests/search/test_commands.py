@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from drkit.encoders.export import export_encoder
 from drkit.search import Retriever, TextEncoder, Vectors, encode_corpus, open_index, read_run
 from tests import warm
+from tests.search.made import export_made
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -33,8 +33,8 @@ def files(tmp_path_factory):
     judged = "".join(f"{name}\td {i} é\t1\n" for i, name in enumerate(QUERIES))
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
     prompts = {"query_prompt": "each ", "passage_prompt": "a "}
-    export_encoder(masked_lm(), tokenizer(), root / "encoder", **HOW, **prompts)
-    export_encoder(masked_lm(1), tokenizer(), root / "other", **HOW)
+    export_made(masked_lm(), tokenizer(), root / "encoder", **HOW, **prompts)
+    export_made(masked_lm(1), tokenizer(), root / "other", **HOW)
     BertForSequenceClassification(BertConfig(**SMALL, num_labels=1)).save_pretrained(root / "scorer")
     masked_lm().base_model.save_pretrained(root / "bare")
     tokenizer().save_pretrained(root / "bare")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from drkit.core.types import Query
-from drkit.encoders.export import export_encoder
-from drkit.encoders.folder import read_encoder_settings
+from drkit.encoders import EncoderCard
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, Retriever, TextEncoder, build_index, encode_corpus, open_index, read_run
 from drkit.search.blocks import rank_to_run
 from drkit.search.encode import cut_documents
+from tests.search.made import export_made, reader_of
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 LENGTH, MOST = 12, 3
@@ -28,7 +28,7 @@ def documents(count=40):
 
 def encoder(seed=0, **settings):
     how = {"passage_length": LENGTH, "query_length": 16, "passage_prompt": "from ", "passages_per_document": MOST}
-    return TextEncoder(masked_lm(seed).base_model, tokenizer(), **{**how, **settings})
+    return reader_of(masked_lm(seed).base_model, tokenizer(), **{**how, **settings})
 
 
 def naive(made_by, queries):
@@ -67,7 +67,7 @@ def test_a_document_is_cut_between_words_into_equal_parts_that_the_encoder_reads
             assert name == f"{doc_id}#{n}"
             assert passage in text
             passages.append(tokenizer()(passage, add_special_tokens=False)["input_ids"])
-            assert len(made_by.tokenizer(made_by.passage_prompt + passage)["input_ids"]) <= LENGTH
+            assert len(made_by.tokenizer(made_by.card.passage_prompt + passage)["input_ids"]) <= LENGTH
         joined = [token for passage in passages for token in passage]
         assert len(passages) <= MOST
         assert joined == words[: len(joined)]
@@ -91,7 +91,7 @@ def test_without_the_setting_nothing_changes(tmp_path):
 
 def test_an_exported_encoder_cuts_documents_too(tmp_path):
     made_by = encoder(pooling="mean")
-    export_encoder(
+    export_made(
         made_by.model,
         made_by.tokenizer,
         tmp_path / "e",
@@ -102,7 +102,7 @@ def test_an_exported_encoder_cuts_documents_too(tmp_path):
         passage_prompt="from ",
         passages_per_document=MOST,
     )
-    assert read_encoder_settings(tmp_path / "e")["passages_per_document"] == MOST
+    assert EncoderCard.read(tmp_path / "e").passages_per_document == MOST
     assert TextEncoder.load(tmp_path / "e").identity()["passages_per_document"] == MOST
 
 

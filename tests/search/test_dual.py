@@ -8,11 +8,11 @@ from attrs import evolve
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
-from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, Storage, TextEncoder, encode_corpus
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.sentence_encoder import as_encoder
+from tests.search.made import export_made, export_two
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 DECLARED = {"pooling": "mean", "query_length": 8, "passage_length": 40, "query_prompt": "q ", "passage_prompt": "p "}
@@ -23,9 +23,9 @@ QUESTIONS = ["who wrote it", "a", "what is that for, and why"]
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("dual")
     sides = [(masked_lm(seed=seed), tokenizer()) for seed in (1, 2)]
-    export_dual(*sides, where / "both", similarity="cosine", provenance={"recipe": "r"}, **DECLARED)
+    export_two(*sides, where / "both", similarity="cosine", provenance={"recipe": "r"}, **DECLARED)
     for name, (model, words) in zip(("queries", "passages"), sides, strict=True):
-        export_encoder(model, words, where / name, similarity="cosine", **DECLARED)
+        export_made(model, words, where / name, similarity="cosine", **DECLARED)
     return where
 
 
@@ -80,7 +80,7 @@ def test_two_of_different_spaces_are_refused(folder):
     one = TextEncoder.load(folder / "queries")
     for setting in ({"pooling": "cls"}, {"similarity": "dot"}):
         with pytest.raises(DrkitError, match=r"mean .*32 .*cosine .*(cls .*32 .*cosine|mean .*32 .*dot) "):
-            DualEncoder(one, evolve(one, **setting))
+            DualEncoder(one, one.evolve(**setting))
 
 
 def test_where_one_is_wanted_two_are_refused(folder):

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import BuildContext, MiningRequest, Passage
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.miners import DenseConfig, DenseMiner
 from drkit.search.flat import FlatIndex
 from drkit.search.retriever import Retriever
-from drkit.search.text_encoder import TextEncoder, length_sorted_batches
+from drkit.search.text_encoder import length_sorted_batches
+from tests.search.made import export_made, reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 
 def encoder(**settings):
-    return TextEncoder(masked_lm().base_model, tokenizer(), **{"passage_length": 48, "query_length": 8, **settings})
+    return reader_of(masked_lm().base_model, tokenizer(), **{"passage_length": 48, "query_length": 8, **settings})
 
 
 def one_by_one(model, texts, pooling, length):
@@ -85,7 +85,7 @@ def test_half_precision_products_are_near_and_the_weights_stay():
 def test_a_retriever_of_a_run_folder_and_a_miner_on_it(tmp_path):
     made = encoder()
     passages = [Passage(f"d{i}", text) for i, text in enumerate(TEXTS)]
-    export_encoder(
+    export_made(
         masked_lm(), tokenizer(), tmp_path / "encoder",
         pooling="cls", similarity="cosine", query_length=8, passage_length=48,
     )  # fmt: skip

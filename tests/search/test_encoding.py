@@ -15,11 +15,12 @@ from attrs import evolve
 from drkit.core.engine import Loaded
 from drkit.core.processes import Shard
 from drkit.errors import DrkitError
-from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus, open_index
+from drkit.search import FlatIndex, Retriever, Storage, Vectors, build_index, encode_corpus, open_index
 from drkit.search.text_encoder import length_sorted_batches
 from tests.engine.engines import Pickling
 from tests.refusals import refused
 from tests.runs.damages import flip_byte, halve
+from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.warm import warm_process
 
@@ -28,7 +29,7 @@ SMALL = Storage(shard_size=4)
 
 
 def encoder(seed=0, **settings):
-    return TextEncoder(masked_lm(seed).base_model, tokenizer(), passage_length=48, query_length=8, **settings)
+    return reader_of(masked_lm(seed).base_model, tokenizer(), passage_length=48, query_length=8, **settings)
 
 
 def files(folder):
@@ -126,7 +127,7 @@ def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
     ("change", "message"),
     [
         (lambda e, t, s: (encoder(seed=1), t, s), r"\(weights differ\)"),
-        (lambda e, t, s: (evolve(e, passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
+        (lambda e, t, s: (e.evolve(passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
         (lambda e, t, s: (e, t, evolve(s, dtype="float16")), r"\(dtype differ\)"),
         (lambda e, t, s: (e, t, evolve(s, role="queries")), r"\(role differ\)"),
         (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"after text 4\)"),

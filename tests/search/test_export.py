@@ -12,9 +12,9 @@ from safetensors import safe_open
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder
+from tests.search.made import export_made, reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 48, "passage_length": 48}
@@ -26,7 +26,7 @@ def offline(monkeypatch):
 
 
 def export(folder, **how):
-    return export_encoder(masked_lm(), tokenizer(), folder, **{**HOW, **how}, provenance={"seed": 1, "parts": ["a|b"]})
+    return export_made(masked_lm(), tokenizer(), folder, **{**HOW, **how}, provenance={"seed": 1, "parts": ["a|b"]})
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last"])
@@ -37,9 +37,9 @@ def test_sentence_transformers_gives_the_same_vectors(tmp_path, pooling, similar
     how = {**HOW, "pooling": pooling, "similarity": similarity}
     export(tmp_path / "e", **how)
     theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
-    before = TextEncoder(masked_lm().base_model, tokenizer(), **how).encode_passages(TEXTS)
+    before = reader_of(masked_lm().base_model, tokenizer(), **how).encode_passages(TEXTS)
     loaded = TextEncoder.load(tmp_path / "e")
-    assert (loaded.pooling, loaded.similarity) == (pooling, similarity)
+    assert (loaded.card.pooling, loaded.card.similarity) == (pooling, similarity)
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), before, atol=1e-5)
     np.testing.assert_allclose(loaded.encode_queries(TEXTS), before, atol=1e-5)
     np.testing.assert_allclose(theirs.encode(TEXTS), before, atol=1e-5)
@@ -55,7 +55,7 @@ def test_prompts_stand_before_queries_and_passages_in_both_libraries(tmp_path, s
     export(tmp_path / "e", **how, query_prompt="remove ", passage_prompt="string: ")
     theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
     loaded = TextEncoder.load(tmp_path / "e")
-    assert (loaded.query_prompt, loaded.passage_prompt) == ("remove ", "string: ")
+    assert (loaded.card.query_prompt, loaded.card.passage_prompt) == ("remove ", "string: ")
     np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), theirs.encode_document(TEXTS), atol=1e-5)
     assert np.abs(loaded.encode_queries(TEXTS) - loaded.encode_passages(TEXTS)).max() > 1e-3
@@ -70,7 +70,7 @@ def test_what_sentence_transformers_writes_is_read(tmp_path):
     theirs.prompts = {"query": "each ", "document": ""}
     theirs.save(str(tmp_path / "again"))
     loaded = TextEncoder.load(tmp_path / "again")
-    assert (loaded.pooling, loaded.similarity, loaded.passage_length) == ("cls", "cosine", 48)
+    assert (loaded.card.pooling, loaded.card.similarity, loaded.card.passage_length) == ("cls", "cosine", 48)
     np.testing.assert_allclose(loaded.encode_passages(TEXTS), theirs.encode(TEXTS), atol=1e-5)
     np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
 
@@ -106,17 +106,17 @@ def test_the_card_and_drkit_json_tell_where_it_comes_from(tmp_path):
 def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path):
     model, words = masked_lm(), tokenizer()
     state, limit, training = torch.get_rng_state(), words.model_max_length, model.training
-    export_encoder(model, words, tmp_path / "e", **HOW)
+    export_made(model, words, tmp_path / "e", **HOW)
     (tmp_path / "e" / "old").write_text("")
     with pytest.raises(DrkitError, match=r"/e .*\bold\b"):
-        export_encoder(model, words, tmp_path / "e", **HOW)
+        export_made(model, words, tmp_path / "e", **HOW)
     (tmp_path / "e" / "old").unlink()
-    export_encoder(model, words, tmp_path / "e", **HOW)
+    export_made(model, words, tmp_path / "e", **HOW)
     assert torch.equal(state, torch.get_rng_state())
     assert (words.model_max_length, model.training) == (limit, training)
     assert [p.name for p in tmp_path.iterdir()] == ["e"]
     with pytest.raises(DrkitError, match="pooling"):
-        export_encoder(model, words, tmp_path / "e", **{**HOW, "pooling": "sum"})
+        export_made(model, words, tmp_path / "e", **{**HOW, "pooling": "sum"})
     assert (tmp_path / "e" / "modules.json").is_file()
 
 

@@ -35,11 +35,11 @@ def test_a_prompt_of_passages_comes_before_the_empty_one_of_documents(tmp_path, 
     assert saved["document"] == "", "sentence-transformers adds it"
     with caplog.at_level(logging.WARNING, logger="drkit"):
         encoder = open_encoder(tmp_path / "e", device="cpu")
-    assert encoder.passage_prompt == "number "
+    assert encoder.card.passage_prompt == "number "
     assert "passage = 'number '" in caplog.text
     assert "--passage-prompt ''" in caplog.text
     caplog.clear()
-    assert open_encoder(tmp_path / "e", passage_prompt="", device="cpu").passage_prompt == ""
+    assert open_encoder(tmp_path / "e", passage_prompt="", device="cpu").card.passage_prompt == ""
     assert not caplog.text
     assert declared_settings_of(tmp_path / "e").settings["passage_prompt"] == "number "
 

@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
 from drkit.commands import export_checkpoint, open_encoder
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
+from tests.search.made import export_made
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
@@ -23,7 +23,7 @@ HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_l
 def transformer(tmp_path_factory):
     """The folder of a bare transformer with its tokenizer."""
     folder = tmp_path_factory.mktemp("plain") / "encoder"
-    export_encoder(masked_lm(), tokenizer(), folder, **HOW)
+    export_made(masked_lm(), tokenizer(), folder, **HOW)
     return folder
 
 
@@ -93,7 +93,7 @@ def test_modules_of_other_packages_and_pickled_weights_are_not_loaded(transforme
 
 def test_prompts_are_options_and_part_of_the_identity(transformer, run_drkit, tmp_path, monkeypatch):
     plain, prompted = open_encoder(transformer), open_encoder(transformer, query_prompt="file ")
-    assert (prompted.query_prompt, prompted.passage_prompt) == ("file ", "")
+    assert (prompted.card.query_prompt, prompted.card.passage_prompt) == ("file ", "")
     assert prompted.identity() != plain.identity()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS if text))

@@ -9,15 +9,16 @@ import pytest
 
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
-from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
+from drkit.search import Bm25Retriever, FlatIndex, Retriever
 from drkit.search.vectors import DocIds
+from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 NAMES = [f"d {i} é" for i in range(len(TEXTS))]
 
 
 def dense():
-    made = TextEncoder(masked_lm().base_model, tokenizer(), passage_length=48)
+    made = reader_of(masked_lm().base_model, tokenizer(), passage_length=48)
     return Retriever(made, FlatIndex.build(made.encode_passages(TEXTS), NAMES))
 
 

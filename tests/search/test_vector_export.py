@@ -13,7 +13,6 @@ import pytest
 
 from drkit.commands import NamedCollection, export_vectors
 from drkit.core.files import WRITTEN
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search import (
     FaissSettings,
@@ -25,6 +24,7 @@ from drkit.search import (
     encode_corpus,
     open_index,
 )
+from tests.search.made import export_made
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "search-elsewhere.md"
@@ -45,7 +45,7 @@ def made(tmp_path_factory):
     (root / "beir" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (root / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "file"}\n')
     (root / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td 0 é\t1\n")
-    export_encoder(masked_lm(), tokenizer(), root / "runs" / "R" / "encoder", **HOW)
+    export_made(masked_lm(), tokenizer(), root / "runs" / "R" / "encoder", **HOW)
     texts = ((name, " ".join(filter(None, both))) for name, both in PASSAGES.items())
     encoder = TextEncoder.load(root / "runs" / "R" / "encoder")
     vectors = encode_corpus(encoder, texts, root / "vectors", storage=Storage(shard_size=16))

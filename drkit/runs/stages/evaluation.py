@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from drkit.core.quantities import counted
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.pooling import PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
@@ -27,7 +28,7 @@ from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, PROVEN, Recipe
 from drkit.runs.manifest import Manifest
-from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.finetune import FINETUNE, labelled_round
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.retriever import (
@@ -59,7 +60,7 @@ class SearchSettings:
     retrievers: tuple[str, ...]
     reranked: Mapping[str, str]
     rerank_depth: int
-    reading: TextReading
+    reading: EncoderCard
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
@@ -203,10 +204,10 @@ EVEN_FUSION = StageSpec(
 
 @frozen
 class GainSettings:
-    """The systems that are compared with the encoder as it is; tuned: the trained retriever, empty without one."""
+    """The systems that are compared with the encoder as it is; trained: those retrievers that the run trains."""
 
     systems: tuple[str, ...]
-    tuned: str
+    trained: tuple[str, ...]
     measure: str
     folds: int | None = from_recipe("evaluation.folds")
     split: str = from_recipe("evaluation.split")
@@ -215,7 +216,7 @@ class GainSettings:
 
 GAINS = StageSpec(
     name="gains",
-    version=1,
+    version=2,
     settings=GainSettings,
     run="drkit.runs.steps.evaluation:choose_by_gains",
     inputs={
@@ -427,11 +428,10 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
         summary = f"fuse BM25 with {' and '.join(dense)}, each at a weight of {weight}"
         settings = {"retrievers": tuple(dense), "weight": weight}
         ranked[HYBRIDS] = StageOutput(builder.add(HYBRIDS, EVEN_FUSION, summary, dict(ranked), extra=settings))
-    trained = [system.name for system in systems if builder.stages[system.stages[0]].spec is FINETUNE]
-    tuned = trained[-1] if trained else ""
+    trained = tuple(system.name for system in systems if builder.stages[system.stages[0]].spec is FINETUNE)
     judged, measure = {"judged": split_of(evaluation.split), **ranked}, evaluation.measures[0]
     summary = f"the system that gains most over the encoder as it is by {measure}, if any does"
-    extra = {"systems": tuple(names), "tuned": tuned, "measure": measure}
+    extra = {"systems": tuple(names), "trained": trained, "measure": measure}
     builder.add("choice", GAINS, summary, judged, extra=extra)
     builder.add(
         "evaluation",
@@ -439,7 +439,7 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
         ", ".join(evaluation.measures),
         {**judged, "choice": StageOutput("choice", CHOSEN), "gains": StageOutput("choice", CHOICE)},
         extra={
-            "last": tuned or AS_IT_IS,
+            "last": (*trained, AS_IT_IS)[0],
             "is_smoke": builder.recipe.is_smoke,
             "systems": tuple(names),
             "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),

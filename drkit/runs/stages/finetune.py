@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.data.column_sources import RERANKER
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
@@ -17,7 +19,6 @@ from drkit.recipe.schema import (
     PRETRAINED,
     PREVIOUS,
     PSEUDO,
-    RERANKER,
     Choice,
     Finetune,
     Pretrain,
@@ -25,7 +26,7 @@ from drkit.recipe.schema import (
     Training,
     Validation,
 )
-from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
@@ -50,7 +51,7 @@ class FinetuneSettings:
     miners: tuple[Choice, ...]
     queries: int
     draw: int
-    reading: TextReading
+    reading: EncoderCard
     draws: int = from_recipe("draws", observes=True)
     validation: Validation | None = from_recipe("finetune.validation")
     training: Training = from_recipe("finetune")

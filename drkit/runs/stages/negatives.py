@@ -7,11 +7,13 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
 from drkit.core.spec import Kind
+from drkit.data.column_sources import RERANKER
 from drkit.data.rows import require_file
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.miners.specs import HasAnswerConfig, RunFileConfig
-from drkit.recipe.schema import RERANKER, Choice
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, files_state, from_recipe
+from drkit.recipe.schema import Choice
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.retriever import add_index, bm25_seconds, dense_work, reading_of, searching_stage
 from drkit.runs.stages.texts import PASSAGES
@@ -23,7 +25,7 @@ class NegativeSettings:
     """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
 
     miners: tuple[Choice, ...]
-    reading: TextReading | None
+    reading: EncoderCard | None
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     seed: int = from_recipe("seed")
 

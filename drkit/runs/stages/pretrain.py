@@ -9,21 +9,13 @@ from attrs import evolve, frozen
 
 from drkit.core.files import LOG, PROBES, TRAINING
 from drkit.core.protocols import TargetShare
-from drkit.core.settings import GeneratorSettings
+from drkit.core.spec import part_name
+from drkit.encoders.card import EncoderCard
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
-from drkit.runs.stage import (
-    PlanBuilder,
-    Stage,
-    StageOutput,
-    StageSpec,
-    TextReading,
-    from_recipe,
-    part_name,
-    settings_from,
-)
-from drkit.runs.stages.start import plan_generator
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
+from drkit.runs.stages.generator import plan_generator
 from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
     TRAINED,
@@ -43,7 +35,7 @@ from drkit.runs.work import (
 class PretrainSettings:
     """The pre-training of the recipe; reading: how probes read whole texts."""
 
-    reading: TextReading = from_recipe("reading", observes=True)
+    reading: EncoderCard = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
     pooling: str = from_recipe("encoder.pooling", converter=part_name)
     seed: int = from_recipe("seed")
@@ -54,7 +46,7 @@ _ENCODER_TARGETS, _MASKED = 0.3, 2e-6
 
 
 def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
-    """Count the encoder, a layer per decoder, the scores of targets, and probes; a generator beside it is left out."""
+    """Count the encoder, a layer per decoder, the scores of targets, and probes; a replacer is left out."""
     settings, model, length = stage.settings.pretrain, sizes.encoder, stage.settings.reading.passage_length
     tokens, examples = sizes.collection.passage_tokens(length), count_examples(settings, sizes.passages)
     scored = [_target_share(term.config) for term in settings.encoder.losses.values()]
@@ -105,7 +97,7 @@ PRETRAIN = StageSpec(
         "signals/*": "values of signals: of the texts' tokens, of the texts, or of the vocabulary",
         "query-signals/*": "the same of the candidate queries",
         "queries": "candidate queries, as contexts",
-        "generator": "the masked LM that fills masked positions",
+        "generator": "the masked LM that a part requires",
         "probe/*": "for retrieval probes: tokens, passages and a split of the collection",
     },
     records=(LOG, TRAINING, PROBES),
@@ -153,8 +145,7 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
     if builder.has(MIXTURE):
         inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
     if "generator" in required:
-        settings = required["generator"] or GeneratorSettings()
-        inputs["generator"] = StageOutput(plan_generator(builder, pretrain, settings))
+        inputs["generator"] = plan_generator(builder, pretrain, required["generator"])
     compares = compares_texts(pretrain, builder.registry)
     schedule = describe_schedule(pretrain, compares=compares, table="pretrain")
     return builder.add(
@@ -163,7 +154,7 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
         f"pre-train with {_tasks_in_words(pretrain)}, {schedule}",
         {**inputs, **_probe_inputs(builder)},
         extra={
-            "reading": evolve(settings_from(TextReading, builder.recipe), passages_per_document=None),
+            "reading": evolve(settings_from(EncoderCard, builder.recipe), passages_per_document=None),
             "pretrain": pretrain,
         },
     )

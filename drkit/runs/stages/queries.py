@@ -17,10 +17,11 @@ from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Kind
 from drkit.data.titles import JOINED
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, TextReading, from_recipe, settings_from
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.retriever import bm25_seconds
 from drkit.runs.stages.texts import (
     PASSAGES,
@@ -75,16 +76,18 @@ class PseudoQuerySettings:
     """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
 
     reading: how the encoder of the round trip reads texts, None if the round trip does not search with one. language:
-    of BM25, None if the round trip does not search with it.
+    of BM25, None if the round trip does not search with it. passages, held_out: see `PseudoQueries`.
     """
 
-    reading: TextReading | None
+    reading: EncoderCard | None
     language: str | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
     count: int = from_recipe("pseudo_queries.count")
     prefix: str = from_recipe("pseudo_queries.prefix")
     round_trip: int = from_recipe("pseudo_queries.round_trip")
     found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
+    passages: int | None = from_recipe("pseudo_queries.passages", absent_when=None)
+    held_out: int | None = from_recipe("pseudo_queries.held_out", absent_when=None)
     passage_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
     titles: str = from_recipe("encoder.titles", absent_when=JOINED)
@@ -108,9 +111,9 @@ _MADE, _QUERY_BYTES = 2.5e-5, 180
 
 def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
     settings = stage.settings
-    made = sizes.passages * settings.count * len(settings.sources)
-    searched = bm25_seconds(made, sizes) if settings.searches_with_bm25 else 0.0
-    return Work(seconds=_MADE * made + searched, disk=_QUERY_BYTES * made)
+    made, kept = sizes.passages * settings.count * len(settings.sources), sizes.count(f"{PSEUDO_QUERIES.name}/{SPLIT}")
+    searched = bm25_seconds(kept, sizes) if settings.searches_with_bm25 else 0.0
+    return Work(seconds=_MADE * made + searched, disk=_QUERY_BYTES * kept)
 
 
 PSEUDO_QUERIES = StageSpec(
@@ -198,7 +201,7 @@ def plan_pseudo_queries(
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
         extra={
-            "reading": settings_from(TextReading, builder.recipe) if retriever else None,
+            "reading": settings_from(EncoderCard, builder.recipe) if retriever else None,
             "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },
     )

@@ -13,6 +13,7 @@ from attrs import asdict, frozen
 
 from drkit.core.quantities import counted
 from drkit.core.spec import NoSettings
+from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
@@ -22,8 +23,7 @@ from drkit.runs.stage import (
     Stage,
     StageOutput,
     StageSpec,
-    TextReading,
-    declared_reading,
+    declared_card,
     from_recipe,
     settings_from,
 )
@@ -76,7 +76,7 @@ CHOOSE = StageSpec(
 class ExportSettings:
     """How the exported encoder reads texts."""
 
-    reading: TextReading
+    reading: EncoderCard
 
 
 EXPORT = StageSpec(
@@ -95,7 +95,7 @@ class IndexSettings:
     """How passages are encoded, and the kind of index; see `build_index`."""
 
     kind: str
-    reading: TextReading
+    reading: EncoderCard
 
 
 @frozen
@@ -201,9 +201,9 @@ CHOSEN_INDEX = StageSpec(
 )
 
 
-def reading_of(builder: PlanBuilder) -> TextReading:
+def reading_of(builder: PlanBuilder) -> EncoderCard:
     """Return how the recipe's encoders read texts."""
-    return settings_from(TextReading, builder.recipe)
+    return settings_from(EncoderCard, builder.recipe)
 
 
 @frozen
@@ -228,7 +228,7 @@ def plan_start(builder: PlanBuilder) -> list[PlannedSystem]:
     if encoder.pretrained is None:
         return [PlannedSystem(INITIAL, (INITIAL,))]
     try:
-        reading = declared_reading(encoder.pretrained, reading_of(builder))
+        reading = declared_card(encoder.pretrained, reading_of(builder))
     except DrkitError as error:
         builder.notes.append(f"{system_in_words(AS_IT_IS)} reads texts by the recipe's settings: {error}")
         reading = reading_of(builder)
@@ -274,14 +274,19 @@ def add_index(builder: PlanBuilder, encoder: str, purpose: str) -> str:
     )
 
 
-def _passage_tokens(builder: PlanBuilder, encoder: str, reading: TextReading) -> StageOutput:
+def _passage_tokens(builder: PlanBuilder, encoder: str, reading: EncoderCard) -> StageOutput:
     """Return the tokens of all passages as an encoder reads them; adds a stage if the recipe reads them otherwise."""
-    own = {"length": reading.passage_length, "prompt": reading.passage_prompt, "titles": reading.titles}
-    if own == asdict(builder.stages["tokens"].settings):
+    if reading.passages == builder.stages["tokens"].settings:
         return TOKENS
     summary = f"tokenise every passage as {encoder} reads it"
     return StageOutput(
-        builder.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, builder.stages["tokens"].inputs, extra=own)
+        builder.add(
+            f"tokens-{encoder}",
+            PASSAGE_TOKENS,
+            summary,
+            builder.stages["tokens"].inputs,
+            extra=asdict(reading.passages),
+        )
     )
 
 

@@ -15,10 +15,12 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
+from drkit.data.column_sources import GIVEN
 from drkit.data.titles import JOINED
+from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import Sizes, Work, text_work
 
@@ -111,28 +113,11 @@ EXISTING_VOCABULARY = StageSpec(
 )
 
 
-@frozen
-class PassageSettings:
-    """Length limit and prompt of passages, and how titles are read."""
-
-    length: int = from_recipe("encoder.passage_length")
-    prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
-
-
-@frozen
-class QuerySettings:
-    """Length limit and prompt of queries."""
-
-    length: int = from_recipe("encoder.query_length")
-    prompt: str = from_recipe("encoder.query_prompt")
-
-
 # Seconds and bytes for each token of a text that is tokenised.
 _TOKENISED, _TOKEN_BYTES = 2.9e-6, 6.1
 
 
-def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
+def _query_work(stage: Stage[QueryReading], sizes: Sizes) -> Work:
     tokens = sizes.count(str(stage.inputs["queries"])) * sizes.collection.query_tokens()
     return Work(parallel=_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
 
@@ -141,7 +126,7 @@ _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
     version=3,
-    settings=PassageSettings,
+    settings=PassageReading,
     run="drkit.runs.steps.texts:tokenise_passages",
     libraries=("tokenizers", "regex"),
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
@@ -153,7 +138,7 @@ PASSAGE_TOKENS = StageSpec(
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
     version=3,
-    settings=QuerySettings,
+    settings=QueryReading,
     run="drkit.runs.steps.texts:tokenise_queries",
     libraries=("tokenizers", "regex"),
     inputs={"queries": "training queries or pseudo-queries to tokenise", **_VOCABULARY},
@@ -240,25 +225,27 @@ MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("
 
 
 def split_of(name: str) -> StageOutput:
-    """Return a split of the collection: its queries, judgements and given negatives."""
-    return StageOutput("collection", name)
+    """Return a split of the collection, or of queries made from it: queries, judgements and given negatives."""
+    return StageOutput("pseudo-queries" if name == PSEUDO else "collection", name)
 
 
 def queries_of(name: str) -> StageOutput:
     """Return the queries of a split, without its judgements."""
-    return StageOutput("collection", f"{name}/queries.arrow")
+    split = split_of(name)
+    return StageOutput(split.stage, f"{split.path}/queries.arrow")
 
 
 def plan_texts(builder: PlanBuilder) -> None:
     """Add the stages that read the collection and tokenise its passages."""
     recipe = builder.recipe
     source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
+    columns = recipe.finetune.column_sources() if recipe.finetune else []
     builder.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
-        extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
+        extra={"scored": any(one.use == GIVEN for one in columns)},
     )
     if recipe.pretrain and recipe.pretrain.texts:
         _plan_mixture(builder, recipe.pretrain.texts)

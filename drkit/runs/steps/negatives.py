@@ -13,12 +13,13 @@ from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
 from drkit.core.types import BuildContext, Mined
+from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of
+from drkit.encoders.card import EncoderCard
 from drkit.miners.blocks import mine_on, open_collected
 from drkit.miners.chain import Chain, build_chain, mining_requests, model_hashes, write_negatives
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.schema import RERANKER
-from drkit.runs.stage import StageRun, TextReading
+from drkit.runs.stage import StageRun
 from drkit.runs.stages.negatives import NegativeSettings
 from drkit.runs.steps.retriever import load_retriever
 from drkit.search import Reranker
@@ -51,7 +52,7 @@ def _opener(stage: StageRun[NegativeSettings]) -> partial[tuple[BuildContext, St
 
 
 def open_inputs(
-    given: tuple[tuple[str, Path], ...], reading: TextReading | None, seed: int
+    given: tuple[tuple[str, Path], ...], reading: EncoderCard | None, seed: int
 ) -> tuple[BuildContext, StoredCorpus]:
     """Return what miners are built with (retriever and re-ranker, where the inputs have them), and the corpus."""
     inputs = dict(given)

@@ -35,7 +35,7 @@ from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
-from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
+from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts
 from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
@@ -44,7 +44,7 @@ from drkit.train.validation import ValidationCallback
 
 
 def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
-    """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds, loss and the best probe."""
+    """Write the pre-trained masked LM, its decoders and replacer; returns steps, seconds, loss and the best probe."""
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
     encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
@@ -57,7 +57,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
-        generator=load_generator(inputs.get("generator")),
+        generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(signals),
         seed=stage.settings.seed,
     )
@@ -191,8 +191,9 @@ def auto_encoder(
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
         signals = call_signals(spec, term.config, scopes)
-        terms[name] = Term(loss, receives, side, term.weight, spec.scope_of(term.config), signals)
-    # The maskers of a run have one generator (`drkit.recipe.check`), and so the same replacer.
+        weight = 1.0 if term.weight is None else term.weight
+        terms[name] = Term(loss, receives, side, weight, spec.scope_of(term.config), signals)
+    # The maskers of a run require the same model (`drkit.recipe.check`), and so have the same replacer.
     replacing = next((masker for masker in maskers.values() if isinstance(masker, ReplacingMasker)), None)
     return AutoEncoder(encoder, decoders, terms, replacing.replacer(context) if replacing else None)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import asdict, fields
 
 from drkit.core import processes
 from drkit.core.engine import Loaded
@@ -21,6 +20,7 @@ from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGES
@@ -29,7 +29,7 @@ from drkit.evaluate.names import AS_IT_IS
 from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import choose_plainly, tune_bm25
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.stage import StageRun, TextReading
+from drkit.runs.stage import StageRun
 from drkit.runs.stages.retriever import (
     CHOICE,
     CHOSEN,
@@ -203,47 +203,46 @@ def copy_index(stage: StageRun[NoSettings]) -> Mapping[str, Any]:
     return {"from": source.name, **(manifest.metrics if manifest else {})}
 
 
-def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
+def load_text_encoder(folder: Path, card: EncoderCard, *, device: str | None = None) -> AnyEncoder:
     """Load the encoder (or both encoders) of a stage's folder.
 
-    An exported folder's own settings replace those of `reading`, except its precision.
+    An exported folder's own settings replace those of `card`, except its precision.
     """
     device = device or local_device()
     if (folder / MODULES).exists():
-        return read_encoder(folder, device).evolve(precision=reading.precision)
+        return read_encoder(folder, device).evolve(precision=card.precision)
     tokenizer = load_tokenizer(str(folder))
-    encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
+    encoder = encoder_of(load_encoder(folder, pooling=card.pooling).to(device), tokenizer, card)
     if not (folder / PASSAGES).is_dir():
         return encoder
-    passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
-    return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+    passages = load_encoder(folder / PASSAGES, pooling=card.pooling).to(device)
+    return DualEncoder(encoder, encoder_of(passages, tokenizer, card))
 
 
-def load_retriever(encoder: Path, index: Path, reading: TextReading, part: str = "") -> Retriever:
+def load_retriever(encoder: Path, index: Path, card: EncoderCard, part: str = "") -> Retriever:
     """Load the encoder and the index of two stages' folders; part: see `Retriever`."""
-    return Retriever(load_text_encoder(encoder, reading), open_index(index), part=part)
+    return Retriever(load_text_encoder(encoder, card), open_index(index), part=part)
 
 
-def loaded_retriever(encoder: Path, index: Path, reading: TextReading, part: str = "") -> Loaded[Retriever]:
+def loaded_retriever(encoder: Path, index: Path, card: EncoderCard, part: str = "") -> Loaded[Retriever]:
     """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
-    return same_retriever(Loaded(load_retriever, encoder, index, reading, part))
+    return same_retriever(Loaded(load_retriever, encoder, index, card, part))
 
 
-def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
+def encoders_of(module: BiEncoder, tokenizer: Any, card: EncoderCard) -> AnyEncoder:
     """Return the text encoder(s) of a bi-encoder, which may be in training."""
-    encoder = encoder_of(module.encoder, tokenizer, reading)
+    encoder = encoder_of(module.encoder, tokenizer, card)
     if module.passage_encoder is None:
         return encoder
-    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, reading))
+    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, card))
 
 
-def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
-    """Return the text encoder of a masked LM, which may be in training; its model knows how titles are read."""
-    settings = {name: value for name, value in asdict(reading).items() if name != "titles"}
+def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, card: EncoderCard) -> TextEncoder:
+    """Return the text encoder of a masked LM, which may be in training."""
     return TextEncoder(
+        card,
         encoder.text_model,
         tokenizer,
-        **settings,
         token_weights=encoder.token_weights,
         learned_pooling=encoder.learned_pooling,
     )
@@ -251,18 +250,10 @@ def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -
 
 def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
     """Write the folder that users load, with one encoder or two; returns the number of parameters."""
-    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
-    declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
-    for name in ("model", "tokenizer", "token_weights", "learned_pooling", "token_budget", "precision"):
-        del declared[name]
-    declared["query_length"] = sides[0].query_length
-    models = [(side.model, side.tokenizer) for side in sides]
-    weights, learned = [side.token_weights for side in sides], [side.learned_pooling for side in sides]
     if isinstance(encoder, DualEncoder):
-        declared |= {"token_weights": tuple(weights), "learned_poolings": tuple(learned)}
-        export_dual(models[0], models[1], folder, provenance=provenance, **declared)
+        export_dual(encoder.queries, encoder.passages, folder, provenance=provenance)
     else:
-        declared |= {"token_weights": weights[0], "learned_pooling": learned[0]}
-        export_encoder(*models[0], folder, provenance=provenance, **declared)
-    modules = [module for module in (*(model for model, _ in models), *weights, *learned) if module is not None]
-    return sum(p.numel() for module in modules for p in module.parameters())
+        export_encoder(encoder, folder, provenance=provenance)
+    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
+    modules = [module for side in sides for module in (side.model, side.token_weights, side.learned_pooling)]
+    return sum(p.numel() for module in modules if module is not None for p in module.parameters())

@@ -22,6 +22,7 @@ from drkit.data.titles import JOINED, Titles
 from drkit.data.vocabulary import train_wordpiece, with_last_token
 from drkit.data.writing import write_collection
 from drkit.encoders.architectures import architecture, check_vocabulary
+from drkit.encoders.card import PassageReading, QueryReading
 from drkit.encoders.masked_lm import check_start, read_config
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, Truncation, record_truncations
@@ -32,8 +33,6 @@ from drkit.runs.stages.texts import (
     CollectionSettings,
     ExistingVocabularySettings,
     MixtureSettings,
-    PassageSettings,
-    QuerySettings,
     QuerySignalSettings,
     SignalSettings,
     SpanSettings,
@@ -111,7 +110,7 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
         yield from (query.text for query in read_queries(stage.inputs["queries"]))
 
 
-def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
+def tokenise_passages(stage: StageRun[PassageReading]) -> Mapping[str, Any]:
     """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     corpus, titles = StoredCorpus(stage.inputs["passages"]), Titles.of(settings.titles, tokenizer)
@@ -136,7 +135,7 @@ def _describe_untitled(titled: Mapping[bool, int]) -> str:
     return f"{titled[False]:,} of {titled[False] + titled[True]:,} passages have no title: their texts are read alone"
 
 
-def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+def tokenise_queries(stage: StageRun[QueryReading]) -> Mapping[str, Any]:
     """Write a memory-mapped store of training queries; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     texts = ((query.query_id, query.text) for query in read_queries(stage.inputs["queries"]))

@@ -27,7 +27,8 @@ from drkit.data.spelling import token_text
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_words, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
-from drkit.train.checkpoints import GENERATOR, load_generator
+from drkit.train.checkpoints import load_encoder
+from drkit.train.pretrain import REPLACER
 from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource, full_path
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
@@ -196,11 +197,11 @@ def _check_counts(source: TextSource, chosen: Choice, required: Mapping[str, Any
 
 def _replacer(source: TextSource, masker: Any) -> Any:
     """Return the masker's replacer with the run's generator, or None if the masker or the run has none."""
-    trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
-    folder = trained if trained.is_dir() else source.folder / GENERATOR
+    trained = source.folder / "pretrained" / REPLACER  # beside the encoder
+    folder = trained if trained.is_dir() else source.folder / REPLACER
     if not isinstance(masker, ReplacingMasker) or not folder.is_dir():
         return None
-    replacer: Any = masker.replacer(attrs.evolve(source.context(), generator=load_generator(folder)))
+    replacer: Any = masker.replacer(attrs.evolve(source.context(), generator=load_encoder(folder, pooling="cls")))
     return replacer.eval()
 
 
