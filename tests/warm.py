@@ -111,7 +111,7 @@ def check_arguments_in_children(replace=setattr):
     replace(prepare, "subprocess", SimpleNamespace(run=run_module_in_child))
 
 
-def run_module_in_child(command, *, input, env, **_):  # noqa: A002
+def run_module_in_child(command, *, input, env, **_):
     """What `subprocess.run` returns for `python -m MODULE`, run in a child."""
     assert command[:2] == [sys.executable, "-m"]
     with tempfile.TemporaryDirectory() as scratch:
