@@ -94,11 +94,9 @@ def drkit(*arguments, cwd=None, **environment):
 
 
 def measure_nothing(replace=setattr):
-    """Have constants for what commands measure of the machine and its packages for a second; replace: as `setattr`."""
-    names = ("drkit.runs.costs", "drkit_pydocs.collection", "drkit.core.types")
-    costs, pydocs, types = map(importlib.import_module, names)
+    """Have constants for what commands measure of the packages of the machine for a second; replace: as `setattr`."""
+    pydocs, types = map(importlib.import_module, ("drkit_pydocs.collection", "drkit.core.types"))
     size = types.CollectionSize(5000, {"train": 3500, "dev": 250, "test": 250}, (40, 80), (10, 20))
-    replace(costs, "measure_rates", lambda *_: costs.Rates(1e10, 1.0, 1))
     replace(pydocs.PydocsCollection, "size", lambda self: size)
 
 

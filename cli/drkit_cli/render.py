@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import asdict, field, frozen
+from attrs import field, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -135,14 +135,19 @@ def score_table(title: str, measures: Sequence[str], rows: Iterable[Mapping[str,
 class PlanFacts:
     """What is known of a plan besides its stages.
 
-    cost: of the whole run; is_timed: whether its seconds are those of this machine. work: of stages, by name.
-    downloads: collections and models that are not here yet.
+    cost: of the whole run. work: of stages, by name. downloads: collections and models that are not here yet.
     """
 
     cost: Cost | None = None
-    is_timed: bool = True
     work: Mapping[str, Work] = field(factory=dict)
     downloads: tuple[str, ...] = ()
+
+
+def cost_document(cost: Cost | None) -> dict[str, Any] | None:
+    """Return a cost as plain data; seconds are None if those of a stage are unknown."""
+    if cost is None:
+        return None
+    return {"seconds": cost.time, "memory": cost.memory, "disk": cost.disk, "unknown": list(cost.unknown)}
 
 
 def plan_document(recipe: Recipe, plan: Plan, run: Path, facts: PlanFacts) -> dict[str, Any]:
@@ -161,9 +166,7 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path, facts: PlanFacts) -> di
         }
         for found in survey(plan.stages, run)
     ]
-    cost = asdict(facts.cost) if facts.cost else None
-    if cost and not facts.is_timed:
-        cost["seconds"] = None
+    cost = cost_document(facts.cost)
     known = {"run": run, "notes": list(plan.notes), "downloads": list(facts.downloads), "cost": cost}
     return {**known, "stages": stages, "recipe": recipe_table(recipe)}
 
@@ -189,7 +192,7 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, fact
     if facts.downloads:
         lines.append(("downloads", f"{', '.join(facts.downloads)} (not on this machine yet)"))
     if cost := facts.cost:
-        lines.append(("in all", f"{cost} on this machine" if facts.is_timed else cost.room))
+        lines.append(("in all", f"{cost} on this machine"))
     drawn = Table.grid(padding=(0, 2))
     for label, text in lines:
         drawn.add_row(Text(label, style="bold"), Text(text))

@@ -44,7 +44,8 @@ def run_recipe(
 
     keep_stale: see `drkit.runs.stale`. trial: whether to try its parts on a toy batch first; None: before a run, but
     not for a dry run. notes: what to say with those of the plan. engine: see `drkit.core.engine.open_engine`. rates:
-    of this machine, for the cost of a plan; None: they are measured. collection: that of the recipe, if it was built.
+    of this machine, for the cost of a plan; None: those of earlier runs. collection: that of the recipe, if it was
+    built.
     """
     from drkit.runs.costs import has_gpu, machine_memory, memory_notes
     from drkit.runs.prepare import prepare
@@ -76,16 +77,15 @@ def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None) -> None:
-    """Print a plan, what is downloaded, and its cost, for a collection whose size is known; seconds only on a CPU."""
-    from drkit.runs.costs import collection_size, estimate_cost, has_gpu, measure_rates, sizes_of, stage_work
+    """Print a plan, what is downloaded, and its cost, for a collection whose size is known."""
+    from drkit.runs.costs import collection_size, earlier_rates, estimate_cost, sizes_of, stage_work
     from drkit.runs.downloads import downloads
     from drkit_cli.render import PlanFacts, console, plan_document, plan_summary, stage_lines
 
     size = collection_size(recipe, made.collection, run)
     sizes = sizes_of(recipe, size) if size else None
     facts = PlanFacts(
-        cost=estimate_cost(made.stages, sizes, rates or measure_rates()) if sizes else None,
-        is_timed=not has_gpu() or rates is not None,
+        cost=estimate_cost(made.stages, sizes, rates or earlier_rates(run)) if sizes else None,
         work=stage_work(made.stages, sizes) if sizes else {},
         downloads=tuple(downloads(recipe)),
     )

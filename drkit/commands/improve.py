@@ -33,7 +33,7 @@ from drkit.recipe.schema import JUDGED, PAIRS, PSEUDO, Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes
-from drkit.runs.costs import Rates, collection_size, has_gpu, machine_memory, measure_rates
+from drkit.runs.costs import RUNS, Rates, collection_size, earlier_rates, has_gpu, machine_memory
 from drkit.runs.stage import declared_card, settings_from
 from drkit.runs.work import encoder_size
 from drkit.train.speed import TEXTS, Speed, measure_speed
@@ -271,11 +271,14 @@ def _similarity(encoder: str, recipe: Recipe) -> str:
 def _fitted(
     recipe: Recipe, parts: Installed, source: Collection, labels: Labels, speed: Speed, *, minutes: float
 ) -> Improvement:
-    model, size = encoder_size(recipe.encoder), collection_size(recipe, source, Path("runs") / recipe.name)
+    run = RUNS / recipe.name
+    model, size = encoder_size(recipe.encoder), collection_size(recipe, source, run)
     if model is None or size is None:
         return Improvement(recipe, ("the time is not known: the sizes of the encoder and the texts are not in files",))
     length = size.passage_tokens(recipe.encoder.passage_length)
-    rates = measure_rates().calibrated(model, length, read=speed.read, learned=speed.learned)
+    rates = earlier_rates(run).calibrated(
+        model, read=speed.read, learned=speed.learned, length=length, learned_length=min(length, SHORT)
+    )
     found = fit_budget(
         recipe,
         parts.registry,

@@ -261,7 +261,7 @@ class CollectionSize:
     """How large a collection is, estimated before it is read.
 
     queries: their numbers by split. passage_lengths, query_lengths: tokens of some texts. id_length: characters
-    of an id. reading: seconds for each passage, on one core.
+    of an id.
     """
 
     passages: int
@@ -269,7 +269,6 @@ class CollectionSize:
     passage_lengths: Sequence[int]
     query_lengths: Sequence[int] = ()
     id_length: float = 8.0
-    reading: float = 5e-5
 
     def passage_tokens(self, limit: int | None = None) -> float:
         """Return the mean length of passages that are cut after `limit` tokens."""

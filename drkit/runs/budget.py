@@ -1,8 +1,9 @@
 """Fit a recipe that tunes an encoder to a number of minutes: folds, steps, tokens of passages, and passages searched.
 
-The time of a plan is estimated as `--dry-run` prints it, by rates that were measured with the encoder. Of all that may
-fit, the first that does is taken: first folds are given up, then tokens of training passages, then steps; with many
-labels, then cross-validation for a share of labels that is held out; and at last passages.
+The time of a plan is that of the encoder, by rates that were measured with it, and of other stages as far as earlier
+runs have shown them. Of all that may fit, the first that does is taken: first folds are given up, then tokens of
+training passages, then steps; with many labels, then cross-validation for a share of labels that is held out; and at
+last passages.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _CHOICES: tuple[_Choice, ...] = (
 _HELD_OUT_CHOICES: tuple[_Choice, ...] = ((None, 1.0, SHORT), (None, 0.7, SHORT), (None, 0.5, SHORT))
 # The share of the labels that is held out, and the fewest queries that it must have.
 HELD_OUT, _FEWEST_HELD_OUT = 0.3, 100
-# Fewest passages that are searched besides the judged ones; share of the minutes that is planned with.
-_FEWEST, _PLANNED = 1000, 0.9
+# Fewest passages that are searched besides the judged ones; share of the minutes that is planned with, and seconds of
+# them for starting, the trial and the report.
+_FEWEST, _PLANNED, _START = 1000, 0.85, 10
 
 
 @frozen
@@ -76,7 +78,7 @@ def fit_budget(
     all of which are searched. memory: bytes that a step may need, None for no limit.
     """
     assert recipe.finetune is not None
-    limit, wanted = _PLANNED * 60 * minutes, wanted_steps(labels, examples_per_step(recipe.finetune))
+    limit, wanted = _PLANNED * 60 * minutes - _START, wanted_steps(labels, examples_per_step(recipe.finetune))
     candidates = [_Candidate.of(recipe, choice, registry, memory) for choice in _choices(recipe, labels)]
     validated = [one for one in candidates if not one.held_out]
     whole = min(one.cost(size, rates).seconds(one.steps(wanted)) for one in validated)
@@ -93,8 +95,8 @@ def fit_budget(
     else:  # what takes the least time
         steps = candidate.steps(wanted)
     made = candidate.recipe(steps, passages)
-    notes = _notes(made, size, wanted, needed=whole / _PLANNED / 60, held_out=candidate.held_out)
-    return Budget(made, cost.seconds(steps), tuple(notes))
+    notes = _notes(made, size, wanted, needed=(whole + _START) / _PLANNED / 60, held_out=candidate.held_out)
+    return Budget(made, cost.seconds(steps) + _START, tuple(notes))
 
 
 def run_minutes(recipe: Recipe, registry: Registry, size: CollectionSize, rates: Rates) -> float:

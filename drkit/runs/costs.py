@@ -1,107 +1,131 @@
-"""What a whole run costs on this machine: time, memory and disk, before it starts.
+"""What a run needs: memory and disk, counted from sizes; and its time, as far as this machine has shown it.
 
-The work of all stages (`drkit.runs.work`) is turned into time by two rates that are measured here and now: how fast all
-cores together multiply matrices, and how fast one core runs Python.
+The seconds of a stage are those of an earlier stage of its kind on this machine, by the amounts of work of both (see
+`drkit.runs.work`): manifests record both, and the runs beside a run are read. A stage that no earlier run shows is
+`unknown`: its time is known from its first steps.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import psutil
 from attrs import evolve, frozen
 
-from drkit.core.processes import configured_threads
+from drkit.core import processes
 from drkit.core.protocols import Collection, EstimatesSize
+from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
+from drkit.errors import DrkitError
 from drkit.recipe.schema import PSEUDO, Recipe, Training
-from drkit.runs.manifest import load_manifest
+from drkit.runs.manifest import Manifest, load_manifest, machine
 from drkit.runs.stage import Stage
 from drkit.runs.work import (
     BERT_BASE,
+    OPERATIONS,
     ModelSize,
     Sizes,
     Work,
     encoder_size,
     reading_work,
     stored_size,
-    training_work,
+    trained_work,
 )
 
-# Of the core on which the rates of the stages were measured: seconds of `_count_words`.
-_REFERENCE = 0.027
-# Share of the rate of large products that products of a model reach, and of further cores that other work gains.
-_REACHED, _SHARED = 0.9, 0.8
-# Seconds of starting, trying the parts, and the report; bytes of Python and its libraries.
-_START, _LIBRARIES = 9.5, 0.7e9
-_SIZE, _REPEATED = 768, 8
+# Bytes of Python and its libraries.
+_LIBRARIES = 0.7e9
+# The newest runs that are read for the seconds of their stages, and the folder of runs unless another one is named.
+_NEWEST, RUNS = 12, Path("runs")
 
 
 @frozen
 class Cost:
-    """Seconds of a whole run, and bytes of memory (of a process, at most) and of disk."""
+    """Seconds of a whole run without those of `unknown` stages, and bytes of memory (of a process, at most) and disk.
+
+    unknown: the stages whose time this machine has not shown yet.
+    """
 
     seconds: float
     memory: float
     disk: float
+    unknown: tuple[str, ...] = ()
 
     @property
-    def room(self) -> str:
-        """Memory and disk in words, which hold on a machine whose speed is not known, too."""
-        return f"{gigabytes(self.memory)} of memory and {gigabytes(self.disk)} of disk"
+    def time(self) -> float | None:
+        """The seconds of the whole run; None if those of a stage are unknown."""
+        return None if self.unknown else self.seconds
 
     def __str__(self) -> str:
         """The cost in one line.
 
         >>> print(Cost(500.0, 1.6e9, 0.84e9))
         about 8.3 min, 1.6 GB of memory and 0.8 GB of disk
+        >>> print(Cost(500.0, 1.6e9, 0.84e9, unknown=("pretrained",)))
+        about 8.3 min without pretrained (unknown until its first step), 1.6 GB of memory and 0.8 GB of disk
+        >>> print(Cost(0.0, 1.6e9, 0.84e9, unknown=("pretrained", "retriever-1")))
+        time unknown until the first step, 1.6 GB of memory and 0.8 GB of disk
         """
-        return f"about {_duration(self.seconds)}, {self.room}"
+        time = f"about {_duration(self.seconds)}"
+        if self.unknown and self.seconds:
+            one, *others = self.unknown
+            names = f"{one} and {counted(len(others), 'other stage')}" if others else one
+            time += f" without {names} (unknown until {'their' if others else 'its'} first step)"
+        elif self.unknown:
+            time = "time unknown until the first step"
+        return f"{time}, {gigabytes(self.memory)} of memory and {gigabytes(self.disk)} of disk"
+
+
+@frozen
+class Shown:
+    """A stage that this machine has made: its kind, the amount of its work and the unit, and its seconds."""
+
+    kind: str
+    amount: float
+    unit: str
+    seconds: float
 
 
 @frozen
 class Rates:
-    """How fast this machine is: operations a second in matrix products, and a core relative to that of the rates.
+    """How fast this machine is, as far as stages have shown."""
 
-    cores: how many share other work that can be shared. reading, training: how many times as long encoding and
-    training take, if that was measured with the encoder.
-    """
+    shown: tuple[Shown, ...] = ()
 
-    flops: float
-    core: float
-    cores: int
-    reading: float = 1.0
-    training: float = 1.0
+    def seconds(self, kind: str, work: Work) -> float | None:
+        """Return the seconds of a stage's work, by the largest stage of its kind and unit; None without any."""
+        if not work.amount:
+            return 0.0
+        alike = [one for one in self.shown if (one.kind, one.unit) == (kind, unit_of(work))]
+        largest = max(alike, key=lambda one: one.amount, default=None)
+        return largest.seconds * work.amount / largest.amount if largest else None
 
-    def seconds(self, work: Work) -> float:
-        """Return how long some work takes."""
-        shared = work.parallel / (1 + _SHARED * (self.cores - 1))
-        return work.flops / (_REACHED * self.flops) + (work.seconds + shared) / self.core
-
-    def calibrated(self, model: ModelSize, length: float, *, read: float, learned: float) -> Rates:
-        """Return the rates with which a token of texts of this length takes these seconds, read and learned from."""
+    def calibrated(
+        self, model: ModelSize, *, read: float, learned: float, length: float, learned_length: float
+    ) -> Rates:
+        """Return the rates with which a token of texts of these lengths takes these seconds, read and learned from."""
         tokens = 1e4
-        reading = self.seconds(evolve(reading_work(model, tokens, length), seconds=0.0)) / tokens
-        schedule = Training(per_device_train_batch_size=1_000_000, num_train_epochs=1)
-        step = training_work(model, schedule, examples=tokens / length, texts=1, tokens=length, length=int(length))
-        training = self.seconds(evolve(step, seconds=0.0)) / tokens
-        return evolve(self, reading=read / reading, training=learned / training)
+        measured = {
+            "index": (reading_work(model, tokens, length), read),
+            "finetune": (trained_work(model, tokens, learned_length), learned),
+        }
+        shown = [Shown(kind, work.amount, unit_of(work), tokens * each) for kind, (work, each) in measured.items()]
+        known = {(one.kind, one.unit) for one in shown}
+        return Rates((*(one for one in self.shown if (one.kind, one.unit) not in known), *shown))
 
 
 def estimate_cost(stages: Sequence[Stage[Any]], sizes: Sizes, rates: Rates) -> Cost:
     """Return the cost of a run of these stages."""
     work = stage_work(stages, sizes)
-    seconds = sum(_factor(stage, rates) * rates.seconds(work[stage.name]) for stage in stages if stage.name in work)
+    seconds = {stage.name: rates.seconds(stage.spec.name, work[stage.name]) for stage in stages if stage.name in work}
     return Cost(
-        seconds=_START / rates.core + seconds,
+        seconds=sum(filter(None, seconds.values())),
         memory=_LIBRARIES + max((one.memory for one in work.values()), default=0.0),
         disk=sum(one.disk for one in work.values()),
+        unknown=tuple(name for name, one in seconds.items() if one is None),
     )
 
 
@@ -110,46 +134,59 @@ def stage_work(stages: Sequence[Stage[Any]], sizes: Sizes) -> dict[str, Work]:
     return {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work is not None}
 
 
-def _factor(stage: Stage[Any], rates: Rates) -> float:
-    """Return how many times as long a stage takes as its work says."""
-    return rates.training if stage.is_training else rates.reading if stage.spec.name == "index" else 1.0
+def earlier_rates(run: Path) -> Rates:
+    """Return what the newest runs beside a run, and in `runs`, have shown of this machine."""
+    folders = {path.resolve(): path for parent in (run.parent, RUNS) if parent.is_dir() for path in parent.iterdir()}
+    times = [(path.stat().st_mtime, path) for path in folders.values() if path.is_dir() and not path.is_symlink()]
+    newest = sorted(times, key=itemgetter(0), reverse=True)[:_NEWEST]
+    manifests = (manifest for _, path in newest for manifest in _manifests(path))
+    return Rates(tuple(Shown(one.stage, one.amount, one.unit, one.seconds) for one in manifests if _is_alike(one)))
 
 
-def measure_rates(environment: Mapping[str, str] = os.environ) -> Rates:
-    """Measure the rates, with what other programs leave of the machine, within half a second."""
-    threads = configured_threads(environment)
-    matrix = np.ones((_SIZE, _SIZE), np.float32)
-    products = _mean_seconds(lambda: matrix @ matrix)
-    return Rates(2 * _SIZE**3 / products, _REFERENCE / _mean_seconds(_count_words), threads)
+def _manifests(run: Path) -> Iterator[Manifest]:
+    for path in run.glob("*/manifest.json"):
+        try:
+            found = load_manifest(path.parent)
+        except DrkitError:  # a link, or another layout
+            continue
+        if found is not None:
+            yield found
 
 
-def _mean_seconds(do: Callable[[], object]) -> float:
-    do()
-    started = time.perf_counter()
-    for _ in range(_REPEATED):
-        do()
-    return (time.perf_counter() - started) / _REPEATED
+def _is_alike(manifest: Manifest) -> bool:
+    """Return whether a stage shows the speed of this machine: its processor, its cores, and whether a GPU trained."""
+    here, there = machine(), manifest.machine
+    same = all(here.get(name) == there.get(name) for name in ("processor", "cores"))
+    is_model = manifest.unit.startswith(OPERATIONS)
+    return same and manifest.amount > 0 and (("gpu" in there) == has_gpu() or not is_model)
 
 
-def _count_words() -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for number in range(100_000):
-        word = str(number % 1000)
-        counts[word] = counts.get(word, 0) + number
-    return counts
+def unit_of(work: Work) -> str:
+    """Return the unit of some work, with the number of processes that share it if there are several."""
+    count = processes.count()
+    return f"{work.unit} in {count} processes" if count > 1 else work.unit
 
 
 def collection_size(recipe: Recipe, collection: Collection, run: Path) -> CollectionSize | None:
     """Return the size of the collection: as a run has read it, or as the collection estimates it; None if unknown."""
+    size = estimated_size(recipe, collection)
+    manifest = load_manifest(run / "collection")
+    return size if size is None or manifest is None else size_as_read(size, manifest)
+
+
+def estimated_size(recipe: Recipe, collection: Collection) -> CollectionSize | None:
+    """Return the size of the collection as it estimates it; None if unknown."""
     try:
         size = collection.size() if isinstance(collection, EstimatesSize) else None
     except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
         return None
-    manifest = load_manifest(run / "collection")
     if size is not None and recipe.evaluation.passages:
         size = evolve(size, passages=min(size.passages, recipe.evaluation.passages))
-    if size is None or manifest is None:
-        return size
+    return size
+
+
+def size_as_read(size: CollectionSize, manifest: Manifest) -> CollectionSize:
+    """Return the size of a collection with the counts of the run that has read it."""
     return evolve(size, passages=manifest.metrics["passages"], queries=manifest.metrics["queries"])
 
 
@@ -170,6 +207,8 @@ def sizes_of(recipe: Recipe, collection: CollectionSize) -> Sizes:
         encoder=encoder,
         reranker=scorer,
         evaluated=(made if split == PSEUDO else collection.queries).get(split, 0),
+        length=recipe.encoder.passage_length,
+        gpu=has_gpu(),
     )
 
 
@@ -223,7 +262,7 @@ def _fitting_chunk(stage: Stage[Any], trained: attrs.Attribute[Any], sizes: Size
 
 
 def has_gpu() -> bool:
-    """Return whether this machine has an NVIDIA GPU, whose speed and memory are not estimated."""
+    """Return whether this machine has an NVIDIA GPU."""
     return Path("/dev/nvidiactl").exists()
 
 

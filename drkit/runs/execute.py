@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,13 @@ from drkit.core.process_state import restored_process_state
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
-from drkit.core.spec import resolve
+from drkit.core.spec import Kind, resolve
+from drkit.core.types import CollectionSize
 from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
+from drkit.runs.costs import estimated_size, size_as_read, sizes_of, unit_of
 from drkit.runs.manifest import (
     LAYOUT,
     PROCESSES,
@@ -82,6 +85,7 @@ from drkit.runs.survey import (
     inspect_stage,
     pruned_inputs,
 )
+from drkit.runs.work import Work
 
 
 def take_over(
@@ -203,7 +207,7 @@ def execute(
     with locked(run), processes.group():
         record_recipe(run, recipe, registry, redo=redo)
         keep_stale_stages(stages, run, keep_stale)
-        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, _engine(engine))
+        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, _engine(engine), recipe)
         with processes.batches_of(processes.broadcast(_record_processes(run, progress))):
             for stage in stages:
                 fingerprint = stage.fingerprint(input_hashes(stage, work.done))
@@ -324,7 +328,7 @@ def _record_processes(run: Path, progress: Progress) -> int:
     return began or processes.count()
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class _Work:
     """The work of the first process: all stages by name, and the manifests of those done so far.
 
@@ -336,6 +340,7 @@ class _Work:
     registry: Registry
     progress: Progress
     engine: Engine
+    recipe: Recipe
     done: dict[str, Manifest] = field(factory=dict)
     intact: set[tuple[str, str]] = field(factory=set)
 
@@ -387,6 +392,7 @@ class _Work:
             self.progress.skip(stage.name, stage.summary)
             self._record(stage, written)
             return
+        goes_on = stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == digest(identity)
         folder = prepare_attempt(stage, run, identity)
         self.progress.begin(stage.name, stage.summary, reason)
         started, peaks = time.perf_counter(), watch_memory()
@@ -401,11 +407,28 @@ class _Work:
                 processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started
             share_files(folder)
-            manifest = _manifest(stage, identity, folder, metrics, seconds, peaks())
+            work = Work() if goes_on else self._work(stage)
+            manifest = _manifest(stage, identity, folder, metrics, seconds, peaks(), work)
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)
         self.progress.end(stage.name, manifest.seconds)
         self._record(stage, manifest)
+
+    def _work(self, stage: Stage[Any]) -> Work:
+        """Return the counted work of a stage, which its seconds are recorded for; none without a known size."""
+        if stage.spec.work is None or self._size is None:
+            return Work()
+        read = self.done.get("collection")
+        size = size_as_read(self._size, read) if read else self._size
+        return stage.spec.work(stage, sizes_of(self.recipe, size))
+
+    @cached_property
+    def _size(self) -> CollectionSize | None:
+        chosen = self.recipe.collection
+        try:
+            return estimated_size(self.recipe, self.registry.build(Kind.COLLECTION, chosen.use, chosen.config))
+        except Exception:  # which the stage of the collection reports
+            return None
 
     def _record(self, stage: Stage[Any], manifest: Manifest) -> None:
         self.done[stage.name] = manifest
@@ -419,6 +442,7 @@ def _manifest(
     metrics: Mapping[str, Any],
     seconds: float,
     memory: Mapping[str, int],
+    work: Work,
 ) -> Manifest:
     """Return the record of a stage that has just written `folder`."""
     return Manifest(
@@ -437,6 +461,8 @@ def _manifest(
         versions=versions(),
         machine=machine(),
         memory=memory,
+        amount=work.amount,
+        unit=unit_of(work),
         records=stage.spec.records,
         code=identity.get("code", {}),
         packages=identity.get("packages", {}),

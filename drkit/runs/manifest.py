@@ -40,7 +40,7 @@ LAYOUT = 2
 # The hash of the rest of a manifest; those of older runs have none. What depends on time and machine is left out: the
 # same stage has the same checksum everywhere.
 _CHECKSUM = "checksum"
-_VARYING = {"seconds", "finished", "memory", "machine", "versions", "pairs_per_second", TRAINING}
+_VARYING = {"seconds", "amount", "unit", "finished", "memory", "machine", "versions", "pairs_per_second", TRAINING}
 # The number of processes that a run began with, in its folder: its batches stay as large as theirs.
 PROCESSES = ".processes.json"
 # What has changed in the code since an attempt was started that goes on all the same.
@@ -83,7 +83,8 @@ class Manifest:
     that the stage was made with (`drkit.core.plugin_code`). stale: what has changed since in a stage that its owner
     keeps as it is. pruned: files that were removed to free space. machine: the
     processor, its cores, the memory and the GPU that made the stage. memory: peak memory in bytes, `host` and
-    `gpu`; unknown ones are omitted.
+    `gpu`; unknown ones are omitted. amount, unit: of the work that took the seconds
+    (`drkit.runs.work`); 0 if it is not counted, or a part of it was done before an interruption.
     """
 
     layout: int
@@ -106,6 +107,8 @@ class Manifest:
     pruned: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(factory=dict)
     memory: Mapping[str, int] = field(factory=dict)
+    amount: float = 0.0
+    unit: str = ""
 
     def identity(self) -> dict[str, Any]:
         """Return what the fingerprint was computed from, as `Stage.identity` does."""

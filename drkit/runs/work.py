@@ -1,6 +1,7 @@
-"""The work of a stage, counted before the run from sizes: of the collection, and of the models that it trains or runs.
+"""What a stage needs, counted before the run from sizes: of the collection, and of the models that it trains or runs.
 
-Each stage declares its own `work`; `drkit.runs.costs` turns the sum into time, memory and disk.
+Each stage declares its own `work`: bytes of memory and disk, and an amount of what takes its time. No speed is assumed:
+`drkit.runs.costs` takes the seconds of an amount from stages that this machine has made.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import astuple, frozen
+from attrs import frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.quantities import counted
@@ -19,35 +20,35 @@ from drkit.train.batches import StepSize, check_step
 
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
 FORWARD, TRAINED = 2.0, 6.0
-# Seconds of a training, on one core: for each step, for each text whatever its length, for each score of a token in the
-# vocabulary, for each number of a token's word embedding, for each weight that AdamW updates, and for each score of a
-# query and a passage.
-_STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 8e-3, 1e-5, 6e-9, 1.5e-9, 1.1e-8, 3.5e-8
-# .. of preparing a training, of loading a model, and, forward, of each token in a layer, and of each number that the
-# layer computes for it.
-_PREPARED, _LOADED, _LAYER, _STATE = 0.6, 0.15, 3.2e-6, 3e-10
+# The units of work on texts, and of models, whose sizes follow.
+TOKENS, OPERATIONS = "tokens", "operations"
 # Logits that are in memory at once, and bytes of each with its gradient.
 _MOST_LOGITS, _LOGIT_BYTES = 2**24, 20
+# Bytes of the offset of a string in a file of Arrow.
+_OFFSET = 8
 
 
 @frozen
 class Work:
-    """What a stage has to do.
+    """What a stage needs, counted.
 
-    flops: floating-point operations of matrix products. seconds: other work, on one core of the machine where the
-    rates beside the stages were measured; parallel: the same, of which every core takes a share. memory, disk: bytes,
-    of memory without what Python and its libraries take.
+    amount, unit: how much of what takes its time, as in 5000 `tokens`; a stage takes the time of an earlier stage of
+    the same kind and unit, by their amounts. memory: bytes, without what Python and its libraries take. disk: bytes.
     """
 
-    flops: float = 0.0
-    seconds: float = 0.0
-    parallel: float = 0.0
+    amount: float = 0.0
+    unit: str = ""
     memory: float = 0.0
     disk: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        """Return the work of both, with all that they keep in memory at once."""
-        return Work(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+        """Return the work of both, in the unit of the first, with all that they keep in memory at once."""
+        return Work(
+            amount=self.amount + other.amount,
+            unit=self.unit or other.unit,
+            memory=self.memory + other.memory,
+            disk=self.disk + other.disk,
+        )
 
 
 @frozen
@@ -77,24 +78,29 @@ class ModelSize:
         return self.table + self.layers * self.layer
 
     @property
-    def states(self) -> float:
-        """How many numbers a layer computes for a token, without attention."""
-        return 11 * self.hidden + 2.5 * self.intermediate
+    def unit(self) -> str:
+        """What the amount of work is counted in: operations of models of these sizes, which are equally fast."""
+        return f"{OPERATIONS} of {self.layers} layers of {self.hidden}, {self.heads} and {self.intermediate}"
 
     def flops(self, tokens: float, length: float) -> float:
         """Return the operations of a forward pass over `tokens`, in texts of `length` tokens."""
-        return FORWARD * tokens * self.layers * (self.layer + 2 * length * self.hidden)
+        layers = self.layers * (self.layer + 2 * length * self.hidden)
+        return FORWARD * tokens * max(layers, self.hidden)  # a static model only adds word embeddings
 
-    def text_bytes(self, length: int) -> float:
+    def text_bytes(self, length: float, *, gpu: bool = False) -> float:
         """Return the bytes that a text of `length` tokens keeps from the forward pass for the backward pass.
 
-        Numbers per token and layer, fitted to measurements of BERTs on a CPU, within about a third: those of the
-        hidden states and of the feed-forward network; and of the attention, which dropout keeps from being fused.
+        Counted from the tensors that torch keeps for a layer of BERT: the inputs of its products and norms, queries,
+        keys, values, and the feed-forward network before and after its activation. With dropout, its masks, and on a
+        CPU three times the scores of attention, which are fused away without dropout and on GPUs. The layer that is
+        passed backward has its gradients, too; word embeddings are two more states.
         """
-        numbers = self.states
+        numbers = 8.0 * self.hidden + 2 * self.intermediate
         if self.dropout:
-            numbers += 3 * self.hidden + 3.5 * self.heads * length
-        return 4 * length * self.layers * numbers
+            numbers += 3 * self.hidden
+            numbers += 0 if gpu else 3 * self.heads * length
+        layers = self.layers + 1 if self.layers else 0
+        return 4 * length * (layers * numbers + 2 * self.hidden)
 
     @property
     def trained_bytes(self) -> int:
@@ -112,6 +118,7 @@ class Sizes:
 
     queries: their numbers by stage and split (`collection`, `train`). encoder: the initial encoder.
     reranker: the cross-encoder that the run trains or loads. evaluated: the queries that the run is evaluated on.
+    length: tokens after which the run cuts passages. gpu: whether a GPU trains.
     """
 
     collection: CollectionSize
@@ -119,6 +126,8 @@ class Sizes:
     encoder: ModelSize
     reranker: ModelSize
     evaluated: float
+    length: int | None = None
+    gpu: bool = False
 
     @property
     def passages(self) -> int:
@@ -135,7 +144,16 @@ class Sizes:
         stage, split, *_ = output.split("/")
         return self.queries.get(stage, {}).get(split, 0.0)
 
-    def passage_tokens(self, length: int) -> float:
+    def kept_length(self, length: int) -> float:
+        """Return the mean tokens of a passage in a step; the limit if the lengths are not known."""
+        return self.collection.passage_tokens(length) or length
+
+    @property
+    def ids(self) -> float:
+        """The bytes of the ids of all passages, with their offsets."""
+        return (self.collection.id_length + _OFFSET) * self.passages
+
+    def passage_tokens(self, length: int | None) -> float:
         """Return the tokens of all passages, cut after `length` tokens."""
         return self.passages * self.collection.passage_tokens(length)
 
@@ -191,58 +209,39 @@ def training_work(
     examples: float,
     texts: float,
     tokens: float,
-    length: int,
-    scores: float = 0,
+    length: float,
+    gpu: bool,
 ) -> Work:
-    """Return the work of a training: its steps, and the forward and backward passes of a model.
+    """Return the work of a training: the forward and backward passes of a model.
 
-    examples: those of all steps. texts, tokens, scores: of an example. texts: those that a step keeps in memory, cut
-    after `length` tokens. scores: products of two vectors.
+    examples: those of all steps. texts, tokens: of an example. texts: those that a step keeps in memory, cut after
+    `length` tokens.
     """
     together = examples_at_once(training) * texts
-    kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length)
-    steps = examples / examples_per_step(training)
-    read, passes = examples * tokens, TRAINED / FORWARD
-    numbers, updates = read * model.hidden, steps * model.weights
-    return Work(
-        flops=passes * model.flops(read, tokens / texts),
-        seconds=_PREPARED + steps * _STEP + examples * texts * _TEXT,
-        parallel=passes * read * _layer_seconds(model)
-        + numbers * _NUMBER
-        + updates * _UPDATE
-        + examples * scores * _SCORE,
-        memory=model.trained_bytes + kept * (0.5 if training.bf16 else 1),
-        disk=4.0 * model.weights,
-    )
+    kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length, gpu=gpu)
+    memory = model.trained_bytes + kept * (0.5 if training.bf16 else 1)
+    return trained_work(model, examples * tokens, tokens / texts) + Work(memory=memory, disk=4.0 * model.weights)
+
+
+def trained_work(model: ModelSize, tokens: float, length: float) -> Work:
+    """Return the work of passing texts of this mean length forward and backward."""
+    return Work(amount=TRAINED / FORWARD * model.flops(tokens, length), unit=model.unit)
 
 
 def target_work(model: ModelSize, targets: float, at_once: float) -> Work:
     """Return the work of scoring targets against the vocabulary, `at_once` of them in a step."""
     logits = min(at_once * model.vocabulary, _MOST_LOGITS)
-    return Work(
-        flops=TRAINED * targets * model.table,
-        parallel=targets * model.vocabulary * _LOGIT,
-        memory=_LOGIT_BYTES * logits,
-    )
+    return Work(amount=TRAINED * targets * model.table, unit=model.unit, memory=_LOGIT_BYTES * logits)
 
 
 def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
     """Return the work of encoding texts of this mean length."""
-    return Work(
-        flops=model.flops(tokens, length),
-        seconds=_LOADED + tokens / max(length, 1) * _TEXT,
-        parallel=tokens * (_layer_seconds(model) + model.hidden * _NUMBER * 2 / 3),
-    )
+    return Work(amount=model.flops(tokens, length), unit=model.unit)
 
 
-def _layer_seconds(model: ModelSize) -> float:
-    """Return the seconds that the layers take for a token, besides matrix products."""
-    return model.layers * (_LAYER + model.states * _STATE)
-
-
-def text_work(seconds: float, disk: float = 0.0) -> Callable[[Any, Sizes], Work]:
-    """Return the work of a stage that reads all passages: seconds of all cores and bytes on disk, for each token."""
-    return lambda _stage, sizes: Work(parallel=seconds * sizes.tokens, disk=disk * sizes.tokens)
+def text_work(disk: float = 0.0) -> Callable[[Any, Sizes], Work]:
+    """Return the work of a stage that reads all passages; disk: bytes for each token."""
+    return lambda _stage, sizes: Work(sizes.tokens, TOKENS, disk=disk * sizes.tokens)
 
 
 def encoder_size(encoder: EncoderSettings) -> ModelSize | None:

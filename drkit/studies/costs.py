@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from attrs import evolve, frozen
 
 from drkit.core.registry import installed
 from drkit.runs.attribution import build_collection
-from drkit.runs.costs import Cost, Rates, collection_size, estimate_cost, has_gpu, measure_rates, sizes_of
+from drkit.runs.costs import Cost, Rates, collection_size, earlier_rates, estimate_cost, sizes_of
 from drkit.runs.stage import Stage
 from drkit.runs.survey import survey
 from drkit.studies.design import Design, PlannedRun
@@ -44,17 +43,13 @@ def describe_sharing(design: Design) -> Sharing:
 
 
 def estimate_study(design: Design, processes: int = 1) -> Cost | None:
-    """Return the time, memory and disk of what a study still has to make; None on a GPU, or without a known size.
+    """Return the time, memory and disk of what a study still has to make; None without a known size.
 
-    processes: of the runs that are made side by side, each with its share of the cores.
+    processes: of the runs that are made side by side: they share the machine, so that all take as long as one after
+    another.
     """
-    if has_gpu():
-        return None
-    rates, beside = measure_rates(os.environ), min(processes, len(design.runs))
-    # Side by side, work that uses a single core is done on as many as there are processes.
-    used = min(beside, rates.cores)
-    total = estimate_runs(design.runs, Rates(rates.flops, rates.core * used, max(1, rates.cores // used)))
-    return evolve(total, memory=total.memory * beside) if total else None
+    total = estimate_runs(design.runs, earlier_rates(design.runs[0].folder))
+    return evolve(total, memory=total.memory * min(processes, len(design.runs))) if total else None
 
 
 def estimate_runs(runs: Sequence[PlannedRun], rates: Rates) -> Cost | None:
@@ -73,7 +68,12 @@ def estimate_runs(runs: Sequence[PlannedRun], rates: Rates) -> Cost | None:
         known |= {own[stage.name] for stage in to_do}
         if to_do:
             cost = estimate_cost(to_do, sizes_of(run.recipe, size), rates)
-            total = Cost(total.seconds + cost.seconds, max(total.memory, cost.memory), total.disk + cost.disk)
+            total = Cost(
+                total.seconds + cost.seconds,
+                max(total.memory, cost.memory),
+                total.disk + cost.disk,
+                tuple(dict.fromkeys((*total.unknown, *cost.unknown))),
+            )
     return total
 
 

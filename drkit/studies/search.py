@@ -26,7 +26,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate.tuning import choose_plainly
 from drkit.recipe.schema import PRETRAINED
 from drkit.recipe.toml import plain
-from drkit.runs.costs import Cost, has_gpu, measure_rates
+from drkit.runs.costs import Cost, earlier_rates
 from drkit.runs.manifest import load_manifest
 from drkit.studies.costs import estimate_runs
 from drkit.studies.design import Cell, PlannedRun, show_level
@@ -121,7 +121,7 @@ class SearchRecord:
 
 @frozen
 class SearchPlan:
-    """The rungs of a search before it begins, and their cost; neither where time is not estimated."""
+    """The rungs of a search before it begins, and their cost; neither where no earlier run shows the time."""
 
     space: Space
     drawn: Drawn
@@ -155,15 +155,14 @@ def plan_search(space: Space, hours: float) -> SearchPlan:
 
 
 def _estimated(space: Space, cells: Sequence[Cell]) -> tuple[Timing | None, float, float]:
-    """Return the estimated seconds of runs, the bytes of disk of one, and those of memory; None on a GPU."""
-    if has_gpu():
-        return None, 0.0, 0.0
-    few, many, rates = space.least, space.least + space.steps, measure_rates()
+    """Return the seconds of runs, None if unknown; the bytes of disk of one, and those of memory."""
+    few, many = space.least, space.least + space.steps
     runs = [space.run(cell, few, 0) for cell in cells]
+    rates = earlier_rates(runs[0].folder)
     one = estimate_runs(runs[:1], rates)
     all_few = estimate_runs(runs, rates)
     all_many = estimate_runs([space.run(cell, many, 0) for cell in cells], rates)
-    if one is None or all_few is None or all_many is None:
+    if one is None or all_few is None or all_many is None or all_many.unknown:
         return None, 0.0, 0.0
     per_step = (all_many.seconds - all_few.seconds) / (len(cells) * space.steps)
     per_run = (all_few.seconds - one.seconds) / (len(cells) - 1) - few * per_step

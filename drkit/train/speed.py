@@ -30,7 +30,7 @@ _Batch = tuple[torch.Tensor, torch.Tensor]
 
 @frozen
 class Speed:
-    """Seconds for each token that is read, and that is learned from (forward and backward), at a precision."""
+    """Seconds for each token that is read, and that is learned from (a whole step of training), at a precision."""
 
     precision: str
     read: float
@@ -68,7 +68,8 @@ def measure_speed(encoder: str, texts: Sequence[str], *, length: int, learned_le
     def learn(batches: Sequence[_Batch]) -> None:
         for ids, attention in batches:
             torch.autograd.backward(model.vectors(ids, attention).float().sum())
-            model.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
     def seconds(do: Callable[[Sequence[_Batch]], None], batches: Sequence[_Batch], precision: str) -> float:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision != PRECISIONS[0]):
@@ -80,6 +81,7 @@ def measure_speed(encoder: str, texts: Sequence[str], *, length: int, learned_le
     whole, half = (seconds(read, to_read, precision) for precision in PRECISIONS[:2])
     precision, reading = (PRECISIONS[1], half) if whole > _FASTER * half else (PRECISIONS[0], whole)
     model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     return Speed(precision, reading, seconds(learn, to_learn, precision))
 
 

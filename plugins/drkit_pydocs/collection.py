@@ -42,9 +42,9 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-p
 _WORD = re.compile(r"\w+")
 # A heading with its underline, and an example: nobody asks for a function like this.
 _NO_SENTENCE = re.compile(r"([~=\-^#*+])\1{3}|>>>")
-# Of the standard library and a hundred packages: bytes of source, and seconds of parsing them, for each passage;
+# Of the standard library and a hundred packages: bytes of source for each passage;
 # queries for each passage; characters of an id; tokens of passages and queries, equal shares of them.
-_SOURCE_BYTES, _PARSING, _QUERIES, _ID_LENGTH = 5000, 1.25e-3, 0.83, 46
+_SOURCE_BYTES, _QUERIES, _ID_LENGTH = 5000, 0.83, 46
 _PASSAGE_TOKENS = (17, 24, 31, 37, 45, 54, 64, 74, 86, 100, 115, 134, 157, 186, 223, 265, 330, 420, 600, 1100)
 _QUERY_TOKENS = (8, 12, 13, 16, 19, 20, 21, 28, 36, 60)
 
@@ -109,7 +109,7 @@ class PydocsCollection:
         shares = {"dev": self.config.dev_share, "test": self.config.test_share}
         shares["train"] = 1 - sum(shares.values())
         queries = {split: round(share * _QUERIES * passages) for split, share in shares.items()}
-        return CollectionSize(passages, queries, _PASSAGE_TOKENS, _QUERY_TOKENS, _ID_LENGTH, _PARSING)
+        return CollectionSize(passages, queries, _PASSAGE_TOKENS, _QUERY_TOKENS, _ID_LENGTH)
 
     def describe(self) -> Mapping[str, Any]:
         """Return packages with their versions and passages, all counts, and a hash of every passage and query."""

@@ -472,11 +472,11 @@ def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
     layer = 4 * 16**2 + 2 * 16 * 24
     given, pairs = work(encoder=str(lm)), 5 * 4 * (1 + 3)
     assert given.disk == 8 * pairs
-    assert given.flops == 2 * (pairs * 192) * 2 * (layer + 2 * 192 * 16)
-    assert work(encoder=str(lm), scale="paper").flops == given.flops
+    assert given.amount == 2 * (pairs * 192) * 2 * (layer + 2 * 192 * 16)
+    assert work(encoder=str(lm), scale="paper").amount == given.amount
     hub = work("finetune.rounds.2.teacher=some/cross-encoder", encoder=str(lm))
-    assert hub.flops == BERT_BASE.flops(pairs * 192, 192)
-    assert work().flops > 0
+    assert hub.amount == BERT_BASE.flops(pairs * 192, 192)
+    assert work().amount > 0
 
 
 def test_a_teacher_that_knows_no_more_than_chance_is_told():

@@ -14,13 +14,14 @@ from drkit.core.registry import installed
 from drkit.core.types import CollectionSize
 from drkit.data import BeirCollection, BeirConfig, JsonlCollection, JsonlConfig
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import read_recipe
 from drkit.runs import costs
 from drkit.runs.attribution import build_collection
 from drkit.runs.budget import fit_memory
-from drkit.runs.costs import Rates, estimate_cost, measure_rates, memory_notes, sizes_of
-from drkit.runs.manifest import Manifest, write_manifest
+from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_notes, sizes_of
+from drkit.runs.manifest import Manifest, load_manifest, machine, write_manifest
 from drkit.runs.plan import plan
-from drkit.runs.work import Work
+from drkit.runs.work import ModelSize, Work
 from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
@@ -29,8 +30,6 @@ PARTS = installed()
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments" / "costs.md").read_text(encoding="utf-8")
 GB = 2**30
 DEFAULT = {"masker": "pmi", "decoder": "enhanced"}
-# The core on which the runs of the page were measured.
-MEASURED = Rates(150e9, 1.0, 1)
 LENGTHS = {"passage_lengths": (100,), "query_lengths": (20,)}
 SMALL = CollectionSize(10_000, {"train": 5000, "dev": 100, "test": 200}, **LENGTHS)
 MINILM = {
@@ -50,7 +49,7 @@ def planned(**request):
     return recipe, plan(recipe, PARTS.registry).stages
 
 
-def cost_of(size=SMALL, rates=MEASURED, **request):
+def cost_of(size=SMALL, rates=Rates(), **request):  # noqa: B008
     recipe, stages = planned(**request)
     return estimate_cost(stages, sizes_of(recipe, size), rates)
 
@@ -81,34 +80,36 @@ SIZES = {
 # The runs of the page, in its order.
 RUNS = [
     ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
-    ("pydocs, quick", {"paper": "condenser", "scale": "quick"}),
-    ("tldr", {"paper": "simlm", "scale": "quick"}),
 ]
 
 
 def page_rows():
-    """The cost that the page says was estimated, and what was taken: seconds, memory and disk."""
-    cells = r"\| ([\d,]+) s \| ([\d,]+) s \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) GB \|$"
-    rows = re.findall(rf"^\| `.* {cells}", PAGE, flags=re.MULTILINE)
-    numbers = [[float(cell.replace(",", "")) for cell in row] for row in rows]
-    return [tuple(zip(row[::2], row[1::2], strict=True)) for row in numbers]
+    """What the page says was counted, and what was measured: memory in GB and disk in MB."""
+    rows = re.findall(r"^\| `.* \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) MB \|$", PAGE, flags=re.MULTILINE)
+    return [tuple(map(float, row)) for row in rows]
 
 
-@pytest.mark.parametrize(("run", "row"), [*zip(RUNS, page_rows(), strict=True)])
-def test_measured_runs_are_within_30_percent(run, row):
+def test_measured_runs_are_within_25_percent():
+    assert len(page_rows()) >= 5
+    for counted_memory, memory, counted_disk, disk in page_rows():
+        assert counted_memory == pytest.approx(memory, rel=0.25)
+        assert counted_disk == pytest.approx(disk, rel=0.25)
+
+
+@pytest.mark.parametrize(("run", "row"), [*zip(RUNS, page_rows(), strict=False)])
+def test_runs_are_counted_as_the_page_says(run, row):
     size, request = run
     found = cost_of(SIZES[size], **request)
-    for computed, (estimated, taken) in zip((found.seconds, found.memory / 1e9, found.disk / 1e9), row, strict=True):
-        assert computed == pytest.approx(estimated, rel=0.1, abs=0.05)
-        assert computed == pytest.approx(taken, rel=0.3, abs=0.05)
+    assert found.memory / 1e9 == pytest.approx(row[0], rel=0.02)
+    assert found.disk / 1e6 == pytest.approx(row[2], rel=0.1)
 
 
 def test_the_work_follows_the_sizes():
     request = {"pipeline": "three-stage", "scale": "paper", "settings": ("pretrain.max_steps=-1",)}
     one, two = (work_of(evolve(SMALL, passages=count), **request) for count in (10**6, 2 * 10**6))
     for name in ("collection", "vocabulary", "tokens", "pretrained", "index-retriever-1"):
-        for field in ("flops", "seconds", "parallel"):
-            assert getattr(two[name], field) == pytest.approx(2 * getattr(one[name], field), rel=0.1), (name, field)
+        assert two[name].amount == pytest.approx(2 * one[name].amount, rel=0.1), name
+        assert two[name].unit == one[name].unit
     for name in ("query-tokens", "retriever-1", "reranker", "teacher-retriever-distilled"):
         assert one[name] == two[name], "depends on the queries alone"
     assert two["index-retriever-1"].disk == 2 * one["index-retriever-1"].disk
@@ -117,15 +118,15 @@ def test_the_work_follows_the_sizes():
 
 def test_pseudo_queries_count_as_training_queries():
     few, many = (work_of(pipeline="words", settings=(f"pseudo_queries.count={count}",)) for count in (3, 6))
-    assert many["pseudo-query-tokens"].parallel == 2 * few["pseudo-query-tokens"].parallel
-    assert many["unsupervised"].parallel > few["unsupervised"].parallel
+    assert many["pseudo-query-tokens"].amount == 2 * few["pseudo-query-tokens"].amount
+    assert many["unsupervised"].amount > few["unsupervised"].amount
     assert many["retriever-1"] == few["retriever-1"]
 
 
 def test_a_reranker_that_learns_from_some_pairs_reads_all_of_them_forward():
     request = {"pipeline": "three-stage", "scale": "paper"}
     whole, part = (
-        work_of(**request, settings=(f"reranker.forward_factor={factor}",))["reranker"].flops for factor in (1, 4)
+        work_of(**request, settings=(f"reranker.forward_factor={factor}",))["reranker"].amount for factor in (1, 4)
     )
     assert part / whole == pytest.approx(1 / 4 + 1 / 3, rel=0.01)
 
@@ -134,24 +135,103 @@ def test_cached_gradients_take_a_second_forward_pass_and_less_memory():
     request = {"pipeline": "two-stage", "scale": "paper"}
     whole = work_of(**request)["retriever-1"]
     cached = work_of(**request, settings=("finetune.gradient_cache_chunk=8",))["retriever-1"]
-    assert cached.flops == pytest.approx(4 / 3 * whole.flops)
+    assert cached.amount == pytest.approx(4 / 3 * whole.amount)
     assert cached.memory < whole.memory
 
 
-def test_faster_machines_take_less_time():
-    seconds = [
-        cost_of(**DEFAULT, rates=rates).seconds
-        for rates in (Rates(1e11, 1.0, 1), Rates(2e11, 1.0, 1), Rates(2e11, 1.0, 2))
-    ]
-    assert seconds == sorted(seconds, reverse=True)
-    assert Rates(1e11, 2.0, 1).seconds(Work(seconds=3.0, parallel=1.0)) == 2.0
+def test_mining_by_bm25_has_an_index_in_memory_and_mining_by_a_retriever_its_vectors():
+    words, vectors, both = (
+        work_of(pipeline="dpr", miners=(miner,))["negatives-retriever-1"] for miner in ("bm25", "dense", "hybrid")
+    )
+    assert words.memory == work_of(pipeline="dpr")["bm25"].memory > 10_000 * 100 * 20
+    assert vectors.memory == pytest.approx(10_000 * 128 * 4, rel=0.1)
+    assert both.memory == words.memory + vectors.memory
+    assert len({words.unit, vectors.unit, both.unit}) == 3
 
 
-def test_the_rates_are_measured_with_as_many_threads_as_configured():
-    rates = measure_rates({"OMP_NUM_THREADS": "3"})
-    assert rates.cores == 3
-    assert rates.flops > 1e9
-    assert 0.01 < rates.core < 100
+def test_mining_during_training_is_work_of_the_training():
+    plain, refreshed = (work_of(pipeline="dpr", miners=(miner,)) for miner in ("dense", "refresh"))
+    assert refreshed["retriever-1"].amount > plain["retriever-1"].amount
+    assert refreshed["retriever-1"].memory > plain["retriever-1"].memory
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_a_text_keeps_is_what_torch_keeps(dropout):
+    """Tensors saved for the backward pass, each storage once; the count adds the gradients of one layer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    length, texts, size = 128, 3, ModelSize(192, 4, 6, 768, 100, dropout)
+    config = BertConfig(
+        hidden_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        intermediate_size=768,
+        vocab_size=100,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    model, kept = BertModel(config).train(), {}
+    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that no address is used twice
+        return tensor
+
+    attention = torch.ones(texts, length, dtype=torch.long)
+    attention[0, -5:] = 0
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(torch.randint(0, 100, (texts, length)), attention_mask=attention)
+    found = sum(count for count, _ in kept.values())
+    counted = size.text_bytes(length) - evolve(size, layers=1).text_bytes(length) / 2
+    assert texts * counted == pytest.approx(found, rel=0.1)
+
+
+def test_scores_of_attention_are_not_kept_on_a_gpu_or_without_dropout():
+    bert = ModelSize(768, 12, 12, 3072, 30_522)
+    assert bert.text_bytes(8192) > 100e9
+    assert bert.text_bytes(8192, gpu=True) < 8e9
+    assert evolve(bert, dropout=0.0).text_bytes(8192) < 8e9
+
+
+def test_time_is_that_of_the_largest_stage_of_a_kind_and_unknown_without_one():
+    rates = Rates((Shown("tokens", 100.0, "tokens", 5.0), Shown("tokens", 1000.0, "tokens", 10.0)))
+    assert rates.seconds("tokens", Work(3000.0, "tokens")) == 30.0
+    assert rates.seconds("tokens", Work(3000.0, "words")) is None
+    assert rates.seconds("index", Work(3000.0, "tokens")) is None
+    assert rates.seconds("index", Work()) == 0.0
+    unknown = cost_of(rates=Rates(), **DEFAULT)
+    assert unknown.time is None
+    assert {"collection", "pretrained", "retriever-1"} <= {*unknown.unknown}
+
+
+def manifest(kind, **known):
+    facts = {name: {} for name in ("settings", "inputs", "sources", "origins", "files", "versions", "metrics")}
+    given = {"seconds": 10.0, "amount": 1000.0, "unit": "tokens", "machine": machine(), **facts, **known}
+    return Manifest(2, kind, 2, "", finished="", **given)
+
+
+@pytest.mark.parametrize(
+    ("known", "counts"),
+    [
+        ({}, True),
+        ({"amount": 0.0}, False),  # an interrupted stage, or one made before amounts were recorded
+        ({"machine": {**machine(), "processor": "another"}}, False),
+        ({"machine": {**machine(), "gpu": "1 x H100"}}, True),
+        ({"machine": {**machine(), "gpu": "1 x H100"}, "unit": "operations of some layers"}, False),
+    ],
+)
+def test_runs_beside_show_the_speed_of_this_machine(tmp_path, monkeypatch, known, counts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/old/tokens").mkdir(parents=True)
+    (tmp_path / "runs/old/damaged").mkdir()
+    (tmp_path / "runs/old/damaged/manifest.json").write_text("{")
+    write_manifest(manifest("passage-tokens", **known), tmp_path / "runs/old/tokens")
+    for run in (Path("runs/new"), tmp_path / "other/new"):
+        found = earlier_rates(run).shown
+        assert found == ((Shown("passage-tokens", 1000.0, known.get("unit", "tokens"), 10.0),) if counts else ())
 
 
 def lines(path, count, *, open_with=open):
@@ -200,11 +280,8 @@ def test_what_a_run_has_read_replaces_the_estimate(tmp_path):
     (tmp_path / "run/collection").mkdir(parents=True)
     before = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run")
 
-    facts = {name: {} for name in ("settings", "inputs", "sources", "origins", "files", "versions")}
-    manifest = Manifest(
-        2, "collection", 2, "", metrics={"passages": 12_000, "queries": {}}, seconds=1.0, finished="", **facts
-    )
-    write_manifest(manifest, tmp_path / "run/collection")
+    made = manifest("collection", metrics={"passages": 12_000, "queries": {}})
+    write_manifest(made, tmp_path / "run/collection")
     assert before.passages != 12_000
     assert costs.collection_size(recipe, build_collection(recipe, PARTS.registry), tmp_path / "run").passages == 12_000
 
@@ -229,7 +306,7 @@ def notes(encoder, *settings, memory=23 * GB):
 
 def test_a_step_larger_than_the_memory_is_a_note_that_says_what_to_do(tmp_path):
     (note, *_) = notes(folder(tmp_path / "minilm"))
-    assert says(note, "retriever-1", "59 GB", "23 GB")
+    assert says(note, "retriever-1", "53 GB", "23 GB")
     assert "--set finetune.gradient_cache_chunk=32" in note
     assert notes(folder(tmp_path / "minilm"), "finetune.gradient_cache_chunk=32") == []
     assert notes(folder(tmp_path / "minilm"), memory=512 * GB) == []
@@ -261,16 +338,33 @@ def test_the_plan_has_the_note_and_one_line_of_costs(drkit, monkeypatch):  # noq
     assert code == 0
     assert says(out, "step", "pretrained")
     (line,) = re.findall(r"^in all .*", out, re.MULTILINE)
-    assert re.search(r"about [\d.,]+ (s|min|h|days), [\d.,]+ [GT]B of memory and [\d.]+ GB of disk", line)
+    assert re.search(r"time unknown until the first step, [\d.,]+ [GT]B of memory and [\d.]+ GB of disk", line)
     document = json.loads(drkit("compose", "--dry-run", *large, "--json")[1])
-    assert {*document["cost"]} == {"seconds", "memory", "disk"}
+    assert {*document["cost"]} == {"seconds", "memory", "disk", "unknown"}
     assert document["cost"]["disk"] > 1e9
 
 
-def test_no_time_is_estimated_where_a_gpu_trains(drkit, monkeypatch):  # noqa: F811
+def test_memory_and_disk_are_printed_where_a_gpu_trains(drkit, monkeypatch):  # noqa: F811
     monkeypatch.setattr(costs, "has_gpu", lambda: True)
     cost = json.loads(drkit("compose", "--dry-run", "--json")[1])["cost"]
     assert cost["seconds"] is None
     assert cost["memory"] > cost["disk"] > 1e6
     (line,) = re.findall(r"^in all .*", drkit("compose", "--dry-run")[1], re.MULTILINE)
-    assert re.search(r"in all +[\d.]+ GB of memory and [\d.]+ GB of disk", line)
+    assert re.search(r"in all +time unknown until the first step, [\d.]+ GB of memory and [\d.]+ GB of disk", line)
+
+
+def test_a_second_run_is_estimated_from_the_first(tiny_run):
+    """What was made before takes as long again; another encoder has no time until its first step."""
+    run, _ = tiny_run
+    recipe = read_recipe(run / "recipe.toml", PARTS.registry)
+    stages = plan(recipe, PARTS.registry).stages
+    size = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), run)
+    found = estimate_cost(stages, sizes_of(recipe, size), earlier_rates(run.parent / "next"))
+    counted = [stage for stage in stages if stage.spec.work]
+    taken = sum(load_manifest(run / stage.name).seconds for stage in counted)
+    assert found.unknown == ()
+    assert taken / 3 < found.time < 3 * taken
+    wide = evolve(recipe, encoder=evolve(recipe.encoder, hidden=2 * recipe.encoder.hidden))
+    other = estimate_cost(plan(wide, PARTS.registry).stages, sizes_of(wide, size), earlier_rates(run.parent / "next"))
+    assert {"retriever-1", "index-retriever-1"} <= {*other.unknown}
+    assert "tokens" not in other.unknown

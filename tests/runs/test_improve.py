@@ -27,6 +27,7 @@ from drkit.runs.budget import fit_budget, hold_out, is_held_out, wanted_steps
 from drkit.runs.costs import Rates
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
+from drkit.runs.work import encoder_size
 from drkit.search import read_run
 from drkit.train.checkpoints import load_encoder
 from drkit.train.speed import Speed
@@ -416,13 +417,18 @@ def composed(labelled, encoder, *settings):
     )
 
 
+def slow(recipe):
+    """Rates of 600 tokens a second that are read, and 200 that are learned from."""
+    return Rates().calibrated(encoder_size(recipe.encoder), read=1 / 600, learned=0.005, length=60, learned_length=60)
+
+
 def test_less_time_gives_up_folds_then_steps_then_passages(tiny_run, labelled):
     recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.folds=5")
     size = CollectionSize(20_000, {"test": 200}, (60,) * 10, (8,) * 10)
 
-    def fitted(minutes, speed=2e8):
+    def fitted(minutes):
         given = {"minutes": minutes, "labels": 200, "judged": 400, "memory": None}
-        found = fit_budget(recipe, PARTS.registry, size, Rates(speed, 1.0, 1), **given)
+        found = fit_budget(recipe, PARTS.registry, size, slow(recipe), **given)
         made = found.recipe
         assert wanted_steps(200, 32) == 50
         assert made.finetune.max_steps <= 200
@@ -456,7 +462,7 @@ def test_many_labels_are_held_out_before_passages_are_left_out(tiny_run, many):
 
     def given_up(minutes):
         given = {"minutes": minutes, "labels": 400, "judged": 400, "memory": None}
-        found = fit_budget(recipe, PARTS.registry, size, Rates(2e8, 1.0, 1), **given)
+        found = fit_budget(recipe, PARTS.registry, size, slow(recipe), **given)
         assert found.recipe.evaluation.passages or found.seconds <= 60 * minutes
         assert is_held_out(found.recipe) is any("ranks the others" in note for note in found.notes)
         if is_held_out(found.recipe):

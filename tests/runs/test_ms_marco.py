@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from drkit.core.types import CollectionSize
+from drkit.core.registry import installed
 from drkit.recipe.schema import INITIAL, LABELS_ONLY
-from drkit.runs.stages.retriever import bm25_seconds
-from drkit.runs.work import BERT_BASE, Sizes
+from drkit.recipe.toml import read_recipe
+from drkit.runs.attribution import build_collection
+from drkit.runs.costs import estimated_size
 from tests.runs import ms_marco_page
 from tests.warm import warm_process
 
@@ -61,12 +62,17 @@ def test_no_row_is_made_that_the_paper_does_not_have(plans, paper):
     assert not [stage for stage in stages if "=" in stage]
 
 
-def test_hours_of_bm25_are_those_of_the_page():
-    size = CollectionSize(8_841_823, {"train": 502_939}, (100,), (10,))
-    hours = bm25_seconds(502_939, Sizes(size, {}, BERT_BASE, BERT_BASE, 0)) / 3600
-    text = ms_marco_page.PAGE.read_text(encoding="utf-8")
-    assert f"{hours:.1f} hours on one core" in text
-    assert f"{hours / 8:.1f} with eight processes and {60 * hours / 16:.0f} minutes with sixteen" in text
+def test_a_share_of_the_training_queries_is_dev():
+    registry = installed().registry
+    recipe = read_recipe(ms_marco_page.PAGE.parents[1] / "recipes" / "msmarco.toml", registry)
+    size = estimated_size(recipe, build_collection(recipe, registry))
+    assert size.queries == {"train": 502_436, "dev": 503, "test": 6980}
+
+
+def test_mining_by_bm25_has_its_index_in_memory(plans):
+    (stage,) = (one for one in plans["simlm"][8]["stages"] if one["stage"] == "negatives-retriever-1")
+    assert "bm25" in stage["does"]
+    assert stage["memory"] == pytest.approx(23.9e9, rel=0.01)
 
 
 def test_texts_that_are_here_are_not_downloaded(plans, tmp_path):

@@ -154,6 +154,8 @@ def _search(
 
 
 def _print_rungs(plan: SearchPlan) -> None:
+    from drkit_cli.render import cost_document
+
     space, drawn = plan.space, plan.drawn
     document = {
         "search": space.folder,
@@ -163,7 +165,7 @@ def _print_rungs(plan: SearchPlan) -> None:
         "compositions": [dict(cell.levels) for cell in drawn.cells],
         "left_out": {**space.left_out, **drawn.left_out},
         "rungs": [asdict(rung) for rung in plan.rungs],
-        "cost": asdict(plan.cost) if plan.cost else None,
+        "cost": cost_document(plan.cost),
     }
     print_result(document, lambda: _draw_rungs(plan))
 
@@ -181,7 +183,7 @@ def _draw_rungs(plan: SearchPlan) -> None:
     for why, number in drawn.left_out.items():
         screen.print(f"cannot be composed ({number}): {why}", markup=False, soft_wrap=True)
     if not plan.rungs:
-        screen.print("The rungs are planned when a first short run has been timed: on a GPU, time is not estimated.")
+        screen.print("The rungs are planned when a first short run has been timed: no earlier run here shows the time.")
         return
     rows = [
         (str(number), f"{rung.compositions:,}", f"{rung.steps:,}", f"{rung.seconds / 60:,.1f}")
@@ -245,6 +247,7 @@ def _labels(text: str | None) -> tuple[int | None, ...]:
 
 def _print_plan(design: Design, processes: int) -> None:
     from drkit.studies.costs import describe_sharing, estimate_study
+    from drkit_cli.render import cost_document
 
     sharing, cost = describe_sharing(design), estimate_study(design, processes)
     document = {
@@ -256,7 +259,7 @@ def _print_plan(design: Design, processes: int) -> None:
         "stages": {"planned": sharing.planned, "different": sharing.different, "finished": sharing.finished},
         "shared": dict(sharing.shared),
         "notes": _notes(design),
-        "cost": {"seconds": cost.seconds, "memory": cost.memory, "disk": cost.disk} if cost else None,
+        "cost": cost_document(cost),
     }
     print_result(document, lambda: _draw_plan(design, sharing, cost, processes))
 
@@ -285,7 +288,7 @@ def _draw_plan(design: Design, sharing: Sharing, cost: Cost | None, processes: i
             f"{to_do:,} to make; the runs have {sharing.planned:,}, of which equal ones are made once",
         ),
         ("shared", ", ".join(_describe_shared(*item) for item in sharing.shared.items()) or "nothing"),
-        ("in all", f"{cost} on this machine" if cost else "not estimated: a GPU, or a collection of unknown size"),
+        ("in all", f"{cost} on this machine" if cost else "unknown: the size of the collection is"),
     ]
     for label, text in lines:
         screen.print(f"{label:<8} {text}", markup=False, soft_wrap=True)

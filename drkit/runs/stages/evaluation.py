@@ -37,11 +37,10 @@ from drkit.runs.stages.retriever import (
     CHOSEN,
     PlannedSystem,
     add_index,
-    bm25_seconds,
-    dense_work,
     describe_choice,
     plan_bm25,
     reading_of,
+    vectors_memory,
 )
 from drkit.runs.stages.texts import PASSAGES, queries_of, split_of
 from drkit.runs.work import Sizes, Work
@@ -73,20 +72,28 @@ class SearchSettings:
         return (*self.retrievers, *self.folds)
 
 
-# Seconds for each hit that is ranked, written and measured, or fused; bytes of a hit in a file of rankings.
-_RANKED, _FUSED, _HIT_BYTES = 6e-7, 8.5e-7, 8.0
+# Bytes of a hit in a file of rankings.
+_HIT_BYTES = 8.0
 # Bytes of memory of each hit while rankings are fused.
 _FUSED_BYTES = 30
+
+
+def _hit_bytes(queries: float, depth: int, sizes: Sizes) -> float:
+    """Return the bytes of a file of rankings: its hits, and the ids of the passages among them."""
+    hits = queries * min(depth, sizes.passages)
+    return _HIT_BYTES * hits + sizes.ids * min(hits / max(sizes.passages, 1), 1)
 
 
 def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
     settings, queries = stage.settings, sizes.count(str(stage.inputs["queries"]))
     dense, words, reranked = len(settings.systems), int("bm25" in stage.inputs), len(settings.reranked)
-    hits = (dense + words + reranked) * queries * min(settings.depth, sizes.passages)
-    pairs = reranked * queries * settings.rerank_depth
-    ranked = Work(seconds=bm25_seconds(words * queries, sizes) + _RANKED * hits, disk=_HIT_BYTES * hits)
-    scored = scoring_work(sizes.reranker, pairs, None, sizes) if pairs else Work()
-    return dense_work(dense * queries, sizes) + ranked + scored
+    memory = vectors_memory(sizes) if dense else 0.0
+    disk = (dense + words + reranked) * _hit_bytes(queries, settings.depth, sizes)
+    if reranked:  # takes more than the searches
+        pairs = reranked * queries * settings.rerank_depth
+        return scoring_work(sizes.reranker, pairs, None, sizes) + Work(memory=memory, disk=disk)
+    unit = f"scores of vectors of {sizes.encoder.hidden}" if dense else "scores of BM25"
+    return Work((dense + words) * queries * sizes.passages, unit, memory=memory, disk=disk)
 
 
 SEARCH = StageSpec(
@@ -135,8 +142,8 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
     depth = min(stage.settings.depth, sizes.passages)
     tuned = sizes.count(str(stage.inputs["dev"])) if stage.settings.measure else 0.0
     fused = 2 * depth * (sizes.evaluated + tuned)
-    disk = _HIT_BYTES * depth * sizes.evaluated
-    return Work(seconds=_FUSED * fused, memory=_FUSED_BYTES * fused, disk=disk)
+    disk = _hit_bytes(sizes.evaluated, depth, sizes)
+    return Work(fused, "hits", memory=_FUSED_BYTES * fused, disk=disk)
 
 
 HYBRID = StageSpec(
@@ -187,7 +194,7 @@ class EvenFusionSettings:
 
 def _even_fusion_work(stage: Stage[EvenFusionSettings], sizes: Sizes) -> Work:
     fused = 2 * min(stage.settings.depth, sizes.passages) * sizes.evaluated
-    each = Work(seconds=_FUSED * fused, disk=_HIT_BYTES * fused / 2)
+    each = Work(fused, "hits", disk=_hit_bytes(sizes.evaluated, stage.settings.depth, sizes))
     return sum((each for _ in stage.settings.retrievers), Work(memory=_FUSED_BYTES * fused))
 
 

@@ -32,7 +32,7 @@ from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
-from drkit.runs.stages.retriever import PlannedSystem, reading_of
+from drkit.runs.stages.retriever import PlannedSystem, reading_of, vectors_memory
 from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 from drkit.train.batches import StepSize
@@ -72,18 +72,29 @@ class FinetuneSettings:
 
 
 def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
-    """Count the queries, positives and negatives; mining during training and validation are left out."""
+    """Count the queries, positives and negatives, and how often a training mines again; validation is left out."""
     settings, collection, passages = stage.settings, sizes.collection, 1 + stage.settings.negatives
     length, training = settings.longest, settings.training
     tokens = collection.query_tokens(settings.reading.query_length) + passages * collection.passage_tokens(length)
-    examples = count_examples(training, settings.queries or sizes.count(str(stage.inputs["train"])))
-    scores = StepSize.of(training, compares=True).batch * passages
+    available = settings.queries or sizes.count(str(stage.inputs["train"]))
+    examples = count_examples(training, available)
     work = training_work(
-        sizes.encoder, training, examples=examples, texts=passages, tokens=tokens, length=length, scores=scores
+        sizes.encoder,
+        training,
+        examples=examples,
+        texts=passages,
+        tokens=tokens,
+        length=sizes.kept_length(length),
+        gpu=sizes.gpu,
     ) + Work(disk=4.0 * sizes.encoder.weights * len(settings.keep_steps or ()))
     # With cached gradients, a first forward pass without a graph.
     if training.gradient_cache_chunk or StepSize.of(training, compares=True).is_cut:
-        return work + reading_work(sizes.encoder, examples * tokens, tokens / passages)
+        work += reading_work(sizes.encoder, examples * tokens, tokens / passages)
+    if refresh := refresh_settings(settings.miners):
+        minings = examples / max(available, 1) // refresh.refresh_every + 1
+        whole = sizes.passage_tokens(settings.reading.passage_length)
+        read = reading_work(sizes.encoder, minings * whole, whole / max(sizes.passages, 1))
+        work += read + Work(memory=vectors_memory(sizes))
     return work
 
 

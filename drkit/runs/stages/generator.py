@@ -77,7 +77,10 @@ def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Wor
     examples = settings.steps * examples_per_step(settings.training) or pretraining / 3
     tokens = sizes.collection.passage_tokens(made.positions)
     at_once = examples_at_once(settings.training) * tokens * MASK_RATIO
-    trained = training_work(model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions)
+    length = sizes.kept_length(made.positions)
+    trained = training_work(
+        model, settings.training, examples=examples, texts=1, tokens=tokens, length=length, gpu=sizes.gpu
+    )
     return trained + target_work(model, examples * tokens * MASK_RATIO, at_once)
 
 

@@ -11,11 +11,18 @@ from drkit.data.column_sources import RERANKER
 from drkit.data.rows import require_file
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
-from drkit.miners.specs import HasAnswerConfig, RunFileConfig
+from drkit.miners.specs import (
+    Bm25Config,
+    HasAnswerConfig,
+    HybridConfig,
+    MixedConfig,
+    RunFileConfig,
+    refresh_settings,
+)
 from drkit.recipe.schema import Choice
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
-from drkit.runs.stages.retriever import add_index, bm25_seconds, dense_work, reading_of, searching_stage
+from drkit.runs.stages.retriever import add_index, reading_of, searching_stage, vectors_memory, words_memory
 from drkit.runs.stages.texts import PASSAGES
 from drkit.runs.work import Sizes, Work
 
@@ -30,16 +37,20 @@ class NegativeSettings:
     seed: int = from_recipe("seed")
 
 
-# Seconds and bytes of each hit, and how many a source reads if it does not say.
-_MINED, _HIT_BYTES, _DEPTH = 3.6e-6, 12.3, 200
+# Bytes of each hit, and how many a source reads if it does not say.
+_HIT_BYTES, _DEPTH = 12.3, 200
 
 
 def _mining_work(stage: Stage[NegativeSettings], sizes: Sizes) -> Work:
-    """Count the source's searches: by the retriever if the stage reads one, else by BM25. Filters are left out."""
-    config, queries = stage.settings.miners[0].config, sizes.count(str(stage.inputs["train"]))
+    """Count the source's searches, by the retriever, by BM25 or by both; filters are left out."""
+    source, queries = stage.settings.miners[0], sizes.count(str(stage.inputs["train"]))
+    config, searches = source.config, "index" in stage.inputs
+    if refresh_settings(stage.settings.miners) and not searches:  # all is mined during the training
+        return Work()
     hits = queries * (config.depth if isinstance(config, RankingDepth) else _DEPTH)
-    searched = dense_work(queries, sizes) if "index" in stage.inputs else Work(seconds=bm25_seconds(queries, sizes))
-    return searched + Work(seconds=_MINED * hits, disk=_HIT_BYTES * hits)
+    memory = vectors_memory(sizes) if searches else 0.0
+    memory += words_memory(sizes) if isinstance(config, (Bm25Config, HybridConfig, MixedConfig)) else 0.0
+    return Work(queries * sizes.passages, f"scores of {source.use}", memory=memory, disk=_HIT_BYTES * hits)
 
 
 NEGATIVES = StageSpec(

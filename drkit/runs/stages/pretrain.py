@@ -41,14 +41,15 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
-# Share of the encoder's positions that are targets; seconds of masking for each token.
-_ENCODER_TARGETS, _MASKED = 0.3, 2e-6
+# Share of the encoder's positions that are targets.
+_ENCODER_TARGETS = 0.3
 
 
 def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
     """Count the encoder, a layer per decoder, the scores of targets, and probes; a replacer is left out."""
     settings, model, length = stage.settings.pretrain, sizes.encoder, stage.settings.reading.passage_length
     tokens, examples = sizes.collection.passage_tokens(length), count_examples(settings, sizes.passages)
+    kept = sizes.kept_length(length)
     scored = [_target_share(term.config) for term in settings.encoder.losses.values()]
     rebuilt = [_target_share(task.decoder.config) for task in settings.decoders.values()]
     targets = sum(rebuilt) + _ENCODER_TARGETS * max(scored, default=0.0)
@@ -59,14 +60,13 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
     # Keys and values are those of all tokens, the rest of a decoder's layer those of its targets.
     decoder, rows = evolve(model, layers=1), sum((1 + 2 * share) / 3 for share in rebuilt)
     decoded = Work(
-        flops=TRAINED * decoder.layer * read * rows,
-        seconds=_MASKED * read * max(1, len(rebuilt)),
-        memory=texts * decoder.text_bytes(length) * len(rebuilt),
+        amount=TRAINED * decoder.layer * read * rows,
+        memory=texts * decoder.text_bytes(kept, gpu=sizes.gpu) * len(rebuilt),
     )
     return (
-        training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
+        training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=kept, gpu=sizes.gpu)
         + decoded
-        + target_work(model, targets * read, targets * texts * length)
+        + target_work(model, targets * read, targets * texts * kept)
         + Work(disk=4.0 * model.weights * len(settings.kept))
         + reading_work(model, probes * min(probe.passages, sizes.passages) * tokens, tokens)
     )

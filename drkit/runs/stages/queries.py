@@ -22,7 +22,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
-from drkit.runs.stages.retriever import bm25_seconds
+from drkit.runs.stages.retriever import vectors_memory, words_memory
 from drkit.runs.stages.texts import (
     PASSAGES,
     SPANS,
@@ -105,15 +105,18 @@ class PseudoQuerySettings:
         return tuple(extra for extra, is_needed in needed.items() if is_needed)
 
 
-# Seconds for each query that is made, and bytes that are kept.
-_MADE, _QUERY_BYTES = 2.5e-5, 180
+# Bytes of each query that is kept.
+_QUERY_BYTES = 180
 
 
 def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
     settings = stage.settings
     made, kept = sizes.passages * settings.count * len(settings.sources), sizes.count(f"{PSEUDO_QUERIES.name}/{SPLIT}")
-    searched = bm25_seconds(kept, sizes) if settings.searches_with_bm25 else 0.0
-    return Work(seconds=_MADE * made + searched, disk=_QUERY_BYTES * kept)
+    found_by = settings.found_by if settings.round_trip else ()
+    memory = words_memory(sizes) if settings.searches_with_bm25 else 0.0
+    memory += vectors_memory(sizes) if "index" in stage.inputs else 0.0
+    unit = f"queries from {', '.join(settings.sources)} found by {', '.join(found_by)}"
+    return Work(made, unit, memory=memory, disk=_QUERY_BYTES * kept)
 
 
 PSEUDO_QUERIES = StageSpec(

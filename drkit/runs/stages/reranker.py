@@ -40,7 +40,13 @@ def _reranker_work(stage: Stage[RerankerSettings], sizes: Sizes) -> Work:
     pair = _pair_tokens(sizes, settings.max_length)
     learnt = passages / settings.forward_factor
     work = training_work(
-        model, settings.training, examples=examples, texts=learnt, tokens=learnt * pair, length=settings.max_length
+        model,
+        settings.training,
+        examples=examples,
+        texts=learnt,
+        tokens=learnt * pair,
+        length=settings.max_length,
+        gpu=sizes.gpu,
     )
     first = scoring_work(model, examples * passages, settings.max_length, sizes)
     return work + first if settings.forward_factor > 1 else work

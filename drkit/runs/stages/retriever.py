@@ -28,7 +28,7 @@ from drkit.runs.stage import (
     settings_from,
 )
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PASSAGES, TOKENS, split_of
-from drkit.runs.work import FORWARD, Sizes, Work, reading_work
+from drkit.runs.work import Sizes, Work, reading_work
 
 CHOICE, CHOSEN = "choice.json", "chosen.txt"
 
@@ -87,6 +87,7 @@ EXPORT = StageSpec(
     inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
     folders=("encoder", AS_IT_IS),
     prunable=WEIGHTS,
+    work=lambda _stage, sizes: Work(disk=4.0 * sizes.encoder.weights),
 )
 
 
@@ -115,14 +116,11 @@ class Bm25Settings:
     query_language: str = from_recipe("evaluation.bm25_query_language")
 
 
-# Bytes of an id, and of the vectors that are read into memory at most.
-_ID_BYTES, _FLAT_BYTES = 16, 4 * 2**30
-# Seconds and bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the best index so far and
-# the arrays of the next one are in memory (measured with a million passages).
-_INDEXED, _WORD_BYTES, _WORD_MEMORY = 1.5e-6, 4.7, 27.0
-# Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
-# of a retriever, and for each of its scores that the best are selected from.
-_SCORED, _LOOKED_UP, _SEARCHED, _SELECTED = 1.1e-8, 3e-4, 1e-4, 1e-8
+# Bytes of the vectors that are read into memory at most.
+_FLAT_BYTES = 4 * 2**30
+# Bytes for each token that BM25 indexes. Meanwhile, the words of all passages, the best index so far and the arrays of
+# the next one are in memory (measured with a million passages).
+_WORD_BYTES, _WORD_MEMORY = 4.7, 27.0
 
 
 def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
@@ -130,32 +128,25 @@ def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
     length, most = reading.passage_length, reading.passages_per_document or 1
     tokens = sizes.passage_tokens(length * most)
     vectors = _vector_bytes(sizes) * (tokens / max(sizes.passage_tokens(length), 1) if most > 1 else 1)
-    ids = float(_ID_BYTES * sizes.passages)
     work = reading_work(sizes.encoder, tokens, sizes.collection.passage_tokens(length))
-    return work + Work(memory=ids, disk=vectors + ids)
+    return work + Work(memory=sizes.ids, disk=vectors + sizes.ids)
 
 
 def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:
     settings, tokens = stage.settings, sizes.tokens
     tried = len(settings.k1) * len(settings.b) + len(settings.split_queries) - 1
-    searched = tried * sizes.count(str(stage.inputs["dev"])) if settings.measure else 0.0
-    seconds = _INDEXED * tokens + bm25_seconds(searched, sizes)
-    return Work(seconds=seconds, memory=_WORD_MEMORY * tokens, disk=_WORD_BYTES * tokens)
+    unit = f"tokens, {tried if settings.measure else 0} settings tried"
+    return Work(tokens, unit, memory=words_memory(sizes), disk=_WORD_BYTES * tokens)
 
 
-def bm25_seconds(queries: float, sizes: Sizes) -> float:
-    """Return the seconds of BM25 for this number of queries."""
-    return queries * (_LOOKED_UP + _SCORED * sizes.passages)
+def words_memory(sizes: Sizes) -> float:
+    """Return the bytes of memory in which a BM25 index is built."""
+    return _WORD_MEMORY * sizes.tokens
 
 
-def dense_work(queries: float, sizes: Sizes) -> Work:
-    """Return the work of an exact search for this number of queries."""
-    encoder = sizes.encoder
-    read = reading_work(encoder, queries * sizes.collection.query_tokens(), sizes.collection.query_tokens())
-    compared = FORWARD * queries * sizes.passages * encoder.hidden
-    memory = min(_vector_bytes(sizes), _FLAT_BYTES) + _ID_BYTES * sizes.passages
-    selected = _SELECTED * queries * sizes.passages
-    return read + Work(flops=compared, seconds=_SEARCHED * queries, parallel=selected, memory=memory)
+def vectors_memory(sizes: Sizes) -> float:
+    """Return the bytes of memory of an exact search."""
+    return min(_vector_bytes(sizes), _FLAT_BYTES) + sizes.ids
 
 
 def _vector_bytes(sizes: Sizes) -> float:

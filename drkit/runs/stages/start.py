@@ -68,13 +68,10 @@ class ExistingEncoderSettings:
     titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
-# Seconds for each token of preparing word embeddings from the PPMI-SVD.
-_NEIGHBOURS = 1.8e-6
-
-
 def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
-    seconds = 0.0 if stage.settings.init_embeddings == "random" else _NEIGHBOURS * sizes.tokens
-    return Work(parallel=seconds, disk=4.0 * sizes.encoder.weights)
+    init = stage.settings.init_embeddings
+    tokens = 0.0 if init == "random" else sizes.tokens
+    return Work(tokens, f"tokens for {init} embeddings", disk=4.0 * sizes.encoder.weights)
 
 
 ENCODER_FROM_SCRATCH = StageSpec(

@@ -22,6 +22,7 @@ from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
+from drkit.runs.work import TOKENS as WORK_TOKENS
 from drkit.runs.work import Sizes, Work, text_work
 
 
@@ -44,8 +45,9 @@ class CollectionSettings:
 _TEXT_BYTES = 5.3
 
 
-def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
-    return Work(parallel=sizes.collection.reading * sizes.passages, disk=_TEXT_BYTES * sizes.tokens)
+def _collection_work(stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
+    unit = f"passages of {stage.settings.collection.use}"
+    return Work(sizes.passages, unit, disk=_TEXT_BYTES * sizes.tokens)
 
 
 COLLECTION = StageSpec(
@@ -74,7 +76,7 @@ MIXTURE = StageSpec(
     run="drkit.runs.steps.texts:mix_texts",
     inputs={"passages": "the run's own texts"},
     folders=("mixture",),
-    work=text_work(seconds=0, disk=_TEXT_BYTES),
+    work=text_work(disk=_TEXT_BYTES),
 )
 
 
@@ -102,7 +104,7 @@ WORDPIECE = StageSpec(
     libraries=("tokenizers",),
     inputs={"passages": "texts to train on", "queries": "training queries"},
     folders=("vocabulary",),
-    work=text_work(seconds=2.4e-6),
+    work=text_work(),
 )
 EXISTING_VOCABULARY = StageSpec(
     name="existing-vocabulary",
@@ -113,13 +115,17 @@ EXISTING_VOCABULARY = StageSpec(
 )
 
 
-# Seconds and bytes for each token of a text that is tokenised.
-_TOKENISED, _TOKEN_BYTES = 2.9e-6, 6.1
+# Bytes of each token of a text that is tokenised.
+_TOKEN_BYTES = 6.1
+
+
+def _token_work(stage: Stage[PassageReading], sizes: Sizes) -> Work:
+    return Work(sizes.tokens, WORK_TOKENS, disk=_TOKEN_BYTES * sizes.passage_tokens(stage.settings.length))
 
 
 def _query_work(stage: Stage[QueryReading], sizes: Sizes) -> Work:
     tokens = sizes.count(str(stage.inputs["queries"])) * sizes.collection.query_tokens()
-    return Work(parallel=_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
+    return Work(tokens, WORK_TOKENS, disk=_TOKEN_BYTES * tokens)
 
 
 _VOCABULARY = {"vocabulary": "the tokenizer"}
@@ -133,7 +139,7 @@ PASSAGE_TOKENS = StageSpec(
     records=(TRUNCATED,),
     resumable=True,
     folders=("tokens", "tokens-*"),
-    work=text_work(_TOKENISED, _TOKEN_BYTES),
+    work=_token_work,
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
@@ -166,7 +172,7 @@ SPANS = StageSpec(
     extras=("nltk",),
     libraries=("tokenizers",),
     folders=("spans",),
-    work=text_work(seconds=1e-5, disk=_TOKEN_BYTES),  # Punkt is trained on some texts, and cuts all
+    work=text_work(_TOKEN_BYTES),
 )
 
 
@@ -190,6 +196,15 @@ class QuerySignalSettings:
     signal: Choice
 
 
+# Bytes of a signal for each token: a value, and the counts of n-grams that `importance` keeps.
+_SIGNAL_BYTES = 20.0
+
+
+def _signal_work(stage: Stage[SignalSettings], sizes: Sizes) -> Work:
+    tokens = sizes.passage_tokens(sizes.length)
+    return Work(tokens, f"tokens for {stage.settings.signal.use}", disk=_SIGNAL_BYTES * tokens)
+
+
 _TEXT = {
     "vocabulary": "the tokenizer, for a signal that requires characters",
     "encoder": "for the size of its vocabulary, for a signal of the vocabulary",
@@ -206,7 +221,7 @@ SIGNAL = StageSpec(
         **_TEXT,
     },
     folders=("signal-*",),
-    work=text_work(seconds=2.7e-7, disk=8),  # of `importance`, which counts n-grams
+    work=_signal_work,
 )
 QUERY_SIGNAL = StageSpec(
     name="query-signal",
@@ -280,7 +295,7 @@ def _plan_mixture(builder: PlanBuilder, texts: Mapping[str, Choice]) -> None:
         {"passages": PASSAGES},
         sources={f"pretrain.texts.{name}": files_state(specs[name], texts[name].config) for name in texts},
     )
-    builder.notes.append("time, memory and disk are counted without the texts of pretrain.texts")
+    builder.notes.append("memory and disk are counted without the texts of pretrain.texts")
 
 
 def passages_of_pretraining(builder: PlanBuilder) -> StageOutput:
