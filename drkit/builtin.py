@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.data.column_sources import COLUMNS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
 from drkit.encoders.pooling import POOLING_PARTS
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS]
+    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS]
 
 
 @hookimpl

@@ -25,6 +25,7 @@ import traceback
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 
@@ -99,6 +100,42 @@ def measure_nothing(replace=setattr):
     replace(pydocs.PydocsCollection, "size", lambda self: size)
 
 
+def check_arguments_in_children(replace=setattr):
+    """Have the arguments of trainings tried in a child of this process, which has transformers imported.
+
+    tests/runs/test_arguments.py has them tried as users do, in a process of its own. replace: as `setattr`.
+    """
+    prepare = importlib.import_module("drkit.runs.prepare")
+    replace(prepare, "subprocess", SimpleNamespace(run=run_module_in_child))
+
+
+def run_module_in_child(command, *, input, env, **_):
+    """What `subprocess.run` returns for `python -m MODULE`, run in a child."""
+    assert command[:2] == [sys.executable, "-m"]
+    with tempfile.TemporaryDirectory() as scratch:
+        given, out, err = (Path(scratch, name) for name in ("given", "out", "err"))
+        given.write_text(input)
+        if not (child := os.fork()):
+            code = 1
+            try:
+                os.dup2(os.open(given, os.O_RDONLY), 0)
+                for number, path in ((1, out), (2, err)):
+                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+                sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode) for n, mode in enumerate("rww"))
+                os.environ.clear()
+                os.environ.update(env)
+                code = run_job({"module": command[2]}) or 0
+                sys.stdout.flush()
+                sys.stderr.flush()
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return subprocess.CompletedProcess(command, code, out.read_text(), err.read_text())
+
+
 def main():
     import_modules(WARM.split())
     jobs, results = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
@@ -171,6 +208,7 @@ def start(job, scratch, rank, variables):
         sys.modules["drkit.core.registry"].installed.cache_clear()
         if MEASURES not in os.environ:
             measure_nothing()
+        check_arguments_in_children()
         if "root" in job:
             faults, at = ctypes.CDLL(None), job.get("at", 0) if job.get("rank", 0) == rank else 0
             faults.faults_arm(job["root"].encode(), ctypes.c_long(at), job.get("error", 0))

@@ -1,11 +1,14 @@
 """From an existing encoder, texts and labels to a recipe that fits a number of minutes, for `drkit improve`.
 
 The labelled queries are cross-validated, unless the collection has its own queries to evaluate on, or many labels and
-little time hold a share out. Few labels train nothing: they only evaluate.
+little time hold a share out. Where they are too few to learn from, and beside them where the minutes reach, a retriever
+learns from queries that are made from the texts: its labelled queries are all unseen. Without labels, queries made from
+held-out texts are evaluated, which decide nothing.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -16,26 +19,34 @@ from attrs import evolve, frozen
 
 from drkit.core.files import MANIFEST, local_path, replacing_folder
 from drkit.core.protocols import Collection, EstimatesSize
+from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.core.types import Passage
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import JUDGED, PAIRS, PSEUDO, Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
-from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out
+from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes
 from drkit.runs.costs import RUNS, Rates, collection_size, earlier_rates, has_gpu, machine_memory
 from drkit.runs.stage import declared_card, settings_from
 from drkit.runs.work import encoder_size
 from drkit.train.speed import TEXTS, Speed, measure_speed
 
 NAME = "improve"
-# Labelled queries below which an encoder is only evaluated, and below which a split has too few to evaluate on.
+# Labelled queries below which none is learned from, and below which a split has too few to evaluate on.
 FEWEST = 20
+# Of queries made from texts: as many as the steps that a training should have read, and the passages that are held out
+# to evaluate on where there are no labels, or this share of few passages.
+_MADE, _HELD_OUT, _HELD_OUT_SHARE = 800, 300, 5
+# The fewest words of a text without a title that a query is made from.
+_WORDS = 8
+_NO_MADE = "no row of training on queries made from the texts, beside that on labels"
 # The collection that reads texts and labels as people have them.
 _LABELLED = "labelled"
 # The speed is measured with texts from all of a collection, but not from beyond this one.
@@ -61,6 +72,16 @@ class Labels:
     def learned(self) -> int:
         """The number of training queries."""
         return self.queries.get("train", 0)
+
+    @property
+    def learned_from(self) -> int:
+        """The number of queries that a retriever learns from."""
+        return self.queries[self.evaluated] if self.is_cross_validated else self.learned
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether there are enough to learn from."""
+        return sum(self.queries.values()) >= FEWEST and self.learned_from >= FEWEST
 
     @property
     def is_cross_validated(self) -> bool:
@@ -124,46 +145,103 @@ def fit(
     """Return a recipe that tunes and evaluates an encoder in about this many minutes on this machine.
 
     collection, settings: see `NamedCollection`. Reads the labels, and measures for some seconds how fast the encoder
-    reads and learns. Raises DrkitError if the encoder or the collection cannot be read, or has no labelled query.
+    reads and learns. Raises DrkitError if the encoder or the collection cannot be read.
     """
     check_start_model(encoder)
     base = _compose(encoder, collection, settings, (), parts)
     source = parts.registry.build(Kind.COLLECTION, base.collection.use, base.collection.config)
     labels = count_labels(source)
-    if not any(labels.queries.values()):
-        raise DrkitError(
-            f"{collection} has no labelled queries, so nothing can show that a tuned encoder is better: give at least "
-            f"{FEWEST} queries with their passages (--labels FILE). `drkit compose --collection {collection} --encoder "
-            f"{encoder} --pipeline texts` trains on queries that are made from the texts"
-        )
-    texts = _some_texts(source)
+    some = _some_passages(source)
+    pairs, notes = _pairs(labels, some)
     length = base.encoder.passage_length
     speed = measure_speed(
-        encoder, texts, length=length, learned_length=min(length, SHORT), pooling=base.encoder.pooling.use
+        encoder,
+        [passage.content for passage in some],
+        length=length,
+        learned_length=min(length, SHORT),
+        pooling=base.encoder.pooling.use,
     )
-    own = [f"evaluation.split={labels.evaluated}", f"encoder.precision={speed.precision}"]
-    own += [f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]
-    own += [f"finetune.loss.similarity={_similarity(encoder, base)}"]
-    if sum(labels.queries.values()) < FEWEST or _learned(labels) < FEWEST:
-        return _evaluate_only(_compose(encoder, collection, settings, (*own, "finetune=none"), parts), labels)
-    own += ["evaluation.folds=5"] if labels.is_cross_validated else []
-    recipe = _compose(encoder, collection, settings, own, parts)
-    fitted = _fitted(recipe, parts, source, labels, speed, minutes=minutes)
-    # What the user sets is not fitted.
-    numbers = _fitted_numbers(fitted.recipe)
-    return evolve(fitted, recipe=_compose(encoder, collection, settings, (*own, *numbers), parts))
+    own = [f"encoder.precision={speed.precision}", f"finetune.bf16={str(speed.precision != PRECISIONS[0]).lower()}"]
+    own += [f"finetune.loss.similarity={_similarity(encoder, base)}", *_evaluation(labels, source)]
+
+    def composed(pairs: Sequence[str], *numbers: str) -> Recipe:
+        return learning_from(_compose(encoder, collection, settings, (*own, *numbers), parts), pairs)
+
+    first = composed(pairs[:1])
+    if first.finetune is None:  # no labels and no queries from texts, or as the user sets it
+        return Improvement(first, notes)
+    fitted = _fitted(first, parts, source, labels, speed, minutes=minutes)
+    numbers = _fitted_numbers(fitted.recipe)  # what the user sets is not fitted
+    recipe = composed(pairs, *numbers)
+    size = collection_size(recipe, source, Path("runs") / recipe.name)
+    if len(pairs) > 1 and fitted.rates and size:
+        needed = math.ceil(run_minutes(recipe, parts.registry, size, fitted.rates))
+        if needed > minutes:
+            recipe, notes = composed(pairs[:1], *numbers), (*notes, f"{_NO_MADE}: --minutes {needed} reaches for both")
+    return evolve(fitted, recipe=recipe, notes=(*notes, *fitted.notes))
 
 
-def _some_texts(source: Any) -> list[str]:
-    """Return a few texts from all of a collection: those at its beginning may be shorter, or longer, than others."""
+def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what retrievers learn from, the most telling first, and notes for the user; some: of the passages.
+
+    Raises DrkitError if there is nothing to evaluate on.
+    """
+    count, telling = sum(labels.queries.values()), sum(_gives_query(passage) for passage in some)
+    can_make = telling * _HELD_OUT_SHARE >= len(some) > 0
+    if labels.are_enough:
+        return (PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
+    if not can_make and not count:
+        raise DrkitError(
+            f"there are no labelled queries, and no queries can be made from these texts: {telling} of "
+            f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {FEWEST} queries with their "
+            f"passages (--labels FILE)"
+        )
+    if not count:
+        return (PSEUDO,), (
+            "no labelled queries: tunes on queries made from the texts, and measures on those of held-out texts; they "
+            "cannot show that an encoder is better for your users, so your checkpoint is exported as it is",
+        )
+    few = f"{count:,} labelled queries are too few to learn from (at least {FEWEST})"
+    if not can_make:
+        return (), (f"{few}, and the texts too short to make queries from: the encoder is only evaluated",)
+    return (PSEUDO,), (
+        f"{few}: they measure the encoder, and one that is tuned on queries made from the texts, alone and with BM25",
+    )
+
+
+def _gives_query(passage: Passage) -> bool:
+    """Return whether a query can be made from a passage, which is not all of it."""
+    return bool(passage.title.strip() and passage.text.strip()) or len(passage.text.split()) >= _WORDS
+
+
+def _evaluation(labels: Labels, source: Any) -> list[str]:
+    """Return the settings of which queries are evaluated; without labelled ones, made queries of held-out texts."""
+    if not any(labels.queries.values()):
+        size = source.size() if isinstance(source, EstimatesSize) else None
+        held_out = min(_HELD_OUT, size.passages // _HELD_OUT_SHARE) if size else _HELD_OUT
+        return [f"evaluation.split={PSEUDO}", f"pseudo_queries.held_out={max(held_out, 1)}"]
+    folds = ["evaluation.folds=5"] if labels.are_enough and labels.is_cross_validated else []
+    return [f"evaluation.split={labels.evaluated}", *folds]
+
+
+def learning_from(recipe: Recipe, pairs: Sequence[str]) -> Recipe:
+    """Return the recipe with those of its rounds that learn from these pairs alone."""
+    if recipe.finetune is None:
+        return recipe
+    rounds = tuple(one for one in recipe.finetune.rounds if one.pairs in pairs)
+    made = recipe.pseudo_queries if any(one.pairs == PSEUDO for one in rounds) else None
+    return evolve(recipe, finetune=evolve(recipe.finetune, rounds=rounds) if rounds else None, pseudo_queries=made)
+
+
+def _some_passages(source: Any) -> list[Passage]:
+    """Return a few passages from all of a collection: those at its beginning may be shorter, or longer, than others."""
     size = source.size() if isinstance(source, EstimatesSize) else None
     spread = max(min(size.passages, _FURTHEST) // TEXTS, 1) if size else 1
-    return [passage.content for passage in islice(source.passages(), 0, spread * TEXTS, spread)]
+    return list(islice(source.passages(), 0, spread * TEXTS, spread))
 
 
 def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequence[str], parts: Installed) -> Recipe:
     """Return the recipe of a collection; the user's settings come last."""
-    own = [one for one in own if not (one.startswith("finetune.") and "finetune=none" in own)]
     request = ComposeRequest(
         paper=NAME, encoder=encoder, collection=collection, settings=(*own, *settings), scale="paper"
     )
@@ -185,22 +263,9 @@ def _fitted_numbers(recipe: Recipe) -> list[str]:
     return [f"{path}={value}" for path, value in numbers.items() if value is not None]
 
 
-def _learned(labels: Labels) -> int:
-    return labels.queries[labels.evaluated] if labels.is_cross_validated else labels.learned
-
-
 def _similarity(encoder: str, recipe: Recipe) -> str:
     """Return the similarity that an encoder folder declares; that of the recipe if it declares none."""
     return declared_card(encoder, settings_from(EncoderCard, recipe)).similarity
-
-
-def _evaluate_only(recipe: Recipe, labels: Labels) -> Improvement:
-    count = sum(labels.queries.values())
-    note = (
-        f"{count:,} labelled queries are too few to learn from (at least {FEWEST}): the encoder is only evaluated, "
-        f"alone and with BM25"
-    )
-    return Improvement(recipe, (note,))
 
 
 def _fitted(
@@ -220,7 +285,7 @@ def _fitted(
         size,
         rates,
         minutes=minutes,
-        labels=_learned(labels),
+        labels=labels.learned_from if labels.are_enough else _MADE,
         judged=labels.judged,
         memory=None if has_gpu() else machine_memory() // 2,
     )

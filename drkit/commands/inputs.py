@@ -18,6 +18,7 @@ from drkit.core.hub import may_be_hub_id, reaches_hub
 from drkit.core.loading import explain_load_errors, load_sentence_transformer
 from drkit.core.registry import installed
 from drkit.core.types import Query
+from drkit.data.column_sources import RERANKER
 from drkit.data.topics import read_topic_file
 from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import (
@@ -37,7 +38,6 @@ from drkit.encoders.folder import (
 )
 from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE, is_stage_of_run
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import load_manifest, read_manifest, versions

@@ -15,6 +15,7 @@ from drkit.core.checksums import check_unchanged
 from drkit.core.files import read_json, read_log
 from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
+from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import mean_intervals
@@ -72,7 +73,9 @@ class RunRecord:
     @cached_property
     def collection(self) -> StoredCollection | None:
         """The stored collection, or None if the run has not read it."""
-        return open_collection(self.folder / "collection") if "collection" in self.manifests else None
+        made = self.folder / "pseudo-queries" / PSEUDO
+        pseudo = made if "pseudo-queries" in self.manifests and made.is_dir() else None
+        return open_collection(self.folder / "collection", pseudo) if "collection" in self.manifests else None
 
     @cached_property
     def results(self) -> Results | None:
@@ -235,10 +238,16 @@ def _local_path_in(text: str) -> str:
     return ""
 
 
+def _queries_of(run: RunRecord, split: str) -> tuple[str, ...]:
+    """Return what decides the queries of a split of a run: the content of the stages that hold them."""
+    stages = ("collection", *(("pseudo-queries",) if split == PSEUDO else ()))
+    return tuple(run.manifests[name].content() for name in stages if name in run.manifests)
+
+
 def is_comparable(runs: Sequence[RunRecord]) -> bool:
     """Return whether all runs were evaluated on the same queries of the same collection, by the same measures."""
     states = [
-        (run.manifests["collection"].content(), run.results.split, run.results.measures, run.results.exclude_self)
+        (_queries_of(run, run.results.split), run.results.split, run.results.measures, run.results.exclude_self)
         for run in runs
         if run.results is not None and "collection" in run.manifests
     ]

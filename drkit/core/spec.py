@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import attrs
 from attrs import field, frozen
+from attrs.validators import and_, ge, le, optional
 
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
@@ -129,10 +130,16 @@ class NoSettings:
 
 @frozen
 class Choice:
-    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
+    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class).
+
+    Two slots add a number of their own: `weight` of a loss among those that are summed, and `default` of a column, the
+    value of all that its source has none for. They are None elsewhere.
+    """
 
     use: str
     config: Any
+    weight: float | None = field(default=None, validator=optional(and_(ge(0), le(10**9))))
+    default: float | None = field(default=None, validator=optional(and_(ge(-1e12), le(1e12))))
 
 
 def part_name(choice: Choice | str) -> str:
@@ -141,12 +148,17 @@ def part_name(choice: Choice | str) -> str:
 
 
 def brief(choice: Choice) -> Choice | str:
-    """Return a choice as slots that are mostly filled by a name write it: a part without settings as its name.
+    """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
+
+    The text of a part without settings is its name; a config class may have a property `brief`.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
-    return choice if attrs.fields(type(choice.config)) else choice.use
+    if not attrs.fields(type(choice.config)):
+        return choice.use
+    text: Choice | str = declared_by(choice.config, "brief", choice)
+    return text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]

@@ -21,7 +21,7 @@ from drkit.core.types import Judgement, Passage, Query
 from drkit.data.arrays import Arrays, ArrayWriter, check_batch, read_batches
 from drkit.data.merging import Spilled, key_ranges, spill
 from drkit.data.preview import text_hash
-from drkit.data.splits import SPLITS
+from drkit.data.splits import PSEUDO, SPLITS
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -210,8 +210,10 @@ QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives
 SCORES, ANSWERS = "teacher-scores.arrow", "answers.arrow"
 
 
-def open_collection(folder: Path) -> StoredCollection:
+def open_collection(folder: Path, pseudo: Path | None = None) -> StoredCollection:
     """Open the collection that `write_collection` wrote to `folder`.
+
+    pseudo: the folder of a further split, the queries that a run made from held-out passages.
 
     Raises DrkitError if it is missing or damaged, or, in a run, has changed since it was written.
     """
@@ -219,6 +221,7 @@ def open_collection(folder: Path) -> StoredCollection:
     check_unchanged(folder)
     _LOGGER.info("opening the collection %s", folder)
     splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
+    splits |= {PSEUDO: pseudo} if pseudo else {}
     collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
     len(collection.corpus)
     return collection
@@ -226,7 +229,8 @@ def open_collection(folder: Path) -> StoredCollection:
 
 def collection_of(folders: Mapping[str, Path]) -> StoredCollection:
     """Open what a stage reads of a collection: the folders `passages` and those of splits; other names are ignored."""
-    return StoredCollection(folders.get(PASSAGES), {split: folders[split] for split in SPLITS if split in folders})
+    splits = {split: folders[split] for split in (*SPLITS, PSEUDO) if split in folders}
+    return StoredCollection(folders.get(PASSAGES), splits)
 
 
 def read_queries(path: Path) -> Iterator[Query]:
@@ -252,7 +256,7 @@ class StoredCollection:
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits that have queries."""
-        return tuple(split for split in SPLITS if split in self._splits)
+        return tuple(self._splits)
 
     def queries(self, split: str) -> Iterator[Query]:
         """Yield the queries of a split; none if the split is missing."""

@@ -12,6 +12,8 @@ from drkit.core.quantities import counted
 from drkit.errors import UnknownNameError
 
 SPLITS = ("train", "dev", "test")
+# The split of queries that a run makes from held-out passages.
+PSEUDO = "pseudo"
 # Queries that are looked at to see whether each share has one.
 MOST_COUNTED = 200_000
 # Queries that are too few to give one to a split whose share is less than one.

@@ -1,4 +1,4 @@
-"""The values of a column in a file: one per query, per passage, or per pair of both."""
+"""The values of a column, from a file or elsewhere: one per query, per passage, or per pair of both."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import tee, zip_longest
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.core.protocols import ColumnSource
+from drkit.core.spec import NoSettings
+from drkit.data.column_sources import FileConfig, ModelConfig
 from drkit.data.columns import NamedColumns
 from drkit.data.rows import Row, parse_number, read_rows
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.data.corpus import StoredCollection
 
 QUERY, PASSAGE, PAIR = "query", "passage", "pair"
 _IDS, _VALUES = ("query_id", "doc_id"), ("value", "score")
@@ -58,6 +64,37 @@ def read_values(path: Path, name: str) -> Iterator[Value]:
         if not query_id and not doc_id:
             raise DrkitError(f"expected query_id, doc_id or both; columns: {', '.join(row.values)}", where=row)
         yield Value(query_id, doc_id, _number(row, key, row.values[key]), row)
+
+
+class ScoredByModel:
+    """A cross-encoder's scores of pairs. model: its path or hub id; empty for the run's own re-ranker."""
+
+    def __init__(self, config: ModelConfig | NoSettings, _context: Any) -> None:
+        self.model = config.path if isinstance(config, ModelConfig) else ""
+
+
+class FileValues:
+    """The values of a column as a file lists them: one a row, by query id, passage id or both."""
+
+    def __init__(self, config: FileConfig, _context: Any) -> None:
+        self.path = local_path(config.path)
+
+    def read(self, column: str, _collection: StoredCollection) -> Iterator[Value]:
+        """Yield the values of a column, each of a query, a passage or a pair."""
+        return read_values(self.path, column)
+
+
+class GivenScores:
+    """The scores that come with the passages in the training rows."""
+
+    def __init__(self, _config: NoSettings, _context: Any) -> None:
+        pass
+
+    def read(self, _column: str, collection: StoredCollection) -> Iterator[Value]:
+        """Yield the score of each pair."""
+        for query_id, scores in collection.teacher_scores("train").items():
+            for doc_id, score in scores.items():
+                yield Value(query_id, doc_id, score)
 
 
 def computed_values(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[Value]:

@@ -14,7 +14,7 @@ from attrs import asdict, frozen
 from drkit.core.escaping import escape_markdown
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import AS_IT_IS, system_name, without_bm25
-from drkit.evaluate.significance import holm, paired_t_test, rounding
+from drkit.evaluate.significance import detectable_gain, holm, paired_t_test, rounding
 from drkit.evaluate.tuning import choose_plainly
 
 LEVEL = 0.95
@@ -38,32 +38,51 @@ class Gain:
     corrected: float
 
 
+# Queries whose labels are asked for where only made ones measure.
+_ASKED = (50, 200)
+
+
 @frozen
 class Verdict:
     """The system to use, the retriever to export, the gains, and what they were measured on.
 
-    recommended: `as-it-is` if no gain is shown. exported: the tuned retriever only if the recommended system needs it.
-    tuned: that retriever; empty if there is none. how: as in `225 labelled queries, 5-fold cross-validation`.
+    recommended: `as-it-is` if no gain is shown. exported: a trained retriever only if the recommended system needs it.
+    trained: the retrievers that a run trained. how: as in `225 labelled queries, 5-fold cross-validation`. shown: on
+    queries that are made from texts, the gain that a number of labelled ones would show, by this number; else empty.
     """
 
     recommended: str
     exported: str
-    tuned: str
+    trained: tuple[str, ...]
     measure: str
     gains: tuple[Gain, ...]
     queries: int
     how: str
+    shown: Mapping[int, float]
 
     @property
     def sentence(self) -> str:
-        """Whether to use the recommended system or keep the checkpoint, with the gain and its interval."""
+        """The verdict in one sentence; on queries that are made from texts, in three."""
         gain = next((one for one in self.gains if one.system == self.recommended), None)
+        if self.shown:
+            return self._of_made()
         if gain is None:
             return f"keep {CHECKPOINT}: no gain shown ({self.measure}, {self.how})"
+        return f"use {system_in_table(self.recommended)}: {self._describe(gain)} over {CHECKPOINT}, {self.how}"
+
+    def _of_made(self) -> str:
+        tuned = [one for one in self.gains if one.system in self.trained]
+        found = "; ".join(f"{system_in_table(one.system)}: {self._describe(one)}" for one in tuned)
+        (few, more), (large, small) = self.shown, self.shown.values()
         return (
-            f"use {system_in_table(self.recommended)}: {gain.difference:+.3f} {self.measure} ({gain.low:.3f} to "
-            f"{gain.high:.3f}) over {CHECKPOINT}, {self.how}"
+            f"keep {CHECKPOINT}: without labels, no gain can be shown. Queries made from texts show how well a text is "
+            f"found by its own words, not by a user's questions ({found} over {CHECKPOINT}, {self.how}). {few} "
+            f"labelled queries would show a gain of about {large:.2f}, and {more} of {small:.2f}, if they vary as much "
+            f"as these"
         )
+
+    def _describe(self, gain: Gain) -> str:
+        return f"{gain.difference:+.3f} {self.measure} ({gain.low:.3f} to {gain.high:.3f})"
 
     def facts(self) -> dict[str, Any]:
         """Return the verdict as plain data, with its sentence."""
@@ -89,8 +108,7 @@ def compare_with_encoder(systems: Mapping[str, Scores], measure: str) -> tuple[G
     Raises DrkitError if systems were evaluated on different queries.
     """
     own, others = systems[AS_IT_IS].per_query[measure], [name for name in systems if name != AS_IT_IS]
-    level = 1 - (1 - LEVEL) / max(len(others), 1)
-    tests = [paired_t_test(systems[name].per_query[measure], own, level=level) for name in others]
+    tests = [paired_t_test(systems[name].per_query[measure], own, level=_level(len(others))) for name in others]
     corrected = holm([test.p for test in tests])
     return tuple(
         Gain(name, systems[name].mean(measure), test.difference, test.low, test.high, test.p, p)
@@ -98,25 +116,38 @@ def compare_with_encoder(systems: Mapping[str, Scores], measure: str) -> tuple[G
     )
 
 
-def decide(systems: Mapping[str, Scores], measure: str, *, tuned: str, how: str) -> Verdict:
+def decide(
+    systems: Mapping[str, Scores], measure: str, *, trained: Sequence[str], how: str, is_made: bool = False
+) -> Verdict:
     """Choose the system to use, and the retriever to export, by the values of queries that none has learned from.
 
     systems: `as-it-is` and others, each `NAME` or `NAME+bm25`. A system can be recommended if its interval is above 0;
-    one that needs the tuned retriever only if that one is, by its mean, no worse than the encoder as it is, and if the
-    best of them gains more than one standard error over the best system without it.
+    one that needs a trained retriever only if that one is, by its mean, no worse than the encoder as it is, and if the
+    best of them gains more than one standard error over the best system without training. is_made: whether the queries
+    are made from texts, which decide nothing.
     """
     gains = compare_with_encoder(systems, measure)
     values = {name: scores.per_query[measure] for name, scores in systems.items()}
     means = {name: scores.mean(measure) for name, scores in systems.items()}
-    gaining = [gain.system for gain in gains if gain.low > 0]
-    needing = [name for name in gaining if tuned and without_bm25(name) == tuned]
-    chosen = _best([AS_IT_IS, *(name for name in gaining if name not in needing)], means)
-    is_worse = bool(needing) and means[tuned] < means[AS_IT_IS] - rounding(means.values())
-    if needing and not is_worse:
+    gaining = [] if is_made else [gain.system for gain in gains if gain.low > 0]
+    plain = [name for name in gaining if without_bm25(name) not in trained]
+    least = means[AS_IT_IS] - rounding(means.values())
+    needing = [name for name in gaining if name not in plain and means[without_bm25(name)] >= least]
+    chosen = _best([AS_IT_IS, *plain], means)
+    if needing:
         best = _best(needing, means)
         chosen = choose_plainly({name: values[name] for name in (chosen, best)}).chosen
-    exported = tuned if tuned and without_bm25(chosen) == tuned else AS_IT_IS
-    return Verdict(chosen, exported, tuned, measure, gains, systems[AS_IT_IS].queries, how)
+    exported = without_bm25(chosen) if without_bm25(chosen) in trained else AS_IT_IS
+    shown = {}
+    if is_made:
+        pair, level = (values[trained[-1]], values[AS_IT_IS]), _level(len(gains))
+        shown = {count: detectable_gain(*pair, count, level=level) for count in _ASKED}
+    return Verdict(chosen, exported, tuple(trained), measure, gains, systems[AS_IT_IS].queries, how, shown)
+
+
+def _level(systems: int) -> float:
+    """Return the level of each of several intervals that hold together."""
+    return 1 - (1 - LEVEL) / max(systems, 1)
 
 
 def _best(names: Sequence[str], means: Mapping[str, float]) -> str:

@@ -69,6 +69,25 @@ def paired_t_test(values: Mapping[str, float], against: Mapping[str, float], *, 
     return TTest(difference, float(found.statistic), float(found.pvalue), count, *ends)
 
 
+# The probability with which a gain is to be shown.
+_POWER = 0.8
+
+
+def detectable_gain(values: Mapping[str, float], against: Mapping[str, float], queries: int, *, level: float) -> float:
+    """Return the mean difference that an interval of this level shows with a probability of 80 %.
+
+    queries: of the test that is planned; their differences are taken to vary as those of these two systems do.
+
+    >>> some, other = {str(i): float(i % 2) for i in range(100)}, {str(i): 0.0 for i in range(100)}
+    >>> round(detectable_gain(some, other, 50, level=0.95), 2)
+    0.2
+    """
+    from scipy.stats import t
+
+    spread = np.std([value - against[query] for query, value in values.items()], ddof=1)
+    return float((t.ppf((1 + level) / 2, queries - 1) + t.ppf(_POWER, queries - 1)) * spread / math.sqrt(queries))
+
+
 def rounding(values: Iterable[float]) -> float:
     """Return the difference up to which values of measures are equal: a billionth of the largest one.
 

@@ -14,6 +14,7 @@ from attrs import asdict, evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.core.quantities import counted
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.measures import Scores, is_count
 from drkit.evaluate.names import (
@@ -25,7 +26,7 @@ from drkit.evaluate.names import (
     system_name,
 )
 from drkit.evaluate.significance import TTest, holm, paired_t_test, rounding
-from drkit.recipe.schema import LABELS_ONLY, RERANKER
+from drkit.recipe.schema import LABELS_ONLY
 
 LEVEL = 0.05
 CAPTION = (

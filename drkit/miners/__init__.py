@@ -1,4 +1,7 @@
-"""Miners: where hard negatives come from, and filters that drop some of them."""
+"""Miners: where hard negatives come from, and filters that drop some of them.
+
+`chain.py` runs a source and its filters for all queries. `drkit/train/biencoder.py` says how negatives enter training.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 Each recipe is a file for a scale: `retromae.toml` has the numbers of the paper, `retromae-small.toml` those for an
 encoder that is made from scratch in minutes. A pipeline replaces the tables of fine-tuning, a named part replaces a
 part, and `--set` replaces a setting.
+
+Until every setting is there, these are tables: a named part may need a setting that follows. A file is read as a recipe
+first, so the tables have its shape; what the settings make of them is read once, with all problems reported, and what
+then has no use is left out of the typed recipe.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
@@ -32,7 +37,6 @@ from drkit.recipe.schema import (
     NONE,
     PSEUDO,
     REPLACED,
-    RERANKER,
     SCHEDULE,
     EncoderSettings,
     Recipe,
@@ -174,6 +178,8 @@ def _read(request: ComposeRequest, parts: Installed) -> Table:
         text = parts.pipelines.get(request.pipeline).text(small=is_small)
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
+    if request.collection:  # in place of one whose package may be missing
+        table = merge(table, {"collection": part_table(Kind.COLLECTION, request.collection, parts.registry)})
     recipe_from_table(table, parts.registry, subject=f"recipe {name}")  # from here on, it has the shape of a recipe
     if start:
         table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})

@@ -10,8 +10,9 @@ from attrs import frozen
 
 from drkit.core.registry import Registry
 from drkit.core.spec import PAIRS, ComponentSpec, Kind
+from drkit.data.column_sources import is_computed
 from drkit.errors import MissingExtraError
-from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Finetune, Pretrain, Recipe, WeightedLoss
+from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
 FOR_EXTRACTIVE = "importance"
@@ -26,7 +27,7 @@ class PartInUse:
     path: str = ""
 
     @classmethod
-    def of(cls, kind: Kind, choice: Choice | WeightedLoss, registry: Registry, path: str = "") -> PartInUse:
+    def of(cls, kind: Kind, choice: Choice, registry: Registry, path: str = "") -> PartInUse:
         """Return a part by its choice in a recipe. Raises UnknownNameError if it is not installed."""
         return cls(registry.get(kind, choice.use), choice.config, path)
 
@@ -55,7 +56,7 @@ def parts_within(value: Any, registry: Registry) -> Iterator[ComponentSpec]:
 
     A choice does not say its kind: of parts with one name, those that take its settings count.
     """
-    if isinstance(value, (Choice, WeightedLoss)):
+    if isinstance(value, Choice):
         found = (registry.get(kind, value.use) for kind in Kind if value.use in registry.names(kind))
         yield from (spec for spec in found if isinstance(value.config, spec.config))
     if attrs.has(type(value)):
@@ -101,7 +102,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
 
 def column_parts(finetune: Finetune, registry: Registry) -> Iterator[PartInUse]:
     """Yield the parts that compute columns, each with its settings once."""
-    chosen = (source for source in finetune.column_sources() if isinstance(source, Choice))
+    chosen = filter(is_computed, finetune.column_sources())
     yield from (PartInUse.of(Kind.COLUMN, source, registry) for source in chosen)
 
 

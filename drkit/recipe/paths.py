@@ -9,8 +9,8 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
-from drkit.recipe.schema import Choice, Column, Recipe, WeightedLoss
+from drkit.core.spec import Kind, brief
+from drkit.recipe.schema import Choice, Recipe
 from drkit.recipe.toml import recipe_table
 
 
@@ -31,42 +31,48 @@ def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator
     hints = get_type_hints(type(settings), include_extras=True)
     for a in attrs.fields(type(settings)):
         where, value = f"{path}.{a.name}" if path else a.name, getattr(settings, a.name)
-        if isinstance(settings, WeightedLoss) and a.name in ("use", "config"):
-            continue
-        is_columns = isinstance(settings, Column) and isinstance(value, Choice)
-        yield from _paths(value, registry, path if is_columns else where, a, _kind(hints.get(a.name, a.type)))
-    if isinstance(settings, WeightedLoss):
-        yield from _part(settings, Kind.LOSS, registry, path)
+        yield from _paths(value, registry, where, a, _slot(hints.get(a.name, a.type)))
 
 
 def _paths(
-    value: Any, registry: Registry, path: str, attribute: attrs.Attribute[Any], kind: Kind | None
+    value: Any, registry: Registry, path: str, attribute: attrs.Attribute[Any], slot: tuple[Any, ...]
 ) -> Iterator[SettingPath]:
-    if isinstance(value, Choice) and kind:
-        yield from _part(value, kind, registry, path)
+    if isinstance(value, Choice) and slot:
+        yield from _part(value, registry, path, attribute, slot)
     elif attrs.has(type(value)):
         yield from setting_paths(value, registry, path)
     elif isinstance(value, Mapping) and any(attrs.has(type(inner)) for inner in value.values()):
         for key, inner in value.items():
-            yield from _paths(inner, registry, f"{path}.{key}", attribute, kind)
+            yield from _paths(inner, registry, f"{path}.{key}", attribute, slot)
     elif isinstance(value, tuple) and any(attrs.has(type(inner)) for inner in value):
         for index, inner in enumerate(value):
-            yield from _paths(inner, registry, f"{path}.{index}", attribute, kind)
+            yield from _paths(inner, registry, f"{path}.{index}", attribute, slot)
     else:
         yield SettingPath(path, str(attribute.metadata.get("help", "")), value)
 
 
-def _part(part: Choice | WeightedLoss, kind: Kind, registry: Registry, path: str) -> Iterator[SettingPath]:
-    summary = registry.get(kind, part.use).summary
-    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use)
-    yield from setting_paths(part.config, registry, path)
+def _part(
+    part: Choice, registry: Registry, path: str, attribute: attrs.Attribute[Any], slot: tuple[Any, ...]
+) -> Iterator[SettingPath]:
+    """Yield what a recipe writes for a part: its name, or the text that stands for it, and its settings."""
+    (kind, *beside), text = slot, brief(part)
+    if isinstance(text, str) and "written" in attribute.metadata:
+        yield SettingPath(path, str(attribute.metadata.get("help", "")), text)
+        return
+    name = text if isinstance(text, str) else part.use
+    yield SettingPath(f"{path}.use", f"the {kind}: {registry.get(kind, part.use).summary}", name)
+    for a in (a for one in beside for a in attrs.fields(one)):
+        yield SettingPath(f"{path}.{a.name}", str(a.metadata.get("help", "")), getattr(part, a.name))
+    if not isinstance(text, str):
+        yield from setting_paths(part.config, registry, path)
 
 
-def _kind(hint: Any) -> Kind | None:
-    """Return the kind of part in a type such as `MaskerChoice | None` or `tuple[MinerChoice, ...]`."""
+def _slot(hint: Any) -> tuple[Any, ...]:
+    """Return the kind of part, and what the slot adds to it, in a type such as `tuple[MinerChoice, ...]`."""
     if get_origin(hint) is Annotated:
-        return next((extra for extra in get_args(hint) if isinstance(extra, Kind)), None)
-    return next(filter(None, map(_kind, get_args(hint))), None)
+        _, *rest = get_args(hint)
+        return tuple(rest) if rest and isinstance(rest[0], Kind) else ()
+    return next(filter(None, map(_slot, get_args(hint))), ())
 
 
 @frozen

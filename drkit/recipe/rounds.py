@@ -13,6 +13,7 @@ from drkit.core.protocols import NamesModel, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
+from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.cross_encoder_folder import check_scorer, check_trainable
 from drkit.errors import DrkitError, did_you_mean
@@ -25,20 +26,16 @@ from drkit.recipe.parts import (
     with_nested,
 )
 from drkit.recipe.schema import (
-    GIVEN,
     JUDGED,
     PROVEN,
     PSEUDO,
-    RERANKER,
     STARTS,
     Choice,
-    Column,
     Finetune,
     Pretrain,
     Recipe,
     Reranker,
     Round,
-    is_model,
     similarity_of,
 )
 
@@ -177,6 +174,11 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
             f"the round trains on pseudo-queries, but the recipe makes none: add a table [pseudo_queries], or set "
             f"pairs to {JUDGED!r} @ finetune.rounds.{wanting[0]}.pairs"
         ]
+    if recipe.evaluation.split == PSEUDO and not (recipe.pseudo_queries and recipe.pseudo_queries.held_out):
+        return [
+            "evaluates on queries made from held-out passages, but the recipe holds none out: set "
+            "pseudo_queries.held_out, or evaluate on judged queries @ evaluation.split"
+        ]
     if recipe.pseudo_queries and not wanting:
         return [f"no round trains on pseudo-queries: give one pairs = {PSEUDO!r}, or remove the table @ pseudo_queries"]
     return []
@@ -192,7 +194,7 @@ def _fold_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
             f"cross-validation needs a recipe with one round that learns from labels, but this one has {len(judged)}: "
             f"remove the others, or --set evaluation.folds=none @ evaluation.folds"
         )
-    if recipe.reranker or any(source == RERANKER for source in finetune.column_sources()):
+    if recipe.reranker or any(source.use == RERANKER for source in finetune.column_sources()):
         problems.append("with cross-validation, the re-ranker would learn from the evaluated queries @ reranker")
     for one in judged:
         settings = finetune.for_round(one)
@@ -241,14 +243,14 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
     return problems
 
 
-def _used_columns(finetune: Finetune, current: Round, registry: Registry) -> dict[str, Column]:
+def _used_columns(finetune: Finetune, current: Round, registry: Registry) -> dict[str, Choice]:
     """Return the columns of a round that its loss receives, and its teacher."""
     received = received_columns(finetune.for_round(current).loss, registry)
     columns = finetune.columns_for(current)
     return {name: one for name, one in columns.items() if name in received or (name == TEACHER and current.teacher)}
 
 
-def _source_problems(recipe: Recipe, index: int, column: Column, path: str) -> list[str]:
+def _source_problems(recipe: Recipe, index: int, column: Choice, path: str) -> list[str]:
     """Return why a round cannot have a column from its source."""
     assert recipe.finetune is not None
     current, problems = recipe.finetune.rounds[index], []
@@ -261,8 +263,7 @@ def _source_problems(recipe: Recipe, index: int, column: Column, path: str) -> l
             f"the re-ranker cannot teach the first round, because it is trained on the results of an earlier one: put "
             f"a round before it @ {path}"
         )
-    is_scored = column.use == RERANKER or is_model(column.use)
-    if is_scored and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
+    if is_scored(column) and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
         problems.append(
             f"a model scores the negatives that are mined before the round, but 'refresh' mines new ones during it: "
             f"use dense instead @ finetune.rounds.{index}.miners"
@@ -275,16 +276,12 @@ def _source_problems(recipe: Recipe, index: int, column: Column, path: str) -> l
     return problems
 
 
-def _column_part_problems(name: str, column: Column, registry: Registry, path: str) -> Iterator[str]:
+def _column_part_problems(name: str, column: Choice, registry: Registry, path: str) -> Iterator[str]:
     """Yield why a round cannot have a column from a part."""
-    if isinstance(column.use, Choice):
-        missing = missing_extras(registry.get(Kind.COLUMN, column.use.use))
-        yield from (f"{problem} @ {path}" for problem in missing)
-    elif column.use in registry.names(Kind.COLUMN):
-        yield (
-            f"a round's teacher cannot be the part {column.use!r}, which has settings of its own: leave the teacher "
-            f"empty, and --set finetune.columns.{name}={column.use} @ {path}"
-        )
+    spec = registry.get(Kind.COLUMN, column.use)
+    yield from (f"{problem} @ {path}" for problem in missing_extras(spec))
+    if spec.shorthand and not getattr(column.config, spec.shorthand):
+        yield f"the source {column.use!r} of the column {name!r} needs {spec.shorthand!r} @ {path}"
 
 
 def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
@@ -341,15 +338,15 @@ def _models_of_filters(finetune: Finetune, registry: Registry) -> dict[str, str]
 
 def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
     """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
-    models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
-    columns = finetune.columns or {}
-    models |= {f"finetune.columns.{name}": column.use for name, column in columns.items() if is_model(column.use)}
+    sources = {f"finetune.rounds.{index}.teacher": one.teacher for index, one in enumerate(finetune.rounds)}
+    sources |= {f"finetune.columns.{name}": column for name, column in (finetune.columns or {}).items()}
+    models = {path: one.config.path for path, one in sources.items() if one and isinstance(one.config, ModelConfig)}
     models |= _models_of_filters(finetune, registry)
     if recipe.reranker:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model and is_model(model):
+        if model:
             try:
                 if path == "reranker.pretrained":
                     check_trainable(model)

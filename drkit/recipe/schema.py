@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any
 
 from attrs import Factory, evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
 
-from drkit.core.files import local_path
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.core.spec import Choice as Choice
+from drkit.data.column_sources import SOURCES
 from drkit.data.mixture import OWN
+from drkit.data.splits import PSEUDO as PSEUDO
+from drkit.data.splits import SPLITS as QUERY_SPLITS
 from drkit.data.titles import JOINED, TITLES
 from drkit.encoders.folder import PRECISIONS
-from drkit.errors import did_you_mean
+from drkit.recipe.trainer_arguments import check_arguments
 
 SCHEMA = 1
 
@@ -31,8 +32,6 @@ ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
-# A part, or one of the sources that `Column` names.
-ColumnChoice = Annotated[str | Choice, Kind.COLUMN]
 PoolingChoice = Annotated[Choice, Kind.POOLING]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
@@ -47,12 +46,26 @@ MEAN = Choice("mean", NoSettings())
 
 
 @frozen
-class WeightedLoss:
-    """One term of the pre-training loss, of the outputs of the encoder or of a decoder, and its weight."""
+class Weighted:
+    """What a loss among several has beside its settings."""
 
-    use: str
-    config: Any
-    weight: float = field(default=1.0, validator=at_least(0))
+    weight: float = setting(1.0, at_least(0), "weight of the loss in the sum")
+
+
+@frozen
+class WithDefault:
+    """What a column has beside the settings of its source."""
+
+    default: float | None = setting(
+        None, optional(at_least(-1e12, 1e12)), "value of all that the source has none for; none: an error"
+    )
+
+
+# One term of the pre-training loss.
+WeightedLoss = Annotated[Choice, Kind.LOSS, Weighted]
+# Further data of queries, passages or pairs, which losses receive by name.
+ColumnChoice = Annotated[Choice, Kind.COLUMN, WithDefault]
+TeacherChoice = Annotated[Choice, Kind.COLUMN]
 
 
 # Settings of an encoder made from scratch, which do not apply to an existing one.
@@ -131,87 +144,10 @@ SCHEDULE = (
     *("max_steps", "num_train_epochs", "batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"),
 )
 
-# Arguments of transformers' Trainer that runs rely on: where and when checkpoints are written, how training resumes,
-# what is logged, and the schedule of batches.
-_RELIED_ON = (
-    "output_dir",
-    "seed",
-    "data_seed",
-    "save_strategy",
-    "save_only_model",
-    "resume_from_checkpoint",
-    "ignore_data_skip",
-    "restore_callback_states_from_checkpoint",
-    "load_best_model_at_end",
-    "logging_strategy",
-    "logging_nan_inf_filter",
-    "eval_strategy",
-    "eval_on_start",
-    "auto_find_batch_size",
-    "remove_unused_columns",
-    "push_to_hub",
-    "do_train",
-    "do_eval",
-    "do_predict",
-    "ddp_broadcast_buffers",
-)
-# The other arguments that trainings use. Any further one would be ignored, or break a training: what reads batches,
-# calls the model or computes the loss is drkit's own.
-_USED = (
-    *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "lr_scheduler_kwargs"),
-    *("fp16", "tf32", "full_determinism", "use_cpu", "save_total_limit"),
-    *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-    *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    *("activation_checkpointing", "activation_checkpointing_kwargs"),
-    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"),
-    *("ddp_find_unused_parameters", "ddp_bucket_cap_mb"),
-    *("logging_first_step", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
-    *("report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-)
-# What to do instead of setting one that is not used.
-_INSTEAD = {
-    "train_sampling_strategy": "the micro-batches of a step have texts of similar length already",
-    "group_by_length": "the micro-batches of a step have texts of similar length already",
-    "label_smoothing_factor": "the loss is a part: choose one that smooths its labels, or write one",
-    "neftune_noise_alpha": "write a masker or a loss that adds noise",
-    "use_liger_kernel": "drkit has a fused loss over the vocabulary already",
-    "torch_empty_cache_steps": "set gradient_cache_chunk or arguments.gradient_checkpointing to save memory",
-    "eval_steps": "set finetune.validation.every or pretrain.probe.every",
-    "enable_jit_checkpoint": "set save_steps; Ctrl-C saves a checkpoint, too",
-    "include_num_input_tokens_seen": "the log has tokens per second",
-}
-
-
-# Arguments that shard a training's weights over processes, which runs cannot save.
-_SHARDING = ("fsdp", "fsdp_config", "parallelism_config", "deepspeed")
-# Bounds of arguments that papers state; every other argument is tried before a run (`drkit.runs.prepare`).
-OPTIMIZER = {"adam_beta1": and_(ge(0), lt(1)), "adam_beta2": and_(ge(0), lt(1)), "adam_epsilon": more_than(0, 1)}
-
 
 def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> None:
     """Validate that no argument has a setting of its own, or is one that runs rely on."""
-    own = [name for name in value if name in {a.name for a in fields(Training)} - {attribute.name}]
-    if own:
-        raise ValueError(f"'{own[0]}' has a setting of its own: move it out of `arguments`, into the table around it")
-    taken = [name for name in value if name in _RELIED_ON]
-    if taken:
-        raise ValueError(f"'{taken[0]}' cannot be set in `arguments`: runs rely on the value that drkit gives it")
-    sharding = [name for name in value if name in _SHARDING]
-    if sharding:
-        raise ValueError(
-            f"'{sharding[0]}' is not supported: every process keeps a whole copy of the weights (torchrun). To save "
-            f"memory, set gradient_cache_chunk, bf16 or arguments.gradient_checkpointing"
-        )
-    unused = [name for name in value if name not in _USED]
-    if unused:
-        instead = _INSTEAD.get(unused[0]) or "give one of transformers' TrainingArguments that a training reads"
-        raise ValueError(
-            f"'{unused[0]}' is not an argument that drkit's trainings use{did_you_mean(unused[0], _USED)} {instead}"
-        )
-    for name in OPTIMIZER.keys() & value.keys():
-        if isinstance(value[name], bool) or not isinstance(value[name], (int, float)):
-            raise ValueError(f"'{name}' must be a number, got {value[name]!r:.80}")
-        OPTIMIZER[name](None, attribute.evolve(name=name), value[name])
+    check_arguments((a.name for a in fields(Training)), attribute, value)
 
 
 @frozen
@@ -392,10 +328,9 @@ class Pretrain(Training):
         return {f"{side}_{name}": (side, loss) for side, losses in sides.items() for name, loss in losses.items()}
 
 
-RERANKER, GIVEN, FROM_FILE = "reranker", "given", "file:"
-_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
+JUDGED = "judged"
+PAIRS = (JUDGED, PSEUDO)
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 LABELS_ONLY = "labels-only"
 # The slots of pre-training whose part a baseline replaces (`masker=uniform`), with the kind and its plainest part.
@@ -479,6 +414,15 @@ class PseudoQueries:
     found_by: tuple[str, ...] = setting(
         ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (that fine-tuning starts from)"
     )
+    passages: int | None = setting(
+        None, optional(at_least(1)), "make training queries from this many passages, drawn at random; none: from all"
+    )
+    held_out: int | None = setting(
+        None,
+        optional(at_least(1)),
+        "make no training queries from this many passages, drawn at random, but one query each to evaluate on "
+        "(evaluation.split = pseudo)",
+    )
 
     @property
     def searches_with_encoder(self) -> bool:
@@ -486,55 +430,7 @@ class PseudoQueries:
         return self.round_trip > 0 and "encoder" in self.found_by
 
 
-def column_file(source: ColumnChoice) -> Path | None:
-    """Return the path in a source `file:PATH`, or None for other sources."""
-    if isinstance(source, str) and source.startswith(FROM_FILE):
-        return local_path(source.removeprefix(FROM_FILE))
-    return None
-
-
-def is_model(source: ColumnChoice) -> TypeGuard[str]:
-    """Return whether a source of a column is the path or hub id of a cross-encoder.
-
-    >>> is_model("cross-encoder/ms-marco-MiniLM-L-6-v2"), is_model("file:ages.tsv")
-    (True, False)
-    """
-    return isinstance(source, str) and source not in (RERANKER, GIVEN) and column_file(source) is None
-
-
-def source_name(source: ColumnChoice) -> str:
-    """Return the source of a column as text, without the settings of a part."""
-    return source.use if isinstance(source, Choice) else source
-
-
-def default_option(name: str, source: ColumnChoice) -> str:
-    """Return the option that gives the column `name` a default.
-
-    >>> print(default_option("age", "file:ages.tsv"))
-    --set 'finetune.columns.age={use="file:ages.tsv", default=0.0}'
-    """
-    if isinstance(source, Choice):
-        return f"--set finetune.columns.{name}.default=0.0"
-    return f"--set 'finetune.columns.{name}={{use=\"{source}\", default=0.0}}'"
-
-
-def _column_source(_instance: Any, attribute: Any, value: ColumnChoice) -> None:
-    """Validate the source of a column."""
-    if not value:
-        raise ValueError(f"'{attribute.name}' is empty; expected {_SOURCES}, or a part of the kind column")
-
-
-@frozen
-class Column:
-    """Further data of queries, passages or pairs, which losses receive by name: where it is from, and a default."""
-
-    use: ColumnChoice = field(validator=_column_source, metadata={"help": _SOURCES})
-    default: float | None = setting(
-        None, optional(at_least(-1e12, 1e12)), "value of all that the source has none for; none: an error"
-    )
-
-
-def _column_names(_instance: Any, attribute: Any, value: dict[str, Column] | None) -> None:
+def _column_names(_instance: Any, attribute: Any, value: dict[str, Choice] | None) -> None:
     """Validate names of columns."""
     if wrong := [name for name in value or () if not _COLUMN_NAME.fullmatch(name)]:
         raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; use lower-case letters, digits, '_' and '-'")
@@ -564,7 +460,10 @@ class Round:
         "weights to start from: pretrained, previous (round), initial, an earlier round, or NAME@STEP (kept)",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
-    teacher: str = setting("", None, f"whose scores it learns from: {_SOURCES}")
+    teacher: TeacherChoice | None = field(
+        default=None,
+        metadata={"help": f"whose scores it learns from: {SOURCES}", "written": brief, "absent": ""},
+    )
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
@@ -595,7 +494,9 @@ class Finetune(Training):
     loss: LossChoice = field(kw_only=True)
     negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
-    columns: dict[str, Column] | None = setting(None, _column_names, "further data that losses receive, by name")
+    columns: dict[str, ColumnChoice] | None = setting(
+        None, _column_names, f"further data that losses receive, by name: {SOURCES}"
+    )
     keep_steps: tuple[int, ...] | None = setting(
         None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
     )
@@ -625,16 +526,18 @@ class Finetune(Training):
         """Return the names of the kept checkpoints of a round, which later ones start from: `retriever-1@500`."""
         return tuple(f"{current.name}@{step}" for step in self.for_round(current).keep_steps or ())
 
-    def columns_for(self, current: Round) -> dict[str, Column]:
-        """Return the columns that the loss of a round may receive, by name."""
+    def columns_for(self, current: Round) -> dict[str, Choice]:
+        """Return the columns that the loss of a round may receive, by name; the round's teacher is one of them."""
         columns = dict(self.columns or {})
         if current.teacher:
-            columns[TEACHER] = evolve(columns.get(TEACHER, Column(current.teacher)), use=current.teacher)
+            default = columns[TEACHER].default if TEACHER in columns else None
+            columns[TEACHER] = evolve(current.teacher, default=default)
         return columns
 
-    def column_sources(self) -> list[ColumnChoice]:
+    def column_sources(self) -> list[Choice]:
         """Return the sources of all columns of all rounds, each once."""
-        sources = [column.use for current in self.rounds for column in self.columns_for(current).values()]
+        columns = [column for current in self.rounds for column in self.columns_for(current).values()]
+        sources = [evolve(column, default=None) for column in columns]
         return [source for index, source in enumerate(sources) if source not in sources[:index]]
 
 
@@ -678,7 +581,11 @@ class Evaluation:
         ("RR@10", "nDCG@10", "R@100", "R@1000"), min_len(1), "measures by their ir_measures names"
     )
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
-    split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
+    split: str = setting(
+        "test",
+        in_((*QUERY_SPLITS, PSEUDO)),
+        "split whose queries are evaluated; pseudo: queries made from pseudo_queries.held_out passages",
+    )
     baseline: str | None = setting(
         None,
         optional(min_len(1)),

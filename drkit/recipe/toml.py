@@ -23,7 +23,8 @@ from cattrs.gen import make_dict_structure_fn, override
 from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
-from drkit.core.spec import Kind
+from drkit.core.spec import Kind, brief
+from drkit.data.column_sources import MODEL, SOURCES
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import (
@@ -32,12 +33,10 @@ from drkit.recipe.schema import (
     MEAN,
     NONE,
     Choice,
-    Column,
     DecoderTask,
     EncoderSettings,
     EncoderTask,
     Recipe,
-    WeightedLoss,
 )
 
 if sys.version_info >= (3, 11):
@@ -146,8 +145,6 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook(EncoderSettings, _encoder(converter))
     converter.register_structure_hook(EncoderTask, _task(converter, registry, EncoderTask))
     converter.register_structure_hook(DecoderTask, _task(converter, registry, DecoderTask))
-    converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
-    converter.register_structure_hook(Column, _column(converter, registry))
     converter.register_structure_hook_func(_is_made_of(tuple), _tuple(converter))
     return converter
 
@@ -174,6 +171,8 @@ def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[
     advice = "".join(f"; {one}" for one in (allowed and f"allowed: {allowed}", example) if one)
 
     def structure(value: Any, target: Any) -> Any:
+        if "absent" in attribute.metadata and value == attribute.metadata["absent"]:
+            return None
         try:
             made = converter.structure(value, target)
             if attribute.validator is not None:
@@ -254,10 +253,40 @@ def _is_choice(target: Any) -> bool:
 
 def _choice(converter: Converter, registry: Registry) -> Callable[[Any, Any], Choice]:
     def structure(value: Any, target: Any) -> Choice:
-        use, config = _part(converter, registry, get_args(target)[1], value)
-        return Choice(use, config)
+        _, kind, *beside = get_args(target)
+        table = as_table(value, kind, registry)
+        own = {key: table[key] for slot in beside for key in attrs.fields_dict(slot) if key in table}
+        numbers = [converter.structure(own, slot) for slot in beside]
+        use, config = _part(converter, registry, kind, {key: item for key, item in table.items() if key not in own})
+        return Choice(use, config, **{key: item for one in numbers for key, item in attrs.asdict(one).items()})
 
     return structure
+
+
+def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
+    """Return the table of a part that a recipe names in short.
+
+    `"NAME"` is `{ use = "NAME" }`; `"NAME:VALUE"` fills the setting that the part's `shorthand` is; any other text in
+    the slot of a column is the path or hub id of a cross-encoder. Raises TypeError for anything else than text or a
+    table, and KeyError for a table without `use`.
+    """
+    table = {"use": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
+        several = f"; a recipe has one {kind}" if isinstance(value, list) and kind is Kind.COLLECTION else ""
+        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}{several}")
+    if "use" not in table:
+        raise KeyError("use")
+    text, known = table["use"], registry.names(kind)
+    if not isinstance(text, str) or text in known:
+        return table
+    name, colon, given = text.partition(":")
+    if colon and name in known and (setting := registry.get(kind, name).shorthand):
+        return {**table, "use": name, setting: given}
+    if kind is Kind.COLUMN and {*table} <= {"use", "default"}:
+        if not text:
+            raise ValueError(f"the source of a column is empty; expected {SOURCES}, or a part of the kind column")
+        return {**table, "use": MODEL, "path": text}
+    return table
 
 
 def _encoder(converter: Converter) -> Callable[[Any, Any], EncoderSettings]:
@@ -301,40 +330,9 @@ def _task(converter: Converter, registry: Registry, cls: type) -> Callable[[Any,
     return structure
 
 
-def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, Any], WeightedLoss]:
-    def structure(value: Any, _: Any) -> WeightedLoss:
-        weight = value.get("weight", 1.0) if isinstance(value, Mapping) else 1.0
-        rest = {k: v for k, v in value.items() if k != "weight"} if isinstance(value, Mapping) else value
-        use, config = _part(converter, registry, Kind.LOSS, rest)
-        return WeightedLoss(use=use, config=config, weight=converter.structure(weight, float))
-
-    return structure
-
-
-def _column(converter: Converter, registry: Registry) -> Callable[[Any, Any], Column]:
-    made: Callable[[Any, Any], Column] = _table(converter, Column)
-
-    def structure(value: Any, target: Any) -> Column:
-        table = {"use": value} if isinstance(value, str) else value
-        if not isinstance(table, Mapping) or table.get("use") not in registry.names(Kind.COLUMN):
-            return made(table, target)
-        own = {key: table[key] for key in ("use", "default") if key in table}
-        rest = {key: item for key, item in table.items() if key != "default"}
-        column = made(own, target)
-        return attrs.evolve(column, use=Choice(*_part(converter, registry, Kind.COLUMN, rest)))
-
-    return structure
-
-
 def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> tuple[str, Any]:
     """Return (name, config) of a part written as `"name"` or `{ use = "name", setting = value }`."""
-    if isinstance(value, str):
-        value = {"use": value}
-    if not isinstance(value, Mapping):
-        several = f"; a recipe has one {kind}" if isinstance(value, list) and kind is Kind.COLLECTION else ""
-        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}{several}")
-    if "use" not in value:
-        raise KeyError("use")
+    value = as_table(value, kind, registry)
     spec = registry.get(kind, converter.structure(value["use"], str))
     settings = {key: item for key, item in value.items() if key != "use"}
     if settings and not attrs.fields(spec.config):
@@ -369,12 +367,11 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 def typed(attribute: attrs.Attribute[Any], value: Any) -> Any:
     """Return a setting's value as it is written: whole numbers in it as floats, if its type is float (0 is 0.0)."""
-    value = attribute.metadata.get("written", _unchanged)(value)
+    if value is None:
+        return attribute.metadata.get("absent")
+    if written := attribute.metadata.get("written"):
+        return written(value)
     return _as_floats(value) if "float" in str(attribute.type) else value
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _as_floats(value: Any) -> Any:
@@ -389,11 +386,10 @@ def _as_floats(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return any piece of a recipe as plain data; a chosen part becomes its table."""
     if isinstance(value, Choice):
-        return {"use": value.use, **plain(value.config)}
-    if isinstance(value, WeightedLoss):
-        return {"use": value.use, "weight": _as_floats(value.weight), **plain(value.config)}
-    if isinstance(value, Column) and isinstance(value.use, Choice):
-        return {**({} if value.default is None else {"default": _as_floats(value.default)}), **plain(value.use)}
+        beside = {name: _as_floats(one) for name in ("weight", "default") if (one := getattr(value, name)) is not None}
+        if isinstance(short := brief(value), str):
+            return {"use": short, **beside}
+        return {"use": value.use, **beside, **plain(value.config)}
     if attrs.has(type(value)):
         read = {a.name: typed(a, getattr(value, a.name)) for a in attrs.fields(type(value))}
         return {name: plain(v) for name, v in read.items() if v is not None}

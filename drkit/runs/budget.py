@@ -99,6 +99,12 @@ def fit_budget(
     return Budget(made, cost.seconds(steps) + _START, tuple(notes))
 
 
+def run_minutes(recipe: Recipe, registry: Registry, size: CollectionSize, rates: Rates) -> float:
+    """Return the minutes that a recipe is planned to take, with those that are kept back for what is not estimated."""
+    cost = estimate_cost(plan(recipe, registry).stages, sizes_of(recipe, size), rates)
+    return cost.seconds / _PLANNED / 60
+
+
 def fit_memory(
     recipe: Recipe, registry: Registry, memory: int, collection: Collection | None = None
 ) -> tuple[Recipe, dict[str, str]]:
@@ -248,4 +254,4 @@ def _notes(recipe: Recipe, size: CollectionSize, wanted: int, *, needed: float, 
             f"which ranks all"
         )
     if recipe.finetune.max_steps < wanted:
-        yield f"trains for {recipe.finetune.max_steps:,} steps, and {wanted:,} are usual for as many labels"
+        yield f"trains for {recipe.finetune.max_steps:,} steps, and {wanted:,} are usual for as many queries"

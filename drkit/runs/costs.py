@@ -21,7 +21,7 @@ from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Recipe, Training
+from drkit.recipe.schema import PSEUDO, Recipe, Training
 from drkit.runs.manifest import Manifest, load_manifest, machine
 from drkit.runs.stage import Stage
 from drkit.runs.work import (
@@ -193,17 +193,20 @@ def size_as_read(size: CollectionSize, manifest: Manifest) -> CollectionSize:
 def sizes_of(recipe: Recipe, collection: CollectionSize) -> Sizes:
     """Return the sizes from which the work of a recipe's stages is counted, for a collection of this size."""
     pseudo, reranker, encoder = recipe.pseudo_queries, recipe.reranker, encoder_size(recipe.encoder) or BERT_BASE
-    made = collection.passages * pseudo.count * len(pseudo.sources) if pseudo else 0
+    split = recipe.evaluation.split
+    held_out = min(pseudo.held_out or 0, collection.passages) if pseudo else 0
+    learned = min(pseudo.passages or collection.passages, collection.passages - held_out) if pseudo else 0
+    made = {"train": learned * pseudo.count * len(pseudo.sources), PSEUDO: held_out} if pseudo else {}
     if reranker and reranker.pretrained:
         scorer = stored_size(reranker.pretrained) or BERT_BASE
     else:
         scorer = evolve(encoder, layers=max(encoder.layers, reranker.layers if reranker else 0))
     return Sizes(
         collection=collection,
-        queries={"collection": collection.queries, "pseudo-queries": {"train": made}},
+        queries={"collection": collection.queries, "pseudo-queries": made},
         encoder=encoder,
         reranker=scorer,
-        evaluated=collection.queries.get(recipe.evaluation.split, 0),
+        evaluated=(made if split == PSEUDO else collection.queries).get(split, 0),
         length=recipe.encoder.passage_length,
         gpu=has_gpu(),
     )

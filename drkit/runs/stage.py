@@ -246,7 +246,8 @@ class PlanBuilder:
 
     @splits.default
     def _read_splits(self) -> tuple[str, ...]:
-        return tuple(self.collection.splits())
+        made = (PSEUDO,) if self.recipe.evaluation.split == PSEUDO else ()
+        return (*self.collection.splits(), *made)
 
     @property
     def rounds(self) -> tuple[Round, ...]:

@@ -359,7 +359,7 @@ def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
     """Return what a column has a value for in the first round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    return next((column_scope(column, one.use, registry) for one in found if one), PAIR)
+    return next((column_scope(column, one, registry) for one in found if one), PAIR)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:

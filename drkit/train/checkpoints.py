@@ -27,7 +27,7 @@ from drkit.encoders.declarations import CONFIG
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Pretrain, WeightedLoss
+from drkit.recipe.schema import Choice, Pretrain
 from drkit.recipe.toml import plain
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer
@@ -96,7 +96,7 @@ def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[s
         yield f"continuing with the {REPLACER} of the checkpoint"
 
 
-def _restore_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path, title: str) -> Iterator[str]:
+def _restore_part(part: nn.Module, choice: Choice, path: Path, title: str) -> Iterator[str]:
     found = saved_part(path)
     if not found:
         return
@@ -118,12 +118,10 @@ def _restore_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path, ti
         )
 
 
-def _trained_parts(
-    module: AutoEncoder, settings: Pretrain
-) -> Iterator[tuple[str, str, nn.Module, Choice | WeightedLoss]]:
+def _trained_parts(module: AutoEncoder, settings: Pretrain) -> Iterator[tuple[str, str, nn.Module, Choice]]:
     """Yield kind, name, module and choice of each decoder, and of each loss, with weights of its own."""
     losses = settings.losses()
-    parts: list[tuple[str, str, nn.Module, Choice | WeightedLoss]] = []
+    parts: list[tuple[str, str, nn.Module, Choice]] = []
     parts += [(DECODER, name, decoder, settings.decoders[name].decoder) for name, decoder in module.decoders.items()]
     parts += [(LOSS, name, loss, losses[name][1]) for name, loss in module.losses.items()]
     for kind, name, part, choice in parts:
@@ -145,7 +143,7 @@ def copy_parts(source: Path, folder: Path) -> None:
         copytree(source / REPLACER, folder / REPLACER)
 
 
-def save_part(part: nn.Module, choice: Choice | WeightedLoss, path: Path) -> None:
+def save_part(part: nn.Module, choice: Choice, path: Path) -> None:
     """Write the weights of a decoder or loss; their metadata names the part."""
     save_file(weights_to_save(part), str(path), metadata={"part": json.dumps(_table_of(choice))})
 
@@ -166,7 +164,7 @@ def load_part(part: nn.Module, path: Path) -> None:
     load_model(part, str(path))
 
 
-def _table_of(choice: Choice | WeightedLoss) -> dict[str, Any]:
+def _table_of(choice: Choice) -> dict[str, Any]:
     """Return a part as a recipe's table; the weight of a loss is not a property of its weights."""
     table = json.loads(json.dumps(plain(choice)))
     return {name: value for name, value in table.items() if name != "weight"}

@@ -19,6 +19,7 @@ KINDS = {
     Kind.MINER: "Sources and filters of negatives",
     Kind.SIGNAL: "Signals",
     Kind.POOLING: "Poolings",
+    Kind.COLUMN: "Sources of columns",
     Kind.COLLECTION: "Collections",
 }
 TABLES = {

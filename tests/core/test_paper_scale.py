@@ -298,7 +298,7 @@ def trainings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Every training of a recipe by its name, as plain settings, with the effective `batch`."""
     finetune = recipe.finetune
     rounds = {
-        r.name: {**plain(finetune.for_round(r)), "miners": plain(r.miners), "teacher": r.teacher}
+        r.name: {**plain(finetune.for_round(r)), "miners": plain(r.miners), "teacher": plain(r)["teacher"]}
         for r in finetune.rounds
     }
     found = {"pretrain": plain(recipe.pretrain), **rounds, "reranker": plain(recipe.reranker)}

@@ -13,7 +13,7 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose, quickened
 from drkit.recipe.schema import Training
-from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table, write_recipe
+from drkit.recipe.toml import assign, plain, read_recipe, recipe_from_table, recipe_table, write_recipe
 from drkit.runs.plan import plan
 from drkit.runs.stage import StageOutput
 from drkit.runs.stages.texts import PASSAGES, split_of
@@ -28,7 +28,7 @@ PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-
 
 
 def rounds(recipe):
-    return [(r.name, tuple(m.use for m in r.miners), r.start, r.teacher) for r in recipe.finetune.rounds]
+    return [(r.name, tuple(m.use for m in r.miners), r.start, plain(r)["teacher"]) for r in recipe.finetune.rounds]
 
 
 def stages(recipe):
@@ -111,7 +111,7 @@ def test_a_paper_leaves_out_a_reranker_made_from_scratch_unless_it_is_asked_for(
         ):
             recipe = compose(ComposeRequest(paper=paper, **whole), PARTS)
             assert recipe.reranker
-            assert recipe.finetune.rounds[-1].teacher == "reranker"
+            assert recipe.finetune.rounds[-1].teacher.use == "reranker"
 
 
 def test_a_reranker_that_no_round_learns_from_is_said_to_only_rerank():

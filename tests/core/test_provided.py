@@ -13,7 +13,7 @@ from drkit.errors import ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import required_signals
-from drkit.recipe.schema import WeightedLoss
+from drkit.recipe.schema import Choice
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
 
@@ -72,7 +72,7 @@ def with_loss(config=Plain, **rest):
     registry = Registry([*installed().registry, spec])
     recipe = compose(ComposeRequest(masker="pmi", decoder="mlm"), installed())
     task = recipe.pretrain.encoder
-    encoder = attrs.evolve(task, losses={**task.losses, "mine": WeightedLoss("mine", config())})
+    encoder = attrs.evolve(task, losses={**task.losses, "mine": Choice("mine", config(), weight=1.0)})
     return attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, encoder=encoder)), registry
 
 

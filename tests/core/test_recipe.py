@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.core.registry import installed
+from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
@@ -393,3 +393,16 @@ def test_a_setting_of_a_round_is_set_to_none():
 
     assert found("finetune.rounds.0.negatives=3") == 3
     assert found("finetune.rounds.0.negatives=3", "finetune.rounds.0.negatives=none") is None
+
+
+def test_none_unsets_an_optional_setting_of_a_part():
+    recipe = compose(ComposeRequest(settings=("collection.limit=3", "collection.limit=none")), PARTS)
+    assert recipe.collection.config.limit is None
+
+
+def test_a_file_of_another_shape_is_named_with_its_problems(tmp_path):
+    """Of a plugin: composing starts only from what is a recipe."""
+    (tmp_path / "odd.toml").write_text("name = 'odd'\ncollection = 'pydocs'\npretrain = 3\nfinetune = []\n")
+    recipes = NameTable("recipe", [NamedFile("odd", tmp_path / "odd.toml", "odd 1.0")])
+    with refused("recipe odd", "got 3 @ pretrain", "got [] @ finetune"):
+        compose(ComposeRequest(paper="odd", masker="pmi"), attrs.evolve(PARTS, recipes=recipes))

@@ -18,7 +18,9 @@ from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.core.spec import NoSettings
 from drkit.core.types import CollectionSize, Mined, Query
+from drkit.data.column_sources import GIVEN, MODEL, RERANKER, ModelConfig
 from drkit.data.corpus import open_collection
 from drkit.data.pairs import PairsCollection, text_id
 from drkit.data.specs import PairsConfig
@@ -49,6 +51,7 @@ from tests.encoders.toys import tiny
 from tests.refusals import refused, says
 from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
 
+RERANKS = Choice(RERANKER, NoSettings())
 FEW = Training(max_steps=3, per_device_train_batch_size=4, learning_rate=0.01)
 
 
@@ -220,7 +223,7 @@ def taught(folder, inputs, **changes):
     training = Training(num_train_epochs=30)  # every query in every batch
     given = {
         "column": "teacher",
-        "source": "reranker",
+        "source": RERANKS,
         "default": None,
         "max_length": None,
         "queries": 0,
@@ -240,7 +243,8 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     inputs["negatives"] = mined(tmp_path / "collection", tmp_path / "negatives")
     if where == "stage":
         inputs["reranker"] = tmp_path / "reranker"
-    metrics = taught(tmp_path, inputs, source="reranker" if where == "stage" else str(tmp_path / "reranker"))
+    other = Choice(MODEL, ModelConfig(str(tmp_path / "reranker")))
+    metrics = taught(tmp_path, inputs, source=RERANKS if where == "stage" else other)
     assert metrics["queries"] == 13
     assert metrics["pairs_per_second"] > 0
     assert len(metrics["model"]) == 32
@@ -308,7 +312,7 @@ def pairs_of(folder, rows):
 def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
     counts, inputs = pairs_of(tmp_path, SCORED)
     assert counts["teacher_scores"] == 12
-    metrics = taught(tmp_path, inputs, source="given")
+    metrics = taught(tmp_path, inputs, source=Choice(GIVEN, NoSettings()))
     assert (metrics["queries"], metrics["pairs"], metrics["positive_first"]) == (2, 8, 1.0)
     found, corpus = read_column(tmp_path / "teacher"), open_collection(tmp_path / "collection").corpus
     for index, scores in enumerate(({"b": 3, "c": 2.5, "d": 0.5, "e": -1}, {"d": 7, "b": 6, "c": 3, "e": 4})):
@@ -319,7 +323,7 @@ def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
 def test_a_row_without_scores_is_refused_before_it_trains(tmp_path):
     _, inputs = pairs_of(tmp_path, [*SCORED, {"query": "g", "pos": "b", "neg": "c"}])
     with pytest.raises(DrkitError, match=r"'teacher' .* 2 of the 10 .* query '\w+' \('g'\) and passage"):
-        taught(tmp_path, inputs, source="given")
+        taught(tmp_path, inputs, source=Choice(GIVEN, NoSettings()))
 
 
 @pytest.mark.parametrize("scores", [[1], [1, None], [1, "x"], {"b": 1}, "high"])

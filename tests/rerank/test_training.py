@@ -15,6 +15,7 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
+from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
@@ -306,7 +307,7 @@ def taught(folder, name):
     inputs = {name: folder / name for name in ("negatives", "reranker")} | parts_of(folder / "collection", "train")
     given = ColumnSettings(
         column="teacher",
-        source="reranker",
+        source=Choice(RERANKER, NoSettings()),
         default=None,
         max_length=None,
         queries=0,

@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-import drkit.commands
 from drkit.core.registry import installed
 from drkit_cli.main import main
+from tests.warm import WARM, import_modules
 
 
 def call(arguments, scratch):
@@ -40,6 +40,6 @@ def call(arguments, scratch):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    import_modules(WARM.split())  # once, and not in each child
     assert installed()
-    assert drkit.commands
     print(json.dumps([call(arguments, folder) for arguments in json.load(sys.stdin)]))

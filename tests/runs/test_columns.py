@@ -7,13 +7,15 @@ import re
 from itertools import count, product
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from drkit.core.registry import installed
-from drkit.core.spec import ComponentSpec, Kind, NoSettings
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings
+from drkit.data.column_sources import FILE, FileConfig, source_name
 from drkit.data.corpus import open_collection
 from drkit.data.pairs import text_id
 from drkit.data.store import TokenStore, tokenise
@@ -23,8 +25,7 @@ from drkit.miners.chain import read_negatives
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import Column
-from drkit.recipe.toml import recipe_from_table, recipe_table
+from drkit.recipe.toml import plain, recipe_from_table, recipe_table
 from drkit.runs.plan import plan
 from drkit.runs.stages import columns
 from drkit.runs.stages.columns import COLUMN
@@ -174,7 +175,10 @@ def composed(*settings, miners=("random",), collection="pydocs", registry=None):
 
 def test_a_recipe_with_columns_reads_back_equal():
     recipe = composed("finetune.columns.age=file:ages.tsv", "finetune.columns.date={use='file:d.tsv', default=1}")
-    assert recipe.finetune.columns == {"age": Column("file:ages.tsv"), "date": Column("file:d.tsv", 1.0)}
+    assert recipe.finetune.columns == {
+        "age": Choice(FILE, FileConfig("ages.tsv")),
+        "date": Choice(FILE, FileConfig("d.tsv"), default=1.0),
+    }
     assert recipe_from_table(recipe_table(recipe), installed().registry) == recipe
     assert (
         composed("finetune.columns.age=file:a", "finetune.columns.age.default=2").finetune.columns["age"].default == 2
@@ -185,7 +189,9 @@ def test_a_recipe_with_columns_reads_back_equal():
 
 def test_the_rounds_teacher_is_the_source_of_its_column_and_keeps_the_default():
     recipe = composed("finetune.columns.teacher={use='given', default=-1}", "finetune.rounds.0.teacher=file:x.jsonl")
-    assert recipe.finetune.columns_for(recipe.finetune.rounds[0]) == {"teacher": Column("file:x.jsonl", -1.0)}
+    assert recipe.finetune.columns_for(recipe.finetune.rounds[0]) == {
+        "teacher": Choice(FILE, FileConfig("x.jsonl"), default=-1.0)
+    }
 
 
 def test_a_loss_without_its_column_is_refused_with_the_remedy():
@@ -214,7 +220,10 @@ def test_the_plan_makes_a_column_that_a_loss_reads_and_notes_others(tmp_path):
     rows = [{"query_id": f"q{n}", "doc_id": "d0", "score": 1} for n in range(2)]
     made = planned(tmp_path, source, "finetune.loss=margin-mse", rows=rows)
     (stage,) = (one for one in made.stages if one.spec is COLUMN)
-    assert (stage.name, stage.settings.source) == ("teacher-retriever-1", f"file:{tmp_path / 'scores.jsonl'}")
+    assert (stage.name, source_name(stage.settings.source)) == (
+        "teacher-retriever-1",
+        f"file:{tmp_path / 'scores.jsonl'}",
+    )
     assert not any("column" in note for note in made.notes)
     again = planned(tmp_path, source, "finetune.loss=margin-mse", rows=rows[:1])
     (again,) = (one for one in again.stages if one.spec is COLUMN)
@@ -393,8 +402,8 @@ def drkit_components():
     teacher = "finetune.columns.teacher={use='measured', default=2, scale=3}"
     recipe = composed(teacher, "finetune.columns.age=sources", "finetune.loss=margin-mse", registry=parts)
     column = recipe.finetune.columns["teacher"]
-    assert (column.use.use, column.use.config.scale, column.default) == ("measured", 3.0, 2.0)
-    assert recipe.finetune.columns["age"].use.use == "sources"
+    assert (column.use, column.config.scale, column.default) == ("measured", 3.0, 2.0)
+    assert recipe.finetune.columns["age"].use == "sources"
     assert recipe_from_table(recipe_table(recipe), parts.registry) == recipe
     paths = {one.path: one.value for one in setting_paths(recipe, parts.registry)}
     named = {path: value for path, value in paths.items() if path.startswith("finetune.columns.teacher")}
@@ -406,12 +415,11 @@ def drkit_components():
     }
     with pytest.raises(ProblemsError, match=r"'scales'; .*'scale'.*@ finetune\.columns\.teacher"):
         composed("finetune.columns.teacher={use='measured', scales=3}", registry=parts)
-    with pytest.raises(
-        ProblemsError, match=r"--set finetune\.columns\.teacher=measured @ finetune\.rounds\.0\.teacher"
-    ):
-        check(
-            composed("finetune.rounds.0.teacher=measured", "finetune.loss=margin-mse", registry=parts), parts.registry
-        )
+    recipe = composed("finetune.rounds.0.teacher=measured", "finetune.loss=margin-mse", registry=parts)
+    check(recipe, parts.registry)
+    assert recipe.finetune.rounds[0].teacher == Choice("measured", column.config.__class__())
+    recipe = composed("finetune.rounds.0.teacher={use='measured', scale=3}", registry=parts)
+    assert recipe_table(recipe)["finetune"]["rounds"][0]["teacher"] == plain(attrs.evolve(column, default=None))
     refreshing = ("finetune.columns.teacher=measured", "finetune.loss=margin-mse", "encoder.layers=1")
     recipe = composed(*refreshing, miners=("refresh",), registry=parts)
     with pytest.raises(DrkitError, match=r"'teacher' .*'refresh' .* --set finetune.columns.teacher.default=0.0"):

@@ -9,7 +9,7 @@ from drkit.core.registry import installed
 from drkit.core.spec import Choice, Kind
 from drkit.losses import ContrastiveConfig
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Column, Training, WeightedLoss
+from drkit.recipe.schema import Training
 from drkit.recipe.toml import plain
 from drkit.runs.stage import lasting_settings
 
@@ -61,8 +61,8 @@ def test_a_float_of_a_part_given_in_python_has_one_fingerprint(cls, name):
 
 def test_weights_of_losses_and_defaults_of_columns_are_floats():
     config = ContrastiveConfig()
-    assert repr(lasting_settings(WeightedLoss("x", config, 2))) == repr(
-        lasting_settings(WeightedLoss("x", config, 2.0))
+    assert repr(lasting_settings(Choice("x", config, weight=2))) == repr(
+        lasting_settings(Choice("x", config, weight=2.0))
     )
     use = Choice("x", config)
-    assert repr(plain(Column(use, 1))) == repr(plain(Column(use, 1.0)))
+    assert repr(plain(Choice("file", use, default=1))) == repr(plain(Choice("file", use, default=1.0)))

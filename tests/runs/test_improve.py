@@ -9,14 +9,17 @@ import pytest
 from attrs import evolve
 
 from drkit.commands import best_system, open_system, search_systems
-from drkit.commands.improve import resumed
+from drkit.commands.improve import fit, learning_from, resumed
 from drkit.core.registry import installed
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
-from drkit.data.corpus import open_collection
+from drkit.data.corpus import collection_of, open_collection
 from drkit.data.folds import assign_folds
 from drkit.data.sample import PassageSample
+from drkit.errors import ProblemsError
 from drkit.evaluate import Scores
 from drkit.evaluate.gains import compare_with_encoder, decide, gain_lines
+from drkit.evaluate.names import without_bm25
+from drkit.evaluate.significance import detectable_gain
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe, write_recipe
@@ -27,6 +30,7 @@ from drkit.runs.plan import plan
 from drkit.runs.work import encoder_size
 from drkit.search import read_run
 from drkit.train.checkpoints import load_encoder
+from drkit.train.speed import Speed
 from tests.refusals import refused
 from tests.runs.conftest import drkit, write_lines
 
@@ -64,7 +68,8 @@ def improved(tiny_run, labelled, tmp_path_factory):
 def test_the_table_has_both_encoders_with_and_without_bm25_and_a_verdict(improved):
     _, run, done = improved
     results = json.loads((run / "evaluation" / "results.json").read_text())
-    assert [row["system"] for row in results["rows"]] == ["bm25", "as-it-is", "as-it-is+bm25", "tuned", "tuned+bm25"]
+    trained = ["tuned", "tuned+bm25", "made-queries", "made-queries+bm25"]
+    assert [row["system"] for row in results["rows"]] == ["bm25", "as-it-is", "as-it-is+bm25", *trained]
     assert {row["queries"] for row in results["rows"]} == {30}
     sentence = results["gains"]["sentence"]
     assert sentence.startswith(("use ", "keep your checkpoint: no gain shown"))
@@ -129,7 +134,7 @@ def test_what_is_exported_is_what_the_choice_says(improved):
     _, run, _ = improved
     choice = json.loads((run / "choice" / "choice.json").read_text())
     assert read_manifest(run / "encoder").metrics["from"] == choice["exported"]
-    assert (choice["exported"] == "tuned") == choice["recommended"].startswith("tuned")
+    assert choice["exported"] == {"bm25": "as-it-is"}.get(choice["recommended"], without_bm25(choice["recommended"]))
 
 
 def test_a_repeated_command_resumes_the_run(improved, labelled):
@@ -158,20 +163,129 @@ def test_an_output_that_exists_is_not_overwritten(improved, labelled):
     assert "is not overwritten" in done.stderr
 
 
-def test_few_labels_only_evaluate(tiny_run, beir, tmp_path):
+SYSTEMS = ["bm25", "as-it-is", "as-it-is+bm25", "made-queries", "made-queries+bm25"]
+
+
+def test_few_labels_measure_what_learns_from_made_queries(tiny_run, beir, tmp_path):
     """Twelve training queries and four test queries."""
-    encoder = tiny_run[0] / "encoder"
-    done = drkit("improve", encoder, "--texts", f"beir:{beir}", "--run-dir", tmp_path / "run", "--minutes=1")
+    encoder, run = tiny_run[0] / "encoder", tmp_path / "run"
+    few = ("--set=finetune.max_steps=3", "--set=finetune.per_device_train_batch_size=8", "--minutes=1")
+    done = drkit("improve", encoder, "--texts", f"beir:{beir}", "--run-dir", run, *few)
     assert "too few to learn from (at least 20)" in " ".join(done.stderr.split())
-    results = json.loads((tmp_path / "run" / "evaluation" / "results.json").read_text())
-    assert [row["system"] for row in results["rows"]] == ["bm25", "as-it-is", "as-it-is+bm25"]
-    assert read_manifest(tmp_path / "run" / "encoder").metrics["from"] == "as-it-is"
+    results = json.loads((run / "evaluation" / "results.json").read_text())
+    assert [row["system"] for row in results["rows"]] == SYSTEMS
+    assert {row["queries"] for row in results["rows"]} == {12}
+    choice = json.loads((run / "choice" / "choice.json").read_text())
+    assert "12 labelled queries" in choice["sentence"]
+    assert read_manifest(run / "encoder").metrics["from"] == choice["exported"]
+    recipe = read_recipe(run / "recipe.toml", PARTS.registry)
+    assert [one.pairs for one in recipe.finetune.rounds] == ["pseudo"]
 
 
-def test_texts_without_labels_and_a_folder_that_is_no_encoder_are_refused(tiny_run, labelled, tmp_path):
+def test_the_user_may_leave_the_training_out(tiny_run, beir, tmp_path):
+    encoder, run = tiny_run[0] / "encoder", tmp_path / "run"
+    drkit("improve", encoder, "--texts", f"beir:{beir}", "--run-dir", run, "--set=finetune=none")
+    results = json.loads((run / "evaluation" / "results.json").read_text())
+    assert [row["system"] for row in results["rows"]] == SYSTEMS[:3]
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tiny_run, labelled, tmp_path_factory):
+    """The encoder, its texts without any label, the run, and what was printed."""
+    run = tmp_path_factory.mktemp("unlabelled") / "run"
+    encoder, texts = tiny_run[0] / "encoder", labelled / "corpus.jsonl"
+    small = [one for one in SMALL if "folds" not in one]
+    done = drkit("improve", encoder, "--texts", texts, *small, "--run-dir", run, "-o", run.parent / "out")
+    return encoder, texts, run, done
+
+
+def test_without_labels_made_queries_train_and_measure(unlabelled):
+    encoder, _, run, done = unlabelled
+    results = json.loads((run / "evaluation" / "results.json").read_text())
+    assert [row["system"] for row in results["rows"]] == SYSTEMS
+    assert results["split"] == "pseudo"
+    verdict = json.loads((run / "choice" / "choice.json").read_text())
+    assert (verdict["recommended"], verdict["exported"]) == ("as-it-is", "as-it-is")
+    sentence = verdict["sentence"]
+    assert sentence.startswith("keep your checkpoint: without labels, no gain can be shown")
+    assert "by its own words, not by a user's questions" in sentence
+    assert "50 labelled queries would show a gain of about" in sentence
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert sentence in printed
+    assert f"drkit export {run / 'made-queries'} -o FOLDER" in printed
+    theirs = dict(load_encoder(encoder, pooling="mean").named_parameters())
+    for name, weights in load_encoder(run.parent / "out", pooling="mean").named_parameters():
+        assert (weights == theirs[name]).all(), name
+
+
+def test_made_queries_of_texts_that_train_never_measure(unlabelled):
+    *_, run, _ = unlabelled
+    folders = {"train": run / "pseudo-queries" / "train", "pseudo": run / "pseudo-queries" / "pseudo"}
+    made = collection_of({"passages": run / "collection" / "passages", **folders})
+    learned, measured = ({one.doc_id for one in made.judgements(split)} for split in ("train", "pseudo"))
+    assert len(measured) == 90 // 5 == len(list(made.queries("pseudo")))
+    assert learned
+    assert not learned & measured
+    assert read_manifest(run / "made-queries").origins["train"] == "pseudo-queries/train"
+
+
+def test_the_encoder_of_made_queries_can_be_exported_and_searched(unlabelled, tmp_path):
+    *_, run, _ = unlabelled
+    drkit("export", run / "made-queries", "-o", tmp_path / "tuned")
+    one = dict(load_encoder(tmp_path / "tuned", pooling="mean").named_parameters())
+    other = dict(load_encoder(run / "encoder", pooling="mean").named_parameters())
+    assert any((one[name] != other[name]).any() for name in one)
+    assert "made-queries" in search_systems(run)
+    assert "d3" in drkit("search", run, "--system", "made-queries", "topic3 of the kind3", "-k", "90").stdout
+    assert best_system(run) == "as-it-is"
+    drkit("report", run, "-o", tmp_path / "report.html")
+
+
+def test_a_run_without_labels_is_resumed(unlabelled):
+    encoder, texts, run, _ = unlabelled
+    planned = drkit("improve", encoder, "--texts", texts, "--run-dir", run, "--dry-run")
+    assert "nothing to do" in planned.stdout
+
+
+def test_labels_go_first_and_made_queries_where_the_minutes_reach_for_both(tiny_run, labelled, monkeypatch):
+    speed = Speed("float32", 1e-4, 3e-4)
+    monkeypatch.setattr("drkit.commands.improve.measure_speed", lambda *_args, **_how: speed)
+    encoder, collection = str(tiny_run[0] / "encoder"), f"beir:{labelled}"
+    some, plenty = (fit(encoder, collection, PARTS, minutes=minutes) for minutes in (0.5, 500))
+    assert [one.name for one in some.recipe.finetune.rounds] == ["tuned"]
+    assert some.recipe.pseudo_queries is None
+    assert any("no row of training on queries made from the texts" in note for note in some.notes)
+    assert [one.name for one in plenty.recipe.finetune.rounds] == ["tuned", "made-queries"]
+    assert not any("no row" in note for note in plenty.notes)
+    check(plenty.recipe, PARTS.registry)
+    stages = {stage.name: stage for stage in plan(plenty.recipe, PARTS.registry).stages}
+    assert "made-queries-fold-1" not in stages  # it has seen none of the labels
+    assert stages["made-queries"].settings.training.learning_rate == 2e-5
+    assert stages["choice"].settings.trained == ("tuned", "made-queries")
+
+
+def test_texts_too_short_for_queries_train_on_labels_alone(tiny_run, many, tmp_path):
+    encoder, (collection, labels) = str(tiny_run[0] / "encoder"), many
+    found = fit(encoder, collection, PARTS, settings=labels, minutes=500)
+    assert [one.name for one in found.recipe.finetune.rounds] == ["tuned"]
+    assert any("beside that on labels: these are too short" in note for note in found.notes)
+    (tmp_path / "few.csv").write_text("query,id\nwhat is topic1,d1\n")
+    found = fit(encoder, collection, PARTS, settings=(f"collection.labels=['{tmp_path / 'few.csv'}']",))
+    assert found.recipe.finetune is None
+    assert any("only evaluated" in note for note in found.notes)
+
+
+def test_made_queries_are_evaluated_only_where_some_are_held_out(tiny_run, labelled):
+    recipe = composed(labelled, tiny_run[0] / "encoder", "evaluation.split=pseudo", "pseudo_queries.held_out=9")
+    check(recipe, PARTS.registry)
+    with refused("pseudo_queries.held_out", error=ProblemsError):
+        check(composed(labelled, tiny_run[0] / "encoder", "evaluation.split=pseudo"), PARTS.registry)
+
+
+def test_texts_without_a_query_to_make_and_a_folder_that_is_no_encoder_are_refused(tiny_run, labelled, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     for encoder, texts, said in (
-        (tiny_run[0] / "encoder", tmp_path / "texts.jsonl", "no labelled queries"),
+        (tiny_run[0] / "encoder", tmp_path / "texts.jsonl", "no queries can be made from these texts"),
         (labelled, f"beir:{labelled}", "config.json"),
         (tmp_path / "missing", f"beir:{labelled}", "missing"),
     ):
@@ -194,7 +308,8 @@ def verdict(**means):
     systems = {
         name.replace("_", "+").replace("9", "-"): spread(mean, i) for i, (name, mean) in enumerate(means.items())
     }
-    return decide(systems, "nDCG@10", tuned="tuned", how="50 labelled queries")
+    trained = [name for name in ("tuned", "made") if name in systems]
+    return decide(systems, "nDCG@10", trained=trained, how="50 labelled queries")
 
 
 def test_the_sentence_has_two_forms():
@@ -222,6 +337,9 @@ HYBRID = {"as9it9is": 0.4, "bm25": 0.3, "as9it9is_bm25": 0.5}
         ({"as9it9is": 0.4, "bm25": 0.6, "tuned": 0.45}, "bm25", "as-it-is"),
         ({"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.5}, "tuned", "tuned"),
         ({"as9it9is": 0.4, "bm25": 0.3, "tuned": 0.2}, "as-it-is", "as-it-is"),
+        # Made queries, where labels show that they help.
+        ({**HYBRID, "tuned": 0.45, "made": 0.6}, "made", "made"),
+        ({**HYBRID, "tuned": 0.45, "made": 0.39, "made_bm25": 0.6}, "as-it-is+bm25", "as-it-is"),
         # No more than one standard error over a system that needs no training.
         ({**HYBRID, "tuned": 0.45, "tuned_bm25": 0.5}, "as-it-is+bm25", "as-it-is"),
     ],
@@ -229,6 +347,27 @@ HYBRID = {"as9it9is": 0.4, "bm25": 0.3, "as9it9is_bm25": 0.5}
 def test_nothing_is_exported_that_the_numbers_call_worse(means, recommended, exported):
     found = verdict(**means)
     assert (found.recommended, found.exported) == (recommended, exported)
+
+
+def test_made_queries_decide_nothing_whatever_they_show():
+    means = {"as-it-is": 0.4, "bm25": 0.9, "made": 0.8, "made+bm25": 0.9}
+    systems = {name: spread(mean, i) for i, (name, mean) in enumerate(means.items())}
+    found = decide(systems, "nDCG@10", trained=["made"], how="50 queries", is_made=True)
+    assert (found.recommended, found.exported) == ("as-it-is", "as-it-is")
+    assert found.shown[50] > found.shown[200] > 0
+
+
+def test_the_gain_that_labels_would_show_is_shown_in_four_of_five_trials():
+    """By simulation: intervals of tests whose differences have a mean of that gain."""
+    from scipy.stats import ttest_1samp
+
+    rng = np.random.default_rng(0)
+    seen = rng.normal(0.1, 0.25, 400)
+    values, against = ({str(i): one for i, one in enumerate(some)} for some in (seen, np.zeros(400)))
+    gain, level = detectable_gain(values, against, 50, level=0.99), 0.99
+    trials = rng.normal(gain, seen.std(ddof=1), (4000, 50))
+    shown = np.mean(ttest_1samp(trials, 0, axis=1).confidence_interval(level).low > 0)
+    assert abs(shown - 0.8) < 0.02
 
 
 def test_intervals_hold_together():
@@ -350,7 +489,7 @@ def test_held_out_labels_are_not_learned_from_and_a_repeated_command_resumes(tin
         ),
         PARTS,
     )
-    write_recipe(hold_out(recipe), tmp_path / "held.toml")
+    write_recipe(hold_out(learning_from(recipe, ["judged"])), tmp_path / "held.toml")
     drkit("run", tmp_path / "held.toml", "--run-dir", tmp_path / "run", "--no-trial")
     stored = open_collection(tmp_path / "run" / "collection")
     learned, ranked = ({query.text for query in stored.queries(split)} for split in ("train", "test"))

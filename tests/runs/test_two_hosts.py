@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from drkit.runs.manifest import read_manifest
 from tests.runs.test_processes import SETTINGS, judged  # noqa: F401  (a fixture)
-from tests.warm import ROOT
+from tests.warm import ROOT, warm_process
 
 HOSTS, CARDS, PORT, STEPS = ("drkit-a", "drkit-b"), ("eth-a", "eth-b"), 29411, 150
 
@@ -93,7 +93,8 @@ def test_a_run_that_loses_a_host_is_resumed_and_ends_with_the_same_weights(hosts
     settings += [f"--set=pretrain.max_steps={STEPS}", "--set=pretrain.save_steps=10"]
     settings += ["--set=finetune.max_steps=6", "--set=finetune.per_device_train_batch_size=4"]
     whole, lost = tmp_path / "whole", tmp_path / "lost"
-    finish(*start_both(whole, settings, tmp_path))
+    undisturbed = warm_process().drkit("compose", f"--run-dir={whole}", *settings, processes=2)  # of one host
+    assert undisturbed["code"] == 0, undisturbed["err"]
 
     processes, logs = start_both(lost, settings, tmp_path)
     checkpoints = lost / ".unfinished" / "pretrained" / "checkpoints"

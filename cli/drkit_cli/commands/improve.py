@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from drkit.core.registry import installed
+from drkit.recipe.schema import PSEUDO
 from drkit_cli.names import Between, LocalPath, PathOrId
 from drkit_cli.options import settings_option
 from drkit_cli.output import output_options, print_note
@@ -38,7 +40,7 @@ def improve(
     output: Path | None,
     dry_run: bool,
 ) -> None:
-    r"""Tune ENCODER, a folder or hub id, on labelled queries, and say whether it gained.
+    r"""Tune ENCODER, a folder or hub id, on labels or on queries made from the texts, and say whether it gained.
 
     No labelled query is ranked by a retriever that has learned from it (cross-validation, or labels that are held
     out). The encoder folder is the tuned one if the numbers show that it is better, and else your own. A repeated
@@ -46,6 +48,7 @@ def improve(
 
     \b
     drkit improve ENCODER --texts articles/ --labels questions.csv
+    drkit improve ENCODER --texts articles/
     drkit improve ENCODER --texts beir:FOLDER --minutes 30 -o better
     drkit improve ENCODER --texts beir:FOLDER --dry-run
     """
@@ -80,6 +83,12 @@ def improve(
         notes=found.notes,
         rates=found.rates,
     )
+    if not dry_run and found.recipe.evaluation.split == PSEUDO:
+        tuned = run / found.recipe.finetune.rounds[-1].name if found.recipe.finetune else run
+        print_note(
+            f"the encoder that is tuned on made queries is in the run, too: drkit export {quote(str(tuned))} -o FOLDER "
+            f"writes its folder, and drkit search {quote(str(run))} --system {tuned.name} QUERY searches with it"
+        )
     if output and not dry_run:
         copy_encoder(run, output)
         print_note(f"the encoder folder is {output}")

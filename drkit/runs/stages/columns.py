@@ -6,33 +6,29 @@ from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, field, frozen
 
-from drkit.core.files import local_path, path_state
+from drkit.core.files import local_path
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, Kind
+from drkit.core.spec import TEACHER, Kind, brief
+from drkit.data.column_sources import (
+    GIVEN,
+    RERANKER,
+    FileConfig,
+    ModelConfig,
+    default_option,
+    is_computed,
+    is_scored,
+    source_name,
+)
 from drkit.data.rows import require_file
 from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.parts import received_columns
-from drkit.recipe.schema import (
-    GIVEN,
-    JUDGED,
-    RERANKER,
-    Choice,
-    Column,
-    ColumnChoice,
-    Finetune,
-    Round,
-    Training,
-    column_file,
-    default_option,
-    is_model,
-    source_name,
-)
+from drkit.recipe.schema import JUDGED, Choice, Finetune, Round, Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import scoring_work
@@ -43,7 +39,7 @@ from drkit.train.batches import Schedule
 
 @frozen
 class ColumnSettings:
-    """A column and its source, see `drkit.recipe.schema.Column`.
+    """A column and its source, see `drkit.data.column_sources`.
 
     max_length: tokens per pair of a model, None for the model's own limit. queries, draws: number of training queries
     per draw (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round
@@ -51,7 +47,7 @@ class ColumnSettings:
     """
 
     column: str
-    source: ColumnChoice
+    source: Choice = field(metadata={"written": brief})
     default: float | None
     max_length: int | None
     queries: int
@@ -63,11 +59,12 @@ class ColumnSettings:
     @property
     def extras(self) -> tuple[str, ...]:
         """The extra that computes the scores of a folder that drkit does not compute itself."""
-        is_computed = not is_model(self.source) or not unsupported_layout(local_path(self.source))
-        return () if is_computed else ("sentence-transformers",)
+        model = self.source.config
+        is_foreign = isinstance(model, ModelConfig) and bool(unsupported_layout(local_path(model.path)))
+        return ("sentence-transformers",) if is_foreign else ()
 
 
-def missing_values(name: str, source: ColumnChoice, count: int, total: int, example: str) -> DrkitError:
+def missing_values(name: str, source: Choice, count: int, total: int, example: str) -> DrkitError:
     """Return the error for a column that lacks `count` of the `total` values that a round draws."""
     return DrkitError(
         f"the column {name!r} ({source_name(source)}) has no value for {count:,} of the {total:,} that the round "
@@ -85,10 +82,10 @@ def _column_work(stage: Stage[ColumnSettings], sizes: Sizes) -> Work:
     queries = settings.queries or sizes.count(str(stage.inputs["train"]))
     pairs = settings.draws * count_examples(settings.training, queries) * (1 + settings.negatives)
     kept = Work(disk=_PAIR_BYTES * pairs)
-    if settings.source == RERANKER:
+    if settings.source.use == RERANKER:
         return kept + scoring_work(sizes.reranker, pairs, settings.max_length, sizes)
-    if is_model(settings.source):
-        model = stored_size(settings.source) or BERT_BASE
+    if isinstance(settings.source.config, ModelConfig):
+        model = stored_size(settings.source.config.path) or BERT_BASE
         return kept + scoring_work(model, pairs, settings.max_length, sizes)
     return kept
 
@@ -115,7 +112,7 @@ COLUMN = StageSpec(
 _READ_IN_PLAN = 64 * 2**20
 
 
-def received_by(builder: PlanBuilder, current: Round) -> dict[str, Column]:
+def received_by(builder: PlanBuilder, current: Round) -> dict[str, Choice]:
     """Return the columns that the loss of a round receives, by name."""
     finetune = builder.recipe.finetune
     assert finetune is not None
@@ -129,15 +126,15 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
     settings: those of fine-tuning in this round; negatives: the stage that mines for it, or empty.
     """
     column = settings.columns_for(current)[name]
-    source, scored = source_name(column.use), column.use == RERANKER or is_model(column.use)
+    source, scored = source_name(column), is_scored(column)
     inputs = {"passages": PASSAGES, "train": training_split(builder, current.pairs)}
     if negatives:
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
-    if path := column_file(column.use):
-        require_file(str(path), f"the column {name!r} of {current.name}")
-    if path or isinstance(column.use, Choice):
+    if isinstance(column.config, FileConfig):
+        require_file(str(local_path(column.config.path)), f"the column {name!r} of {current.name}")
+    if isinstance(column.config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
@@ -147,7 +144,7 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
         sources={"column": _column_state(builder, column)},
         extra={
             "column": name,
-            "source": column.use,
+            "source": evolve(column, default=None),
             "default": column.default,
             "max_length": builder.recipe.reranker.max_length if builder.recipe.reranker and scored else None,
             "queries": current.queries,
@@ -158,38 +155,36 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
     )
 
 
-def _column_state(builder: PlanBuilder, column: Column) -> str:
+def _column_state(builder: PlanBuilder, column: Choice) -> str:
     """Return the state of the local files that a column is made from; empty without any."""
-    if isinstance(column.use, Choice):
-        return files_state(builder.registry.get(Kind.COLUMN, column.use.use), column.use.config)
-    path = column_file(column.use)
-    return path_state(str(path or column.use)) if path or is_model(column.use) else ""
+    spec = builder.registry.get(Kind.COLUMN, column.use)
+    return files_state(spec, column.config) if spec.files or is_computed(column) else ""
 
 
-def column_scope(name: str, source: ColumnChoice, registry: Registry) -> str:
+def column_scope(name: str, source: Choice, registry: Registry) -> str:
     """Return what a column has a value for: a `query`, a `passage` or a `pair`, as scores have.
 
     A part declares it; of a file, the first row is read.
     """
-    if isinstance(source, Choice):
+    if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
-    path = column_file(source)
-    first = next(read_values(path, name), None) if path else None
+    first = next(read_values(local_path(source.config.path), name), None)
     return first.per if first else PAIR
 
 
-def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Column) -> None:
+def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Choice) -> None:
     """Raise DrkitError if a column without a default has no value for a pair that the round is certain to draw.
 
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
-    per, path = column_scope(name, column.use, builder.registry), column_file(column.use)
+    per = column_scope(name, column, builder.registry)
+    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
     if column.default is not None:
         return
     if per != QUERY and refresh_settings(current.miners):
         raise DrkitError(
             f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
-            f"{default_option(name, column.use)}"
+            f"{default_option(name, column)}"
         )
     if path is None or current.pairs != JUDGED or current.queries or path.stat().st_size > _READ_IN_PLAN:
         return
@@ -203,7 +198,7 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     if missing:
         query_id, doc_id = next(iter(missing))
         named = [*([f"query {query_id!r}"] if query_id else []), *([f"passage {doc_id!r}"] if doc_id else [])]
-        raise missing_values(name, column.use, len(missing), len(certain), " and ".join(named))
+        raise missing_values(name, column, len(missing), len(certain), " and ".join(named))
 
 
 def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> Iterator[tuple[str, str]]:

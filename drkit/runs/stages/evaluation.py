@@ -211,10 +211,10 @@ EVEN_FUSION = StageSpec(
 
 @frozen
 class GainSettings:
-    """The systems that are compared with the encoder as it is; tuned: the trained retriever, empty without one."""
+    """The systems that are compared with the encoder as it is; trained: those retrievers that the run trains."""
 
     systems: tuple[str, ...]
-    tuned: str
+    trained: tuple[str, ...]
     measure: str
     folds: int | None = from_recipe("evaluation.folds")
     split: str = from_recipe("evaluation.split")
@@ -223,7 +223,7 @@ class GainSettings:
 
 GAINS = StageSpec(
     name="gains",
-    version=1,
+    version=2,
     settings=GainSettings,
     run="drkit.runs.steps.evaluation:choose_by_gains",
     inputs={
@@ -435,11 +435,10 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
         summary = f"fuse BM25 with {' and '.join(dense)}, each at a weight of {weight}"
         settings = {"retrievers": tuple(dense), "weight": weight}
         ranked[HYBRIDS] = StageOutput(builder.add(HYBRIDS, EVEN_FUSION, summary, dict(ranked), extra=settings))
-    trained = [system.name for system in systems if builder.stages[system.stages[0]].spec is FINETUNE]
-    tuned = trained[-1] if trained else ""
+    trained = tuple(system.name for system in systems if builder.stages[system.stages[0]].spec is FINETUNE)
     judged, measure = {"judged": split_of(evaluation.split), **ranked}, evaluation.measures[0]
     summary = f"the system that gains most over the encoder as it is by {measure}, if any does"
-    extra = {"systems": tuple(names), "tuned": tuned, "measure": measure}
+    extra = {"systems": tuple(names), "trained": trained, "measure": measure}
     builder.add("choice", GAINS, summary, judged, extra=extra)
     builder.add(
         "evaluation",
@@ -447,7 +446,7 @@ def _plan_gains(builder: PlanBuilder, systems: list[PlannedSystem]) -> None:
         ", ".join(evaluation.measures),
         {**judged, "choice": StageOutput("choice", CHOSEN), "gains": StageOutput("choice", CHOICE)},
         extra={
-            "last": tuned or AS_IT_IS,
+            "last": (*trained, AS_IT_IS)[0],
             "is_smoke": builder.recipe.is_smoke,
             "systems": tuple(names),
             "baseline": _baseline(evaluation.baseline or AS_IT_IS, names),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.data.column_sources import RERANKER
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
@@ -18,7 +19,6 @@ from drkit.recipe.schema import (
     PRETRAINED,
     PREVIOUS,
     PSEUDO,
-    RERANKER,
     Choice,
     Finetune,
     Pretrain,

@@ -76,7 +76,7 @@ class PseudoQuerySettings:
     """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
 
     reading: how the encoder of the round trip reads texts, None if the round trip does not search with one. language:
-    of BM25, None if the round trip does not search with it.
+    of BM25, None if the round trip does not search with it. passages, held_out: see `PseudoQueries`.
     """
 
     reading: EncoderCard | None
@@ -86,6 +86,8 @@ class PseudoQuerySettings:
     prefix: str = from_recipe("pseudo_queries.prefix")
     round_trip: int = from_recipe("pseudo_queries.round_trip")
     found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
+    passages: int | None = from_recipe("pseudo_queries.passages", absent_when=None)
+    held_out: int | None = from_recipe("pseudo_queries.held_out", absent_when=None)
     passage_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
     titles: str = from_recipe("encoder.titles", absent_when=JOINED)
@@ -109,12 +111,12 @@ _QUERY_BYTES = 180
 
 def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
     settings = stage.settings
-    made = sizes.passages * settings.count * len(settings.sources)
+    made, kept = sizes.passages * settings.count * len(settings.sources), sizes.count(f"{PSEUDO_QUERIES.name}/{SPLIT}")
     found_by = settings.found_by if settings.round_trip else ()
     memory = words_memory(sizes) if settings.searches_with_bm25 else 0.0
     memory += vectors_memory(sizes) if "index" in stage.inputs else 0.0
     unit = f"queries from {', '.join(settings.sources)} found by {', '.join(found_by)}"
-    return Work(made, unit, memory=memory, disk=_QUERY_BYTES * made)
+    return Work(made, unit, memory=memory, disk=_QUERY_BYTES * kept)
 
 
 PSEUDO_QUERIES = StageSpec(

@@ -15,11 +15,12 @@ from attrs import field, frozen
 
 from drkit.core.files import path_state
 from drkit.core.spec import Kind
+from drkit.data.column_sources import GIVEN
 from drkit.data.titles import JOINED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, GIVEN, Choice, EncoderSettings, Pretrain
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import TOKENS as WORK_TOKENS
 from drkit.runs.work import Sizes, Work, text_work
@@ -239,25 +240,27 @@ MIXED_PASSAGES, MIXED_TOKENS = StageOutput("mixture", "passages"), StageOutput("
 
 
 def split_of(name: str) -> StageOutput:
-    """Return a split of the collection: its queries, judgements and given negatives."""
-    return StageOutput("collection", name)
+    """Return a split of the collection, or of queries made from it: queries, judgements and given negatives."""
+    return StageOutput("pseudo-queries" if name == PSEUDO else "collection", name)
 
 
 def queries_of(name: str) -> StageOutput:
     """Return the queries of a split, without its judgements."""
-    return StageOutput("collection", f"{name}/queries.arrow")
+    split = split_of(name)
+    return StageOutput(split.stage, f"{split.path}/queries.arrow")
 
 
 def plan_texts(builder: PlanBuilder) -> None:
     """Add the stages that read the collection and tokenise its passages."""
     recipe = builder.recipe
     source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
+    columns = recipe.finetune.column_sources() if recipe.finetune else []
     builder.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
-        extra={"scored": recipe.finetune is not None and GIVEN in recipe.finetune.column_sources()},
+        extra={"scored": any(one.use == GIVEN for one in columns)},
     )
     if recipe.pretrain and recipe.pretrain.texts:
         _plan_mixture(builder, recipe.pretrain.texts)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, digest
 from drkit.core.spec import TEACHER, Kind
+from drkit.data.column_sources import is_computed, is_scored, source_name
 from drkit.data.corpus import StoredCollection, StoredCorpus, collection_of
-from drkit.data.values import PASSAGE, QUERY, Value, computed_values, read_values
-from drkit.recipe.schema import Choice, column_file, is_model, source_name
+from drkit.data.values import PASSAGE, QUERY, Value, computed_values
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.columns import ColumnSettings, missing_values
 from drkit.runs.steps.finetune import judged_pairs
@@ -34,7 +34,7 @@ def make_column(stage: StageRun[ColumnSettings]) -> Mapping[str, Any]:
     requests = _requests(stage, collection)
     pairs = sum(len(request.passages) for request in requests)
     done: Mapping[str, Any] = {}
-    if "reranker" in stage.inputs or is_model(settings.source):
+    if is_scored(settings.source):
         done = _score(stage, collection, requests)
     elif processes.rank() == 0:
         info = ColumnInfo(source_name(settings.source), default=settings.default)
@@ -52,7 +52,7 @@ def _score(
     stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
 ) -> Mapping[str, Any]:
     """Write the scores of a cross-encoder: the run's own re-ranker, or another by path or hub id."""
-    model = stage.inputs.get("reranker", source_name(stage.settings.source))
+    model = stage.inputs.get("reranker") or _source(stage).model
     loaded = loaded_teacher(model, stage.settings.max_length)
     teacher = loaded.value
     work = ScoreBlocks(
@@ -78,19 +78,17 @@ def _values(
     stage: StageRun[ColumnSettings], collection: StoredCollection, requests: Sequence[ScoreRequest]
 ) -> Iterator[Value]:
     """Yield the values that a part computes, those in a file, or the scores that come with the training rows."""
-    settings = stage.settings
-    if isinstance(settings.source, Choice):
-        use, config = settings.source.use, settings.source.config
-        scope = stage.registry.get(Kind.COLUMN, use).scope_of(config)
-        source = stage.registry.build(Kind.COLUMN, use, config)
-        yield from computed_values(use, source, scope, _drawn(scope, requests, collection.corpus))
+    source, chosen = _source(stage), stage.settings.source
+    if not is_computed(chosen):
+        yield from source.read(stage.settings.column, collection)
         return
-    if path := column_file(settings.source):
-        yield from read_values(path, settings.column)
-        return
-    for query_id, scores in collection.teacher_scores("train").items():
-        for doc_id, score in scores.items():
-            yield Value(query_id, doc_id, score)
+    scope = stage.registry.get(Kind.COLUMN, chosen.use).scope_of(chosen.config)
+    yield from computed_values(chosen.use, source, scope, _drawn(scope, requests, collection.corpus))
+
+
+def _source(stage: StageRun[ColumnSettings]) -> Any:
+    """Return the part that is, or has, the values of the column."""
+    return stage.registry.build(Kind.COLUMN, stage.settings.source.use, stage.settings.source.config)
 
 
 def _drawn(scope: str, requests: Sequence[ScoreRequest], corpus: StoredCorpus) -> Iterator[Any]:

@@ -15,8 +15,10 @@ from drkit.core.escaping import escape_paragraph
 from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
+from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of, read_queries
 from drkit.data.folds import assign_folds
+from drkit.data.splits import PSEUDO
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import (
@@ -35,7 +37,7 @@ from drkit.evaluate.gains import decide, gains_markdown
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
 from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
 from drkit.evaluate.ties import tie_lines
-from drkit.recipe.schema import RERANKER, is_baseline
+from drkit.recipe.schema import is_baseline
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EvaluationSettings,
@@ -201,8 +203,11 @@ def choose_by_gains(stage: StageRun[GainSettings]) -> Mapping[str, Any]:
         for name in settings.systems
     }
     queries = systems[AS_IT_IS].queries
+    is_made = settings.split == PSEUDO
     how = f"{settings.folds}-fold cross-validation" if settings.folds else f"the split {settings.split}"
-    verdict = decide(systems, settings.measure, tuned=settings.tuned, how=f"{queries:,} labelled queries, {how}")
+    how = "made from texts that it was not tuned on" if is_made else f"labelled queries, {how}"
+    how = f"{queries:,} {'queries ' if is_made else ''}{how}"
+    verdict = decide(systems, settings.measure, trained=settings.trained, how=how, is_made=is_made)
     write_json(stage.folder / CHOICE, verdict.facts())
     write_text(stage.folder / CHOSEN, verdict.exported)
     return verdict.facts()

@@ -13,12 +13,12 @@ from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
 from drkit.core.types import BuildContext, Mined
+from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.encoders.card import EncoderCard
 from drkit.miners.blocks import mine_on, open_collected
 from drkit.miners.chain import Chain, build_chain, mining_requests, model_hashes, write_negatives
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.schema import RERANKER
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.negatives import NegativeSettings
 from drkit.runs.steps.retriever import load_retriever

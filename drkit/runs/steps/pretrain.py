@@ -191,7 +191,8 @@ def auto_encoder(
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
         signals = call_signals(spec, term.config, scopes)
-        terms[name] = Term(loss, receives, side, term.weight, spec.scope_of(term.config), signals)
+        weight = 1.0 if term.weight is None else term.weight
+        terms[name] = Term(loss, receives, side, weight, spec.scope_of(term.config), signals)
     # The maskers of a run require the same model (`drkit.recipe.check`), and so have the same replacer.
     replacing = next((masker for masker in maskers.values() if isinstance(masker, ReplacingMasker)), None)
     return AutoEncoder(encoder, decoders, terms, replacing.replacer(context) if replacing else None)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from attrs import frozen
+
 from drkit.core.engine import Loaded
 from drkit.core.files import local_path
 from drkit.core.quantities import counted
@@ -30,6 +33,7 @@ from drkit.data.queries import (
 )
 from drkit.data.rows import batched
 from drkit.data.spans import NamedTexts, Spans, punkt_for
+from drkit.data.splits import PSEUDO
 from drkit.data.store import TokenStore, prompt_tokens
 from drkit.data.titles import Titles
 from drkit.data.writing import write_pairs
@@ -124,16 +128,20 @@ _BATCH = 256
 def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
     """Write `train`, a split of a collection; returns counts of queries made, unknown, dropped and kept, by source.
 
+    Of held-out passages it writes `pseudo`, one query each, which the round trip does not choose: what BM25 finds would
+    be easy for BM25.
+
     Queries that a model generates are kept as `queries-N.jsonl`, which a source `file:PATH` can read.
     """
     settings, corpus = stage.settings, StoredCorpus(stage.inputs["passages"])
     retrievers = _retrievers(stage, corpus) if settings.round_trip else []
+    drawn, held = _Drawn.of(settings, len(corpus)), dict[int, list[str]]()
     counts: dict[str, Counter[str]] = {}
 
     def pairs() -> Iterator[tuple[str, int]]:
         for number, source in enumerate(settings.sources, start=1):
             tally = counts[source] = Counter(made=0, kept=0)
-            made = _count_known(_queries(stage, corpus, source, number), tally)
+            made = _count_known(drawn.learned_from(_queries(stage, corpus, source, number, drawn), held), tally)
             found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
             for index, query in found:
                 tally["kept"] += 1
@@ -147,9 +155,55 @@ def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, An
         stage.progress.note(_describe(source, tally, settings))
     if not any(tally["kept"] for tally in counts.values()):
         raise DrkitError(_no_queries(sum(tally["made"] for tally in counts.values()), settings))
+    if settings.held_out:
+        _write_held_out(held, corpus, stage)
     for path in stage.folder.glob("*.jsonl"):
         forget_origin(path)  # the manifest says it
     return {source: dict(tally) for source, tally in counts.items()}
+
+
+@frozen
+class _Drawn:
+    """The passages whose queries are trained on, None for all others than those that are held out."""
+
+    learned: frozenset[int] | None
+    held_out: frozenset[int]
+
+    @classmethod
+    def of(cls, settings: PseudoQuerySettings, passages: int) -> _Drawn:
+        """Draw them; at most half of the passages are held out."""
+        if settings.passages is None and settings.held_out is None:
+            return cls(None, frozenset())
+        first = min(settings.held_out or 0, passages // 2)
+        drawn = np.random.default_rng(settings.seed).permutation(passages)
+        learned = drawn[first : first + settings.passages].tolist() if settings.passages else None
+        return cls(None if learned is None else frozenset(learned), frozenset(drawn[:first].tolist()))
+
+    def __contains__(self, index: int) -> bool:
+        return self.learned is None or index in self.learned or index in self.held_out
+
+    def learned_from(self, made: Iterable[tuple[int, str]], held: dict[int, list[str]]) -> Iterator[tuple[int, str]]:
+        """Yield the queries to train on; add the first one of each held-out passage to `held`."""
+        seen = set[int]()
+        for index, query in made:
+            if index in self.held_out:
+                if index not in seen:
+                    held.setdefault(index, []).append(query)
+                seen.add(index)
+            elif index < 0 or index in self:
+                yield index, query
+
+
+def _write_held_out(held: Mapping[int, list[str]], corpus: StoredCorpus, stage: StageRun[PseudoQuerySettings]) -> None:
+    """Write a query of each held-out passage as a split, of its sources in turn. Raises DrkitError without any."""
+    if not held:
+        raise DrkitError(
+            f"no held-out passage has a query to evaluate on (sources: {', '.join(stage.settings.sources)}): a query "
+            f"is never its whole passage; hold out more passages @ pseudo_queries.held_out"
+        )
+    chosen = ((held[index][turn % len(held[index])], index) for turn, index in enumerate(sorted(held)))
+    write_pairs(chosen, corpus, stage.folder / PSEUDO)
+    stage.progress.note(f"{counted(len(held), 'held-out passage')} with a query to evaluate on")
 
 
 def _count_known(made: Iterable[tuple[int, str]], tally: Counter[str]) -> Iterator[tuple[int, str]]:
@@ -210,16 +264,21 @@ def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
 
 
 def _queries(
-    stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
+    stage: StageRun[PseudoQuerySettings],
+    corpus: StoredCorpus,
+    source: str,
+    number: int,
+    drawn: _Drawn,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (passage index, query) of a source, -1 for an unknown passage."""
+    """Yield (passage index, query) of a source, -1 for an unknown passage; a model reads only the drawn ones."""
     kind, _, value = source.partition(":")
     if kind == "file":
         return given_queries(corpus, local_path(value))
     if kind == "model":
-        texts = ((passage.doc_id, passage.content) for passage in corpus)
+        read = [index for index in range(len(corpus)) if index in drawn]
+        texts = ((passage.doc_id, passage.content) for index, passage in enumerate(corpus) if index in drawn)
         path = stage.folder / f"queries-{number}.jsonl"
-        return given_queries(corpus, generate(stage, texts, len(corpus), value, path, stage.settings.count))
+        return given_queries(corpus, generate(stage, texts, len(read), value, path, stage.settings.count))
     return made_queries(corpus, _source(stage, corpus, kind))
 
 
