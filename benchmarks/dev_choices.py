@@ -23,7 +23,7 @@ from drkit.commands.collections import NamedCollection
 from drkit.commands.inputs import open_encoder
 from drkit.core.types import Judgement, Passage, Query
 from drkit.evaluate import evaluate
-from drkit.evaluate.tuning import WEIGHTS, choose_plainly
+from drkit.evaluate.tuning import HYBRID_WEIGHTS, choose_plainly
 from drkit.recipe.schema import Evaluation
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, align, convex
 from drkit.search.fusion import DEFAULT_WEIGHT, find_rankings
@@ -70,7 +70,7 @@ def hybrid_values(
     dense = Retriever(opened, FlatIndex.build(vectors, [passage.doc_id for passage in passages]))
     ids, texts = [query.query_id for query in queries], [query.text for query in queries]
     words, found = (find_rankings(one, ids, texts, DEPTH) for one in (Bm25Retriever().index(passages), dense))
-    nearest = sorted(WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
+    nearest = sorted(HYBRID_WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
     runs = ((weight, convex(align(words, found), weight, 10)) for weight in nearest)
     return {weight: evaluate(run, judgements, [MEASURE]).per_query[MEASURE] for weight, run in runs}
 

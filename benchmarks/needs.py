@@ -15,7 +15,7 @@ from pathlib import Path
 from drkit.core.registry import installed
 from drkit.recipe.toml import read_recipe
 from drkit.runs.attribution import build_collection
-from drkit.runs.costs import Rates, estimate_cost, estimated_size, sizes_of
+from drkit.runs.costs import Rates, estimate_cost, estimated_size, planned_sizes
 from drkit.runs.manifest import load_manifest
 from drkit.runs.plan import plan
 
@@ -28,7 +28,7 @@ def row(run: Path) -> str:
     if size is None:
         raise SystemExit(f"{run}: the size of its collection is not known")
     stages = plan(recipe, registry).stages
-    counted = estimate_cost(stages, sizes_of(recipe, size), Rates())
+    counted = estimate_cost(stages, planned_sizes(recipe, size), Rates())
     manifests = [manifest for stage in stages if (manifest := load_manifest(run / stage.name))]
     memory = max(manifest.memory.get("host", 0) for manifest in manifests)
     files = {path.stat().st_ino: path.stat().st_size for path in run.rglob("*") if path.is_file()}

@@ -16,7 +16,7 @@ from drkit.errors import UnknownNameError
 from drkit.evaluate.names import system_name
 from drkit.search.fusion import Searcher
 
-KINDS = ("passage", "query")
+_KINDS = ("passage", "query")
 
 
 @frozen
@@ -101,8 +101,8 @@ class FinishedRun:
 
         Passages with titles are given as `encoder.read(passage)` returns them. Raises DrkitError for another kind.
         """
-        if kind not in KINDS:
-            raise UnknownNameError("kind of text", kind, KINDS)
+        if kind not in _KINDS:
+            raise UnknownNameError("kind of text", kind, _KINDS)
         listed = [texts] if isinstance(texts, str) else list(texts)
         return self.encoder.encode_queries(listed) if kind == "query" else self.encoder.encode_passages(listed)
 

@@ -14,7 +14,7 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.recipe.matrix import LossPlacement, Matrix, Pair
+    from drkit.recipe.matrix import LossPlacement, Matrix, PairOfParts
 
 WIDTH = 78  # of the table of pairs, so that rows fit an 80-column terminal
 FITS = "yes"
@@ -46,7 +46,7 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
     screen.print(table("", ("loss", "needs", "can be used for"), [_loss(loss, matrix) for loss in matrix.losses]))
 
 
-def _word(pair: Pair) -> str:
+def _word(pair: PairOfParts) -> str:
     """Return whether a pair works: `yes`, `no`, or `idle` if it does without an effect of the masker's choice."""
     return "no" if pair.problems else "idle" if pair.unread else FITS
 

@@ -78,12 +78,12 @@ def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
 
 def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None) -> None:
     """Print a plan, what is downloaded, and its cost, for a collection whose size is known."""
-    from drkit.runs.costs import collection_size, earlier_rates, estimate_cost, sizes_of, stage_work
+    from drkit.runs.costs import collection_size, earlier_rates, estimate_cost, planned_sizes, stage_work
     from drkit.runs.downloads import downloads
     from drkit_cli.render import PlanFacts, console, plan_document, plan_summary, stage_lines
 
     size = collection_size(recipe, made.collection, run)
-    sizes = sizes_of(recipe, size) if size else None
+    sizes = planned_sizes(recipe, size) if size else None
     facts = PlanFacts(
         cost=estimate_cost(made.stages, sizes, rates or earlier_rates(run)) if sizes else None,
         work=stage_work(made.stages, sizes) if sizes else {},

@@ -21,7 +21,7 @@ from drkit.core.protocols import Collection
 from drkit.core.quantities import counted
 from drkit.core.types import Judgement
 from drkit.data.collection import drops_unknown_ids
-from drkit.data.corpus import PASSAGES, QUERIES, TEXTS, StoredCollection, open_collection
+from drkit.data.corpus import PASSAGES_FOLDER, QUERIES_FILE, TEXTS_FILE, StoredCollection, open_collection
 from drkit.data.rows import COMPRESSED, batched
 from drkit.errors import DrkitError
 from drkit.evaluate import MEASURES, Scores, check_measures, evaluate
@@ -32,8 +32,8 @@ from drkit.search.blocks import rank_to_run
 from drkit.search.encode import passage_texts
 from drkit.search.rankings import Rankings
 
-DEPTH = 1000
-SPLITS = ("test", "dev")
+_DEPTH = 1000
+_SPLITS = ("test", "dev")
 AVERAGE = "average"
 
 
@@ -42,7 +42,7 @@ def evaluate_encoder(
     collection: str | Collection,
     *,
     encode_queries: Callable[[list[str]], Any] | None = None,
-    split: str = SPLITS[0],
+    split: str = _SPLITS[0],
     measures: Sequence[str] = MEASURES,
     exclude_self: bool = False,
     batch: int = 1024,
@@ -69,7 +69,7 @@ def evaluate_encoder(
     asked = np.asarray((encode_queries or encode)([query.text for query in queries]), dtype=np.float32)
     if len(asked) != len(queries):
         raise DrkitError(f"got {len(asked)} vectors for {len(queries)} queries; every query needs one")
-    rankings = Rankings.at(index.doc_ids.array, [query.query_id for query in queries], index.rank(asked, DEPTH + 1))
+    rankings = Rankings.at(index.doc_ids.array, [query.query_id for query in queries], index.rank(asked, _DEPTH + 1))
     return evaluate(rankings, judgements, measures, exclude_self=exclude_self)
 
 
@@ -146,13 +146,13 @@ class EncoderEvaluation:
     def _measured(self, collection: NamedCollection, split: str | None) -> tuple[Scores, int]:
         """Return the scores of a collection, and the number of its passages."""
         name, splits = Path(collection.name.rpartition(":")[2]).resolve().name, collection.source.splits()
-        split = split or next((one for one in SPLITS if one in splits), SPLITS[0])
+        split = split or next((one for one in _SPLITS if one in splits), _SPLITS[0])
         collection.check_split(split)
         identity = self._opened.identity()  # the encoder may be missing, before the collection is read
         with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
             folder, counts = collection.store(Path(scratch), splits=(split,), drop_unknown=True)
-            files = [file_hash(folder / PASSAGES / TEXTS), file_hash(folder / split / QUERIES)]
-            key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
+            files = [file_hash(folder / PASSAGES_FOLDER / TEXTS_FILE), file_hash(folder / split / QUERIES_FILE)]
+            key = digest({"system": identity, "files": files, "split": split, "depth": _DEPTH})
             stored, run = open_collection(folder), self.output / f"{name}-{key}.trec"
             judgements = self._judgements(name, collection, stored, split, counts.get("dropped_judgements", 0))
             check_judgements(self.measures, judgements)
@@ -207,7 +207,7 @@ class EncoderEvaluation:
             if vectors is None:
                 raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
             index = build_index(vectors, work / "index")
-            rank_to_run(Retriever(self._opened, index), collection.queries(split), run, depth=DEPTH + 1)
+            rank_to_run(Retriever(self._opened, index), collection.queries(split), run, depth=_DEPTH + 1)
             write_text(written, file_hash(run))
             self.progress.end(name, time.perf_counter() - started)
         remove_folder(work)  # a kill may have left it beside the run

@@ -26,7 +26,7 @@ from drkit.runs.manifest import read_manifest
 from drkit.search import read_run, write_run
 from drkit.search.rankings import Rankings
 
-EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
+_EVALUATION, _RUNS, _COLLECTION = "evaluation", "runs", "collection"
 
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a file of rankings (a TREC run, .arrow, .json)"
 
@@ -267,19 +267,19 @@ def _system_of_run(run: Path, name: str) -> System:
     if name not in runs:
         raise UnknownNameError("system", name, runs, where=run)
     is_fused = without_bm25(name) != name
-    folder = run / (HYBRID_NAME if name == HYBRID_NAME else HYBRIDS if is_fused else RUNS)
+    folder = run / (HYBRID_NAME if name == HYBRID_NAME else HYBRIDS if is_fused else _RUNS)
     files = tuple(folder / f"{draw}.arrow" for draw in runs[name])
     return System(name, files, run)
 
 
 def _read_results(run: Path) -> Mapping[str, Any]:
     """Return the results of a run's evaluation, and how it was measured. Raises DrkitError if it has none."""
-    manifest = read_manifest(run / EVALUATION)
+    manifest = read_manifest(run / _EVALUATION)
     if manifest is None and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (missing {RECIPE}); {_WHAT_TO_GIVE}")
     if manifest is None:
         raise missing_result(
-            run, EVALUATION, f"evaluate its encoder on another: `drkit evaluate --encoder {run} --collection NAME`"
+            run, _EVALUATION, f"evaluate its encoder on another: `drkit evaluate --encoder {run} --collection NAME`"
         )
     return manifest.metrics
 

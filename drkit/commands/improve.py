@@ -29,18 +29,18 @@ from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import JUDGED, PAIRS, PSEUDO, Recipe
+from drkit.recipe.schema import _PAIRS, JUDGED, PSEUDO, Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes
 from drkit.runs.costs import RUNS, Rates, collection_size, earlier_rates, has_gpu, machine_memory
 from drkit.runs.stage import declared_card, settings_from
 from drkit.runs.work import encoder_size
-from drkit.train.speed import TEXTS, Speed, measure_speed
+from drkit.train.speed import TIMED_TEXTS, Speed, measure_speed
 
-NAME = "improve"
+_NAME = "improve"
 # Labelled queries below which none is learned from, and below which a split has too few to evaluate on.
-FEWEST = 20
+_FEWEST = 20
 # Of queries made from texts: as many as the steps that a training should have read, and the passages that are held out
 # to evaluate on where there are no labels, or this share of few passages.
 _MADE, _HELD_OUT, _HELD_OUT_SHARE = 800, 300, 5
@@ -63,8 +63,8 @@ class Labels:
     @property
     def evaluated(self) -> str:
         """The split to evaluate on: test or dev queries beside training queries, else the one with most queries."""
-        others = [split for split in ("test", "dev") if self.queries.get(split, 0) >= FEWEST]
-        if self.learned >= FEWEST and others:
+        others = [split for split in ("test", "dev") if self.queries.get(split, 0) >= _FEWEST]
+        if self.learned >= _FEWEST and others:
             return others[0]
         return max(self.queries, key=lambda split: self.queries[split])
 
@@ -81,12 +81,12 @@ class Labels:
     @property
     def are_enough(self) -> bool:
         """Whether there are enough to learn from."""
-        return sum(self.queries.values()) >= FEWEST and self.learned_from >= FEWEST
+        return sum(self.queries.values()) >= _FEWEST and self.learned_from >= _FEWEST
 
     @property
     def is_cross_validated(self) -> bool:
         """Whether the evaluated queries are those that are learned from."""
-        return self.evaluated == "train" or self.learned < FEWEST
+        return self.evaluated == "train" or self.learned < _FEWEST
 
 
 @frozen
@@ -189,11 +189,11 @@ def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tu
     count, telling = sum(labels.queries.values()), sum(_gives_query(passage) for passage in some)
     can_make = telling * _HELD_OUT_SHARE >= len(some) > 0
     if labels.are_enough:
-        return (PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
+        return (_PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
     if not can_make and not count:
         raise DrkitError(
             f"there are no labelled queries, and no queries can be made from these texts: {telling} of "
-            f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {FEWEST} queries with their "
+            f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {_FEWEST} queries with their "
             f"passages (--labels FILE)"
         )
     if not count:
@@ -201,7 +201,7 @@ def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tu
             "no labelled queries: tunes on queries made from the texts, and measures on those of held-out texts; they "
             "cannot show that an encoder is better for your users, so your checkpoint is exported as it is",
         )
-    few = f"{count:,} labelled queries are too few to learn from (at least {FEWEST})"
+    few = f"{count:,} labelled queries are too few to learn from (at least {_FEWEST})"
     if not can_make:
         return (), (f"{few}, and the texts too short to make queries from: the encoder is only evaluated",)
     return (PSEUDO,), (
@@ -236,14 +236,14 @@ def learning_from(recipe: Recipe, pairs: Sequence[str]) -> Recipe:
 def _some_passages(source: Any) -> list[Passage]:
     """Return a few passages from all of a collection: those at its beginning may be shorter, or longer, than others."""
     size = source.size() if isinstance(source, EstimatesSize) else None
-    spread = max(min(size.passages, _FURTHEST) // TEXTS, 1) if size else 1
-    return list(islice(source.passages(), 0, spread * TEXTS, spread))
+    spread = max(min(size.passages, _FURTHEST) // TIMED_TEXTS, 1) if size else 1
+    return list(islice(source.passages(), 0, spread * TIMED_TEXTS, spread))
 
 
 def _compose(encoder: str, collection: str, settings: Sequence[str], own: Sequence[str], parts: Installed) -> Recipe:
     """Return the recipe of a collection; the user's settings come last."""
     request = ComposeRequest(
-        paper=NAME, encoder=encoder, collection=collection, settings=(*own, *settings), scale="paper"
+        paper=_NAME, encoder=encoder, collection=collection, settings=(*own, *settings), scale="paper"
     )
     return compose(request, parts)
 

@@ -30,9 +30,9 @@ from drkit.encoders.declarations import (
     prompt_notes,
 )
 from drkit.encoders.folder import (
-    PASSAGES,
+    PASSAGE_ENCODER,
     PRECISIONS,
-    QUERIES,
+    QUERY_ENCODER,
     TORCH,
     is_cross_encoder,
 )
@@ -47,7 +47,7 @@ from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.dual_encoder import read_encoder
-from drkit.search.flat import ABOUT
+from drkit.search.flat import INDEX_FILE
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device
 
@@ -64,9 +64,9 @@ def find_index(folder: str | Path) -> Path:
             f"folder not found: {path}; give a run (made by `drkit compose`) or an index (made by `drkit index`)"
         )
     if not (path / RECIPE).is_file():
-        if not (path / ABOUT).is_file():
+        if not (path / INDEX_FILE).is_file():
             raise DrkitError(
-                f"{path} is neither a run (missing {RECIPE}) nor an index (missing {ABOUT}); give a run (made "
+                f"{path} is neither a run (missing {RECIPE}) nor an index (missing {INDEX_FILE}); give a run (made "
                 f"by `drkit compose`) or an index (made by `drkit index`)"
             )
         return path
@@ -284,7 +284,7 @@ def _check_convertible(encoder: AnyEncoder, source: Path) -> None:
 def _encoders_in(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:
     """Return an encoder and its folder, or those of queries and of passages if they are separate."""
     if isinstance(encoder, DualEncoder):
-        return [(encoder.queries, folder / QUERIES), (encoder.passages, folder / PASSAGES)]
+        return [(encoder.queries, folder / QUERY_ENCODER), (encoder.passages, folder / PASSAGE_ENCODER)]
     return [(encoder, folder)]
 
 

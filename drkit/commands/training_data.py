@@ -34,8 +34,8 @@ from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.encode import passage_texts
 
-FORMATS = ("ids", "triplets", "sentence-transformers")
-QUERIES_PER_BATCH = 64
+_FORMATS = ("ids", "triplets", "sentence-transformers")
+_QUERIES_PER_BATCH = 64
 MinedQuery: TypeAlias = "tuple[MiningRequest, Mined]"
 
 
@@ -116,8 +116,8 @@ def mine_to_file(
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, a name is unknown, or no
     query has a negative.
     """
-    if output.format not in FORMATS:
-        raise UnknownNameError("format", output.format, FORMATS)
+    if output.format not in _FORMATS:
+        raise UnknownNameError("format", output.format, _FORMATS)
     registry = installed().registry
     choices = parse_chain(miners.names, miners.settings, registry)
     if refresh_settings(choices):
@@ -187,7 +187,7 @@ def _write(
     """
     lines = done = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        for batch in batched(mined, QUERIES_PER_BATCH):
+        for batch in batched(mined, _QUERIES_PER_BATCH):
             for row in output.rows(batch, corpus):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 lines += 1

@@ -17,15 +17,15 @@ from drkit.core.files import local_path, replacing
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.recipe.start import RECIPE
-from drkit.search.flat import ABOUT as INDEX
-from drkit.search.flat import IDS, VECTORS, check_vectors, read_about, reading_index
-from drkit.search.vectors import ABOUT as SHARDS
+from drkit.search.flat import IDS, VECTORS, check_vectors, read_index_file, reading_index
+from drkit.search.flat import INDEX_FILE as INDEX
+from drkit.search.vectors import SHARDS_FILE as SHARDS
 from drkit.search.vectors import DocIds, Shards, Vectors
 
 # The key in the file's metadata that holds the identity of the encoder, and marks files that may be replaced.
 MARK = b"drkit"
 # Passages that are read and written at once: one row group of the file.
-ROWS = 4096
+_ROWS = 4096
 
 
 def export_vectors(
@@ -59,7 +59,7 @@ def export_vectors(
     schema = pa.schema(fields, metadata={MARK: json.dumps({"encoder": encoder}, ensure_ascii=False)})
     passages = collection.passages() if collection else None
     with replacing(target) as temporary, pq.ParquetWriter(temporary, schema, use_dictionary=False) as writer:
-        for start, block in vectors.blocks(ROWS):
+        for start, block in vectors.blocks(_ROWS):
             names = doc_ids.take(np.arange(start, start + len(block)))
             flat = pa.array(np.ascontiguousarray(block, dtype=np.float32).reshape(-1))
             columns = {"id": names, "vector": pa.FixedSizeListArray.from_arrays(flat, dimension)}
@@ -93,7 +93,7 @@ def _open_vectors(path: Path) -> tuple[Shards, DocIds, Mapping[str, Any] | None]
             f"drkit encode --encoder {path} --collection NAME -o VECTORS"
         )
     folder = find_index(path)
-    about = read_about(folder)
+    about = read_index_file(folder)
     if not (folder / VECTORS).is_file():
         raise DrkitError(
             f"{folder} is an index of kind {about.get('kind')!r}, which keeps codes instead of vectors; give the "

@@ -32,8 +32,8 @@ T_co = TypeVar("T_co", covariant=True)
 # What a task computes with: one core, the threads of its engine, or a GPU (threads on a machine without one).
 Uses: TypeAlias = Literal["core", "threads", "gpu"]
 LOCAL = "local"
-PROCESSES = "processes"
-_SIDE_BY_SIDE = re.compile(rf"{PROCESSES}:([1-9][0-9]{{0,3}})")
+_PROCESSES = "processes"
+_SIDE_BY_SIDE = re.compile(rf"{_PROCESSES}:([1-9][0-9]{{0,3}})")
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -99,7 +99,7 @@ class GroupEngine:
     @property
     def slots(self) -> int:
         """How many tasks are carried out at once: one in each process."""
-        return processes.count()
+        return processes.process_count()
 
     def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         """Yield the result of each task, in order.
@@ -328,7 +328,7 @@ def open_engine(name: str = LOCAL, device: str = "auto") -> AbstractContextManag
     if name == LOCAL:
         return nullcontext(LocalEngine())
     if found := _SIDE_BY_SIDE.fullmatch(name):
-        if processes.count() > 1:
+        if processes.process_count() > 1:
             raise DrkitError(f"the engine {name} needs a single process; under torchrun its processes share the work")
         return nullcontext(ProcessEngine(int(found[1])))
     kind, _, address = name.partition(":")
@@ -341,4 +341,4 @@ def check_engine(name: str) -> None:
     table = installed().extensions["engine"]
     is_own = name == LOCAL or _SIDE_BY_SIDE.fullmatch(name) is not None
     if not is_own and (name.partition(":")[0] not in table or name.endswith(":")):
-        raise UnknownNameError("engine", name, (LOCAL, f"{PROCESSES}:N", *(f"{one}[:ADDRESS]" for one in table)))
+        raise UnknownNameError("engine", name, (LOCAL, f"{_PROCESSES}:N", *(f"{one}[:ADDRESS]" for one in table)))

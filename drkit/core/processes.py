@@ -31,7 +31,7 @@ _PROCESS = Path("/proc/self")
 _BATCHES_OF: ContextVar[int | None] = ContextVar("batches_of", default=None)
 
 
-def count() -> int:
+def process_count() -> int:
     """Return the number of processes (WORLD_SIZE)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -42,11 +42,11 @@ def rank() -> int:
 
 
 def batch_processes() -> int:
-    """Return the number of processes whose texts make up a batch: as set by `batches_of`, or else `count`.
+    """Return the number of processes whose texts make up a batch: as set by `batches_of`, or else `process_count`.
 
     A run keeps the batches of the processes that it began with, however many carry it on.
     """
-    return _BATCHES_OF.get() or count()
+    return _BATCHES_OF.get() or process_count()
 
 
 @contextmanager
@@ -76,7 +76,7 @@ class Shard:
     @classmethod
     def from_environment(cls) -> Shard:
         """Return the shard that RANK and WORLD_SIZE describe; the whole work if they are not set."""
-        return cls(rank(), count())
+        return cls(rank(), process_count())
 
     @property
     def label(self) -> str:
@@ -91,7 +91,7 @@ class Shard:
 @contextmanager
 def group() -> Iterator[None]:
     """Connect the processes for the length of a block."""
-    if count() == 1:
+    if process_count() == 1:
         yield
         return
     import torch
@@ -113,7 +113,7 @@ def group() -> Iterator[None]:
 
 def barrier() -> None:
     """Wait until all processes have come this far."""
-    if count() > 1:
+    if process_count() > 1:
         import torch
         import torch.distributed as dist
 
@@ -122,7 +122,7 @@ def barrier() -> None:
 
 def broadcast(value: Any) -> Any:
     """Return the value of the first process in every process."""
-    if count() == 1:
+    if process_count() == 1:
         return value
     import torch.distributed as dist
 
@@ -133,7 +133,7 @@ def broadcast(value: Any) -> Any:
 
 def scatter(values: Sequence[Any] | None) -> Any:
     """Return the value that the first process has for this one; values: one for each process, None in the others."""
-    if count() == 1:
+    if process_count() == 1:
         return values[0] if values else None
     import torch.distributed as dist
 
@@ -144,11 +144,11 @@ def scatter(values: Sequence[Any] | None) -> Any:
 
 def gather(value: Any) -> list[Any]:
     """Return the values of all processes in the first one, and nothing in the others."""
-    if count() == 1:
+    if process_count() == 1:
         return [value]
     import torch.distributed as dist
 
-    held = None if rank() else [None] * count()
+    held = None if rank() else [None] * process_count()
     dist.gather_object(value, held, dst=0)
     return held or []
 
@@ -175,13 +175,13 @@ def _processor_limit(cgroups: Path) -> float | None:
     return int(quota) / int(period) if is_limited else None
 
 
-def _first_words(file: Path, count: int) -> list[str]:
+def _first_words(file: Path, process_count: int) -> list[str]:
     """Return the first words of a file, padded with empty ones."""
     try:
-        found = file.read_text(encoding="ascii").split()[:count]
+        found = file.read_text(encoding="ascii").split()[:process_count]
     except (OSError, UnicodeDecodeError):
         found = []
-    return found + [""] * (count - len(found))
+    return found + [""] * (process_count - len(found))
 
 
 def use_available_cores(environment: MutableMapping[str, str]) -> None:

@@ -13,7 +13,7 @@ import attrs
 from drkit.core.spec import Choice
 
 # The value of `absent_when` of a setting that is never absent.
-NEVER = object()
+NEVER_ABSENT = object()
 
 
 def setting(
@@ -22,7 +22,7 @@ def setting(
     help: str,
     *,
     observes: bool = False,
-    absent_when: Any = NEVER,
+    absent_when: Any = NEVER_ABSENT,
 ) -> Any:
     """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
@@ -45,7 +45,7 @@ def is_lasting(attribute: attrs.Attribute[Any], settings: Any) -> bool:
     >>> is_lasting(every, Probes()), is_lasting(texts, Probes()), is_lasting(texts, Probes(texts=5))
     (False, False, True)
     """
-    absent = attribute.metadata.get("absent_when", NEVER)
+    absent = attribute.metadata.get("absent_when", NEVER_ABSENT)
     is_absent = absent(settings) if callable(absent) else getattr(settings, attribute.name) == absent
     return not is_absent and not attribute.metadata.get("observes", False)
 

@@ -209,7 +209,7 @@ class _Metadata(dict[str, str]):
         raise DrkitError(f"does not say its {name!r}; run its stage again", where=self._path)
 
 
-FILE = "values.arrow"
+_FILE = "values.arrow"
 
 
 class SignalValues:
@@ -230,7 +230,7 @@ class SignalValues:
     @classmethod
     def open(cls, folder: Path) -> SignalValues:
         """Open what `write_signal` wrote to `folder`. Raises DrkitError if it is missing."""
-        return cls(Path(folder) / FILE)
+        return cls(Path(folder) / _FILE)
 
     def __reduce__(self) -> tuple[type[SignalValues], tuple[Path]]:
         return SignalValues, (self.path,)
@@ -249,7 +249,7 @@ def write_signal(
     Raises DrkitError for more or fewer values, a value that is not finite, or chunks that differ in K.
     """
     width, written = None, 0
-    with ArrayWriter(Path(folder) / FILE, {"values": np.float32}) as writer:
+    with ArrayWriter(Path(folder) / _FILE, {"values": np.float32}) as writer:
         for chunk in chunks:
             values = np.asarray(chunk, dtype=np.float32)
             width = _width(name, values, width)

@@ -20,22 +20,31 @@ from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.column_advice import pair_advice
 from drkit.data.columns import (
     ASKED,
-    ID,
-    IDS,
-    TEXT,
-    TEXTS,
+    ID_COLUMN,
+    ID_NAMES,
+    TEXT_COLUMN,
+    TEXT_NAMES,
     TITLE,
-    TITLES,
+    TITLE_NAMES,
     GivenColumns,
     checked,
     columns_advice,
-    is_known,
+    is_known_name,
     is_negligible,
     looks_like_ids,
     matching,
     may_be_name,
 )
-from drkit.data.rows import COMPRESSED, FORMATS, Row, file_kind, missing_column, read_rows, require_file, separator_note
+from drkit.data.rows import (
+    COMPRESSED,
+    FORMATS,
+    FileRow,
+    file_kind,
+    missing_column,
+    read_rows,
+    require_file,
+    separator_note,
+)
 from drkit.data.splits import Splits
 from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
@@ -204,10 +213,10 @@ def find_file(
 
 # Tables of passages without a header, by their number of columns.
 _LAYOUTS = {
-    1: (TEXT,),
-    2: ("_id", TEXT),
-    3: ("_id", TEXT, TITLE),
-    4: ("_id", "url", TITLE, TEXT),
+    1: (TEXT_COLUMN,),
+    2: ("_id", TEXT_COLUMN),
+    3: ("_id", TEXT_COLUMN, TITLE),
+    4: ("_id", "url", TITLE, TEXT_COLUMN),
 }
 # Names that need no word on how they are read.
 _PLAIN = frozenset(("_id", "id", "docid", "doc_id", "docno", "pid", "title", "text", "contents", "passage", "body"))
@@ -227,75 +236,77 @@ class PassageColumns:
     @property
     def ids(self) -> tuple[str, ...]:
         """Names of the id's column."""
-        return self.given.names(ID, IDS)
+        return self.given.names(ID_COLUMN, ID_NAMES)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Names of the text's column."""
-        return self.given.names(TEXT, TEXTS)
+        return self.given.names(TEXT_COLUMN, TEXT_NAMES)
 
     @property
     def titles(self) -> tuple[str, ...]:
         """Names of the title's column."""
-        return self.given.names(TITLE, () if self.given.are_numbers else TITLES)
+        return self.given.names(TITLE, () if self.given.are_numbers else TITLE_NAMES)
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names the text and another column; a text alone could be a value."""
         given = self.given.is_header(cells)
         has_text = bool(matching(tuple(cells), self.texts)) and all(map(may_be_name, cells))
-        return (has_text and (len(cells) == 1 or sum(map(is_known, cells)) > 1)) if given is None else given
+        return (has_text and (len(cells) == 1 or sum(map(is_known_name, cells)) > 1)) if given is None else given
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: text; id, text; id, text, title; or id, url, title, text."""
         numbers = self.given.default_names(width)
         return _LAYOUTS.get(width, _LAYOUTS[3]) if numbers is None else numbers
 
-    def read(self, row: Row) -> Passage:
+    def read(self, row: FileRow) -> Passage:
         """Return the passage in a row. Raises DrkitError if it has neither text nor title, or its id is empty."""
         texts = [name for name in row.find(self.texts) if row.values[name] is not None]
         titles = [name for name in self._find(row, TITLE) if row.values[name] is not None]
         title = row.text(titles[0]) if titles else ""
         if not texts and not titles and not row.find(self.texts):
-            raise missing_column(row, self.texts, TEXT, columns_advice(TEXT, ID))
+            raise missing_column(row, self.texts, TEXT_COLUMN, columns_advice(TEXT_COLUMN, ID_COLUMN))
         text = row.text(texts[0]) if texts else "" if titles else row.text(row.find(self.texts)[0])
-        ids = self._find(row, ID)
+        ids = self._find(row, ID_COLUMN)
         number = f"{Path(row.path).name}:{row.number}" if self.of_several_files else str(row.number)
-        return Passage(row.id(ids[0] if ids else self.ids[0]) if ids or self.given.has(ID) else number, text, title)
+        return Passage(
+            row.id(ids[0] if ids else self.ids[0]) if ids or self.given.has(ID_COLUMN) else number, text, title
+        )
 
-    def _find(self, row: Row, role: str) -> tuple[str, ...]:
+    def _find(self, row: FileRow, role: str) -> tuple[str, ...]:
         """Return the columns of a role; one that settings give to another role is none of them."""
-        names = {ID: self.ids, TITLE: self.titles, TEXT: self.texts}[role]
+        names = {ID_COLUMN: self.ids, TITLE: self.titles, TEXT_COLUMN: self.texts}[role]
         if self.given.has(role):
             return row.find(names)
         taken = row.find([name for names in self.given.by_role.values() for name in names])
         return tuple(name for name in row.find(names) if name not in taken)
 
-    def _unread(self, row: Row) -> list[str]:
-        read = {name for role in (ID, TITLE, TEXT) for name in self._find(row, role)[:1]}
+    def _unread(self, row: FileRow) -> list[str]:
+        read = {name for role in (ID_COLUMN, TITLE, TEXT_COLUMN) for name in self._find(row, role)[:1]}
         return [name for name in row.values if name not in read and not is_negligible(name)]
 
-    def check(self, rows: Sequence[Row]) -> None:
+    def check(self, rows: Sequence[FileRow]) -> None:
         """Raise DrkitError for first rows without a column of the text, or whose text looks like an id.
 
         Settings that name the column are believed.
         """
         if rows and not any(row.find(self.texts) for row in rows) and self._unread(rows[0]):
-            raise missing_column(rows[0], self.texts, TEXT, columns_advice(TEXT, ID))
-        if rows and not rows[0].is_headless and not self.given.has(TEXT):
+            raise missing_column(rows[0], self.texts, TEXT_COLUMN, columns_advice(TEXT_COLUMN, ID_COLUMN))
+        if rows and not rows[0].is_headless and not self.given.has(TEXT_COLUMN):
             self._refuse_queries(rows)
         found = [name for row in rows[:1] for name in row.find(self.texts)[:1]]
         values = [row.values.get(name) for name in found for row in rows]
         texts = [value for value in values if isinstance(value, str) and value.strip()]
-        if not self.given.has(TEXT) and texts and len(texts) == len(values) and looks_like_ids(texts):
+        if not self.given.has(TEXT_COLUMN) and texts and len(texts) == len(values) and looks_like_ids(texts):
             raise DrkitError(
                 f"the column {found[0]!r} has ids or numbers ({texts[0]!r:.40}), not texts; columns: "
-                f"{', '.join(rows[0].values)}. Name the column of the text: {columns_advice(TEXT, ID)}",
+                f"{', '.join(rows[0].values)}. Name the column of the text: {columns_advice(TEXT_COLUMN, ID_COLUMN)}",
                 where=rows[0],
             )
-        if rows and rows[0].is_headless and not self.given and {TEXT, TITLE} <= rows[0].values.keys():
+        if rows and rows[0].is_headless and not self.given and {TEXT_COLUMN, TITLE} <= rows[0].values.keys():
             self._check_order(rows)
 
-    def _refuse_queries(self, rows: Sequence[Row]) -> None:
+    def _refuse_queries(self, rows: Sequence[FileRow]) -> None:
         """Raise DrkitError for a table with queries beside what may be texts, or the ids, paths or titles of texts."""
         row, texts = rows[0], rows[0].find(self.texts)
         if texts and (queries := [name for name in row.find(ASKED) if name in self._unread(row)]):
@@ -308,39 +319,39 @@ class PassageColumns:
                 where=row,
             )
 
-    def _check_order(self, rows: Sequence[Row]) -> None:
+    def _check_order(self, rows: Sequence[FileRow]) -> None:
         """Raise DrkitError if a table without a header has longer titles than texts."""
-        title, text = (sum(len(str(row.values.get(name) or "")) for row in rows) for name in (TITLE, TEXT))
+        title, text = (sum(len(str(row.values.get(name) or "")) for row in rows) for name in (TITLE, TEXT_COLUMN))
         if title > 2 * text:
             names = [*rows[0].values]
-            long, short = names.index(TITLE) + 1, names.index(TEXT) + 1
+            long, short = names.index(TITLE) + 1, names.index(TEXT_COLUMN) + 1
             raise DrkitError(
                 f"the table has no header, and its column {long} is longer than the column {short}, where the text is "
                 f"expected; write a header, or name the columns, as in --columns id=1,title={short},text={long}",
                 where=rows[0],
             )
 
-    def notes(self, row: Row) -> Iterator[str]:
+    def notes(self, row: FileRow) -> Iterator[str]:
         """Yield how the columns of a file are read, by its first row, where that is not plain from their names."""
         yield from separator_note(row)
         if row.is_headless:
             layout = f", the layout of {_LAYOUT_NAMES[len(row.values)]}" if not self.given.are_numbers else ""
             yield (
                 f"{row.path} has no header: its columns are read as {', '.join(row.values)}{layout}; a header line or "
-                f"{columns_advice(ID, TEXT)} says otherwise"
+                f"{columns_advice(ID_COLUMN, TEXT_COLUMN)} says otherwise"
             )
             return
-        used = {role: found[0] for role in (ID, TITLE, TEXT) if (found := self._find(row, role))}
+        used = {role: found[0] for role in (ID_COLUMN, TITLE, TEXT_COLUMN) if (found := self._find(row, role))}
         unread = self._unread(row)
         if unread or not {*used.values()} <= _PLAIN:
             roles = ", ".join(f"{name!r} is the {role}" for role, name in used.items())
             left = f"; columns that are not read: {', '.join(unread)}" if unread else ""
             yield f"{row.path}: {roles}{left}; {columns_advice(*used)} says otherwise"
-        if ID not in used:
+        if ID_COLUMN not in used:
             yield f"{row.path} has no column of ids: a passage is named by its row; --columns id=COLUMN names one"
 
 
-def read_passages(files: Sequence[Path], columns: PassageColumns | None = None) -> Iterator[tuple[Row, Passage]]:
+def read_passages(files: Sequence[Path], columns: PassageColumns | None = None) -> Iterator[tuple[FileRow, Passage]]:
     """Stream the passages of files.
 
     Tables have a header with the names of id and text, or the columns of `PassageColumns.default_names`. Raises
@@ -367,14 +378,14 @@ class _TitleColumns:
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a line names both columns."""
-        return len(cells) == 2 and bool(matching(tuple(cells), IDS)) and bool(matching(tuple(cells), TITLES))
+        return len(cells) == 2 and bool(matching(tuple(cells), ID_NAMES)) and bool(matching(tuple(cells), TITLE_NAMES))
 
     def default_names(self, width: int) -> Sequence[str]:  # noqa: ARG002
         """Return the names of the columns of a table without a header."""
         return ("_id", TITLE)
 
 
-def with_titles(passages: Iterable[tuple[Row, Passage]], path: Path) -> Iterator[tuple[Row, Passage]]:
+def with_titles(passages: Iterable[tuple[FileRow, Passage]], path: Path) -> Iterator[tuple[FileRow, Passage]]:
     """Yield passages with the titles that a file has for their ids; a passage that it leaves out has none.
 
     Both are read once, side by side, so the titles must have the order of the passages. Raises DrkitError at a title
@@ -383,17 +394,17 @@ def with_titles(passages: Iterable[tuple[Row, Passage]], path: Path) -> Iterator
     rows = read_rows(path, _TitleColumns())
     given = next(rows, None)
     for where, passage in passages:
-        if given is None or given.id(given.first(IDS)) != passage.doc_id:
+        if given is None or given.id(given.first(ID_NAMES)) != passage.doc_id:
             yield where, passage
             continue
         if passage.title:
             raise DrkitError(f"the passage {passage.doc_id!r} has a title, and {given} gives it another", where=where)
-        yield where, evolve(passage, title=given.text(given.first(TITLES), default=""))
+        yield where, evolve(passage, title=given.text(given.first(TITLE_NAMES), default=""))
         given = next(rows, None)
     if given is not None:
         raise DrkitError(
-            f"the passage {given.id(given.first(IDS))!r} does not exist, or titles have another order than passages; "
-            f"sort both files in the same way",
+            f"the passage {given.id(given.first(ID_NAMES))!r} does not exist, or titles have another order than "
+            f"passages; sort both files in the same way",
             where=given,
         )
 

@@ -12,7 +12,18 @@ from statistics import median
 
 from attrs import field, frozen
 
-from drkit.data.columns import ARTICLE, ASKED, ID, QUERY, SAMPLE, TEXT, GivenColumns, is_known, looks_like_ids, matching
+from drkit.data.columns import (
+    ARTICLE,
+    ASKED,
+    ID_COLUMN,
+    QUERY_COLUMN,
+    SAMPLED_ROWS,
+    TEXT_COLUMN,
+    GivenColumns,
+    is_known_name,
+    looks_like_ids,
+    matching,
+)
 from drkit.data.rows import read_rows
 from drkit.errors import DrkitError
 
@@ -25,7 +36,7 @@ class AnyColumns:
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether all cells are names that headers use."""
-        return all(map(is_known, cells))
+        return all(map(is_known_name, cells))
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return the numbers of the columns."""
@@ -45,7 +56,10 @@ def columns_line(roles: Mapping[str, str]) -> str:
 
 def label_lines(path: Path | str, query: str, article: str) -> str:
     """Return what to type for a file of labels, which name articles of other texts."""
-    columns, labels = columns_line({QUERY: query, ARTICLE: article}), shlex.quote(f'collection.labels=["{path}"]')
+    columns, labels = (
+        columns_line({QUERY_COLUMN: query, ARTICLE: article}),
+        shlex.quote(f'collection.labels=["{path}"]'),
+    )
     return (
         f"labelled:TEXTS --set {labels} {columns}, or drkit improve ENCODER --texts TEXTS --labels "
         f"{shlex.quote(str(path))} {columns}"
@@ -58,15 +72,15 @@ def pair_advice(path: Path | str, query: str, text: str, *, are_ids: bool) -> st
     if are_ids:
         return labels
     return (
-        f"For queries and the texts that answer them: {columns_line({QUERY: query, TEXT: text})}. For texts alone: "
-        f"jsonl:{path} {columns_line({TEXT: text})}. {labels}"
+        f"For queries and the texts that answer them: {columns_line({QUERY_COLUMN: query, TEXT_COLUMN: text})}. "
+        f"For texts alone: jsonl:{path} {columns_line({TEXT_COLUMN: text})}. {labels}"
     )
 
 
 def column_choices(path: Path) -> Iterator[str]:
     """Yield a line for each way to read a table, by the values of its first rows; none for any other file."""
     try:
-        rows = list(islice(read_rows(path, AnyColumns(), guess=True), SAMPLE))
+        rows = list(islice(read_rows(path, AnyColumns(), guess=True), SAMPLED_ROWS))
     except DrkitError:
         return
     values = {name: [row.values.get(name) for row in rows] for name in (rows[0].values if rows else ()) if name}
@@ -76,10 +90,10 @@ def column_choices(path: Path) -> Iterator[str]:
     *others, text = sorted(texts, key=lambda name: median(map(len, given[name]))) or [""]
     query = next(iter(matching(tuple(others), ASKED)), others[0] if others else text)
     if others:
-        yield f"queries, and the texts that answer them: {columns_line({QUERY: query, TEXT: text})}"
+        yield f"queries, and the texts that answer them: {columns_line({QUERY_COLUMN: query, TEXT_COLUMN: text})}"
     if text and ids:
-        yield f"texts and their ids: jsonl:{path} {columns_line({ID: ids[0], TEXT: text})}"
+        yield f"texts and their ids: jsonl:{path} {columns_line({ID_COLUMN: ids[0], TEXT_COLUMN: text})}"
     elif text:
-        yield f"texts: jsonl:{path} {columns_line({TEXT: text})}"
+        yield f"texts: jsonl:{path} {columns_line({TEXT_COLUMN: text})}"
     if text and (article := ids[0] if ids else text if others else ""):
         yield f"labels, which name articles of other texts: {label_lines(path, query, article)}"

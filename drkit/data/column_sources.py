@@ -13,7 +13,7 @@ from drkit.core.settings import setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
 
 RERANKER, GIVEN, MODEL, FILE = "reranker", "given", "model", "file"
-SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
+COLUMN_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
 
 
 @frozen

@@ -18,24 +18,31 @@ from attrs import field, frozen
 from drkit.errors import DrkitError
 
 Item = TypeVar("Item")
-ID, TITLE, TEXT = "id", "title", "text"
-ARTICLE, QUERY_ID, QUERY, POSITIVE, NEGATIVE, SCORE = "article", "query_id", "query", "positive", "negative", "score"
+ID_COLUMN, TITLE, TEXT_COLUMN = "id", "title", "text"
+ARTICLE, QUERY_ID, QUERY_COLUMN, POSITIVE, NEGATIVE, SCORE = (
+    "article",
+    "query_id",
+    "query",
+    "positive",
+    "negative",
+    "score",
+)
 # The name of no column, for a score or a title that is not read.
-NONE = "none"
+_NONE = "none"
 # Rows from which the columns of a file are judged.
-SAMPLE = 100
+SAMPLED_ROWS = 100
 
-IDS = (
+ID_NAMES = (
     *("_id", "id", "docid", "doc_id", "docno", "pid", "passage_id", "psg_id", "document_id", "article_id"),
     *("paragraph_id", "chunk_id", "corpus_id", "uid", "uuid"),
 )
-TITLES = ("title", "subject", "headline", "heading")
-TEXTS = (
+TITLE_NAMES = ("title", "subject", "headline", "heading")
+TEXT_NAMES = (
     *("text", "contents", "content", "passage", "body", "document", "paragraph", "chunk", "article"),
     *("passage_text", "document_text", "doc_text", "article_text", "full_text", "page_content"),
 )
 QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "question_id", "topic_id")
-QUERIES = ("text", "query", "question", "title", "query_text", "question_text")
+QUERY_NAMES = ("text", "query", "question", "title", "query_text", "question_text")
 ANCHORS = (
     *("anchor", "query", "question", "sentence1", "sentence_A", "premise"),
     *("query_text", "question_text", "search_query", "search_term", "user_query"),
@@ -45,7 +52,7 @@ POSITIVES = (
     *("response", "positive_passage", "positive_document", "positive_text", "answer_text", "passage_text"),
     *("document_text", "article", "article_text", "text", "content", "contents", "body", "paragraph", "chunk"),
 )
-SCORES = ("score", "label", "relevance")
+SCORE_NAMES = ("score", "label", "relevance")
 # Names of queries alone, which texts do not have beside them.
 ASKED = ("query", "question", "query_text", "question_text", "search_query", "search_term", "user_query")
 _NEGATIVE = re.compile(r"(hard)?neg(ative)?s?(passages?|documents?|texts?)?\d*")
@@ -100,7 +107,20 @@ def is_negative(name: str) -> bool:
     return bool(_NEGATIVE.fullmatch(fold(name)))
 
 
-_KNOWN = {fold(n) for n in (*IDS, *TITLES, *TEXTS, *QUERY_IDS, *QUERIES, *ANCHORS, *POSITIVES, *SCORES, *_OTHER)}
+_KNOWN = {
+    fold(n)
+    for n in (
+        *ID_NAMES,
+        *TITLE_NAMES,
+        *TEXT_NAMES,
+        *QUERY_IDS,
+        *QUERY_NAMES,
+        *ANCHORS,
+        *POSITIVES,
+        *SCORE_NAMES,
+        *_OTHER,
+    )
+}
 
 
 def is_negligible(name: str) -> bool:
@@ -108,7 +128,7 @@ def is_negligible(name: str) -> bool:
     return fold(name) in _NEGLIGIBLE
 
 
-def is_known(name: str) -> bool:
+def is_known_name(name: str) -> bool:
     """Return whether headers use this name, alone or with a number behind it (`text1`)."""
     folded = fold(name)
     return folded in _KNOWN or folded.rstrip("0123456789") in _KNOWN or is_negative(name)
@@ -138,7 +158,7 @@ def header_of(cells: Sequence[str], sample: Sequence[Sequence[str]], columns: Co
     below = [row for row in sample if len(row) == len(cells)]
     if _is_data(cells, below):
         return False
-    known = sum(map(is_known, cells))
+    known = sum(map(is_known_name, cells))
     if not below:
         return known > 1 or known == len(cells)
     return quoted or known > 0 or any(_differs(cell, [row[i] for row in below]) for i, cell in enumerate(cells))
@@ -252,7 +272,7 @@ class GivenColumns:
         return all(
             any(int(name) <= len(keys) if name.isdecimal() else matching(keys, (name,)) for name in names)
             for names in self.by_role.values()
-            if names != (NONE,)
+            if names != (_NONE,)
         )
 
     def is_header(self, cells: Sequence[str]) -> bool | None:
@@ -306,6 +326,6 @@ def looks_like_ids(values: Iterable[str]) -> bool:
 def checked(rows: Iterable[Item], check: Callable[[Sequence[Item]], None]) -> Iterator[Item]:
     """Yield all rows, once `check` has seen the first ones; it raises DrkitError."""
     left = iter(rows)
-    first = list(islice(left, SAMPLE))
+    first = list(islice(left, SAMPLED_ROWS))
     check(first)
     yield from chain(first, left)

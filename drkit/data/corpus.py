@@ -25,7 +25,7 @@ from drkit.data.splits import PSEUDO, SPLITS
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
-TEXTS, INDEX = "texts.arrow", "ids.arrow"
+TEXTS_FILE, _INDEX = "texts.arrow", "ids.arrow"
 # The columns of `ids.arrow`; the second has its name from the first version of the format.
 _HASHES, _INDICES = "hashes", "places"
 _SHOWN = 5
@@ -59,7 +59,7 @@ class IndexWriter:
     def finish(self) -> None:
         """Write the index; ids that share a hash stay in the order of their passages."""
         self._spill()
-        with ArrayWriter(self._folder / INDEX, {_HASHES: np.uint64, _INDICES: np.int64}) as writer:
+        with ArrayWriter(self._folder / _INDEX, {_HASHES: np.uint64, _INDICES: np.int64}) as writer:
             for slices in key_ranges([hashes for hashes, _ in self._runs], _HASHES_AT_ONCE):
                 pieces = [(run[0][rows], run[1][rows]) for run, rows in zip(self._runs, slices, strict=True)]
                 hashes, indices = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -144,8 +144,8 @@ class StoredCorpus:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._table = MappedTable(self.folder / TEXTS)
-        index = Arrays(self.folder / INDEX)
+        self._table = MappedTable(self.folder / TEXTS_FILE)
+        index = Arrays(self.folder / _INDEX)
         self._hashes: NDArray[np.uint64] = index[_HASHES]
         self._indices: NDArray[np.int64] = index[_INDICES]
         self._known: dict[str, int] = {}
@@ -205,9 +205,9 @@ class StoredCorpus:
         return equal_ids(self._hashes, self._indices, self._table.take_first_column)
 
 
-PASSAGES = "passages"
-QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
-SCORES, ANSWERS = "teacher-scores.arrow", "answers.arrow"
+PASSAGES_FOLDER = "passages"
+QUERIES_FILE, JUDGEMENTS, NEGATIVES_FILE = "queries.arrow", "judgements.arrow", "negatives.arrow"
+SCORES_FILE, ANSWERS = "teacher-scores.arrow", "answers.arrow"
 
 
 def open_collection(folder: Path, pseudo: Path | None = None) -> StoredCollection:
@@ -222,7 +222,7 @@ def open_collection(folder: Path, pseudo: Path | None = None) -> StoredCollectio
     _LOGGER.info("opening the collection %s", folder)
     splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
     splits |= {PSEUDO: pseudo} if pseudo else {}
-    collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
+    collection = collection_of({PASSAGES_FOLDER: folder / PASSAGES_FOLDER, **splits})
     len(collection.corpus)
     return collection
 
@@ -230,10 +230,10 @@ def open_collection(folder: Path, pseudo: Path | None = None) -> StoredCollectio
 def collection_of(folders: Mapping[str, Path]) -> StoredCollection:
     """Open what a stage reads of a collection: the folders `passages` and those of splits; other names are ignored."""
     splits = {split: folders[split] for split in (*SPLITS, PSEUDO) if split in folders}
-    return StoredCollection(folders.get(PASSAGES), splits)
+    return StoredCollection(folders.get(PASSAGES_FOLDER), splits)
 
 
-def read_queries(path: Path) -> Iterator[Query]:
+def read_labelled_queries(path: Path) -> Iterator[Query]:
     """Yield the queries in a split's `queries.arrow`."""
     return (Query(query_id, text) for query_id, text in MappedTable(path).rows())
 
@@ -260,7 +260,7 @@ class StoredCollection:
 
     def queries(self, split: str) -> Iterator[Query]:
         """Yield the queries of a split; none if the split is missing."""
-        return read_queries(self._splits[split] / QUERIES) if split in self._splits else iter(())
+        return read_labelled_queries(self._splits[split] / QUERIES_FILE) if split in self._splits else iter(())
 
     def judgements(self, split: str) -> Iterator[Judgement]:
         """Yield the judgements of a split; none if the split is missing."""
@@ -308,7 +308,7 @@ class StoredCollection:
         positives = self.positives_by_text(split)
         found: dict[str, dict[str, None]] = {}
         irrelevant = ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
-        for query_id, doc_id in chain(self._rows(split, NEGATIVES), irrelevant):
+        for query_id, doc_id in chain(self._rows(split, NEGATIVES_FILE), irrelevant):
             if doc_id not in positives.get(query_id, ()):
                 found.setdefault(query_id, {})[doc_id] = None
         return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
@@ -316,7 +316,7 @@ class StoredCollection:
     def teacher_scores(self, split: str) -> dict[str, dict[str, float]]:
         """Return the teacher's scores that came with the collection: query id -> passage id -> score."""
         found: dict[str, dict[str, float]] = {}
-        for query_id, doc_id, score in self._rows(split, SCORES):
+        for query_id, doc_id, score in self._rows(split, SCORES_FILE):
             found.setdefault(query_id, {}).setdefault(doc_id, score)
         return found
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.merging import Run, Spilled, is_new, key_ranges, merged, sorted_with_positions, spill, summed
+from drkit.data.merging import CountedKeys, Spilled, is_new, key_ranges, merged, sorted_with_positions, spill, summed
 from drkit.data.store import TokenStore
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
@@ -44,7 +44,7 @@ _TABLE = {"keys": np.int64, "counts": np.int64}
 T = TypeVar("T")
 
 
-def count(
+def count_keys(
     store: TokenStore,
     folder: Path,
     *,
@@ -94,16 +94,16 @@ def _digits(base: int, beginnings: int) -> int:
     return fitting
 
 
-def _write_tables(runs: Iterable[Run], writers: Sequence[ArrayWriter], base: int, min_count: int) -> None:
+def _write_tables(runs: Iterable[CountedKeys], writers: Sequence[ArrayWriter], base: int, min_count: int) -> None:
     """Write the n-grams of several orders, shortest first: all beginnings of the longest ones, which are in `runs`."""
 
-    def write(writer: ArrayWriter, run: Run) -> None:
+    def write(writer: ArrayWriter, run: CountedKeys) -> None:
         keys, counts = run
         kept = (keys % base > 0) & (counts >= min_count)
         writer.append(keys=keys[kept], counts=counts[kept])
 
     # The last n-gram of a run may go on in the next one.
-    held: list[Run] = [(np.empty(0, np.int64), np.empty(0, np.int64)) for _ in writers]
+    held: list[CountedKeys] = [(np.empty(0, np.int64), np.empty(0, np.int64)) for _ in writers]
     for keys, counts in runs:
         run = keys, counts
         for place in reversed(range(len(writers))):

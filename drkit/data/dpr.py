@@ -8,7 +8,7 @@ from typing import Any
 
 from drkit.core.types import Query
 from drkit.data.pairs import text_id
-from drkit.data.rows import Row, read_jsonl
+from drkit.data.rows import FileRow, read_jsonl
 from drkit.data.tevatron import TevatronCollection
 from drkit.errors import DrkitError
 
@@ -27,8 +27,8 @@ class DprCollection(TevatronCollection):
     subject = "dpr"
     formats = (".json", ".jsonl")
 
-    def _read(self, path: Path) -> Iterator[Row]:
-        return (Row(row.path, row.number, _as_tevatron(row)) for row in read_jsonl(path))
+    def _read(self, path: Path) -> Iterator[FileRow]:
+        return (FileRow(row.path, row.number, _as_tevatron(row)) for row in read_jsonl(path))
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the questions of a split, each once."""
@@ -39,7 +39,7 @@ class DprCollection(TevatronCollection):
                 yield where, query
 
 
-def _as_tevatron(row: Row) -> dict[str, Any]:
+def _as_tevatron(row: FileRow) -> dict[str, Any]:
     """Return the question of a row with its passages, in Tevatron's names."""
     question = row.text(row.first(("question",))).strip()
     if not any(row.find(_POSITIVES)):
@@ -53,13 +53,13 @@ def _as_tevatron(row: Row) -> dict[str, Any]:
     }
 
 
-def _passages(row: Row, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _passages(row: FileRow, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     for name in row.find(names):
         found = row.values[name] or []
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise DrkitError(f"{name!r} must be a list of passages with title and text, got {found!r:.60}", where=row)
         for number, one in enumerate(found, start=1):
-            item = Row(f"{row}: {name}", number, one, "item")
+            item = FileRow(f"{row}: {name}", number, one, "item")
             title, text = item.text("title", default=""), item.text("text")
             ids = [key for key in item.find(_PASSAGE_IDS) if one[key] not in (None, "")]
             doc_id = item.id(ids[0]) if ids else text_id(f"{title}\0{text}")

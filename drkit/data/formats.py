@@ -24,13 +24,13 @@ from drkit.data.collection import (
     with_titles,
 )
 from drkit.data.columns import (
-    ID,
-    QUERY,
+    ID_COLUMN,
+    QUERY_COLUMN,
     QUERY_ID,
-    TEXT,
-    TEXTS,
+    TEXT_COLUMN,
+    TEXT_NAMES,
     TITLE,
-    TITLES,
+    TITLE_NAMES,
     GivenColumns,
     checked,
 )
@@ -42,7 +42,7 @@ from drkit.data.negative_ids import (
     systems_of,
 )
 from drkit.data.qrels import read_judgements
-from drkit.data.rows import COMPRESSED, Row, read_jsonl, require_file
+from drkit.data.rows import COMPRESSED, FileRow, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TrecConfig
 from drkit.data.splits import SPLITS, Splits
 from drkit.data.topics import TOPIC_FORMATS, read_topics, topic_notes
@@ -72,14 +72,14 @@ class JudgedFiles(FileCollection):
         judgements = read_judgements(self.qrels["test"], beir=isinstance(self.config, BeirConfig))
         return (judgement.query_id for _, judgement in judgements if judgement.relevance > 0)
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every row of the corpus."""
         return read_passages(self.passage_files, self.columns)
 
     @property
     def columns(self) -> PassageColumns:
         """Where ids, titles and texts of the passages are: as the settings say, else under the usual names."""
-        return PassageColumns(self._given.only(ID, TITLE, TEXT))
+        return PassageColumns(self._given.only(ID_COLUMN, TITLE, TEXT_COLUMN))
 
     @property
     def _element(self) -> str:
@@ -93,7 +93,7 @@ class JudgedFiles(FileCollection):
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split. Raises DrkitError at an empty one."""
         path = self.topics[self.split_rules.source(split)]
-        topics = read_topics(path, self._element, self._given.only(QUERY_ID, QUERY))
+        topics = read_topics(path, self._element, self._given.only(QUERY_ID, QUERY_COLUMN))
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
@@ -109,7 +109,7 @@ class JudgedFiles(FileCollection):
     def notes(self) -> Iterator[str]:
         """Yield how the passages and topics are read."""
         yield from passage_notes(self.passage_files, self.columns)
-        given = self._given.only(QUERY_ID, QUERY)
+        given = self._given.only(QUERY_ID, QUERY_COLUMN)
         for path in dict.fromkeys(self.topics[split] for split in self.qrels):
             yield from topic_notes(path, self._element, given)
         yield from self.split_rules.notes()
@@ -155,15 +155,15 @@ class BeirCollection(JudgedFiles):
             raise DrkitError(f"collection beir: {self.folder}/qrels: {both} are both judgements of {split}; remove one")
         return found[0] if found else None
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
         (title,) = GivenColumns.of(self.config.columns).names(TITLE, (TITLE,))
         for row in checked(read_jsonl(self.passage_files[0]), self._check):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text(title, default=""))
 
-    def _check(self, rows: Sequence[Row]) -> None:
+    def _check(self, rows: Sequence[FileRow]) -> None:
         """Raise DrkitError for first rows with texts under other names, which would all be empty passages."""
-        others = {name for row in rows for name in row.find((*TEXTS, *TITLES))}
+        others = {name for row in rows for name in row.find((*TEXT_NAMES, *TITLE_NAMES))}
         if others and not any({"text", "title"} & row.values.keys() for row in rows):
             raise DrkitError(
                 f"no key 'text' or 'title'; keys: {', '.join(rows[0].values)}. Rename {', '.join(sorted(others))}, or "
@@ -184,10 +184,10 @@ class JsonlCollection(FileCollection):
             raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
         self.passage_files = passage_files(config.path, "collection jsonl")
         self.name = f"jsonl:{local_path(config.path).resolve().name}"
-        own = {ID: config.id_field, TEXT: config.text_field, TITLE: config.title_field}
+        own = {ID_COLUMN: config.id_field, TEXT_COLUMN: config.text_field, TITLE: config.title_field}
         self._columns = PassageColumns(GivenColumns.of(config.columns, own))
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield the text of every row."""
         return read_passages(self.passage_files, self._columns)
 
@@ -238,7 +238,7 @@ class TrecCollection(JudgedFiles):
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
         self.passage_files = found
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every row of the corpus, with its title if titles have a file of their own."""
         passages = super().located_passages()
         return with_titles(passages, self.titles) if self.titles else passages
@@ -254,7 +254,7 @@ class TrecCollection(JudgedFiles):
                 if before != (before := (line.query_id, doc_id)):  # triples repeat their positive
                     yield line.row, Judgement(*before, 1)
 
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+    def located_negatives(self, split: str) -> Iterator[tuple[FileRow, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives that are given by id, of the training topics."""
         if split == "train" and self.negative_ids:
             for line in self._negative_lines():

@@ -18,11 +18,21 @@ from drkit.core.files import local_path
 from drkit.core.hub import reaches_hub, require_hub_id
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, PassageColumns, judged_queries
-from drkit.data.columns import ID, QUERY, QUERY_ID, TEXT, TITLE, Columns, GivenColumns, NamedColumns, checked
+from drkit.data.columns import (
+    ID_COLUMN,
+    QUERY_COLUMN,
+    QUERY_ID,
+    TEXT_COLUMN,
+    TITLE,
+    Columns,
+    GivenColumns,
+    NamedColumns,
+    checked,
+)
 from drkit.data.pair_columns import PairColumns
-from drkit.data.pairs import PairTables, Rows, TableCollection, read_files
+from drkit.data.pairs import PairTables, RowSource, TableCollection, read_files
 from drkit.data.qrels import parse_relevance
-from drkit.data.rows import Row, file_kind
+from drkit.data.rows import FileRow, file_kind
 from drkit.data.specs import HfConfig
 from drkit.data.splits import Splits
 from drkit.data.topics import TopicColumns
@@ -68,7 +78,10 @@ class HfCollection(TableCollection):
             qrels_name = "" if config.qrels else "qrels" if "qrels" in names else "default"
             qrels = _open_table(config.qrels or config.path, qrels_name, NamedColumns(_QRELS))
             given = GivenColumns.of(config.columns)
-            passages, topics = PassageColumns(given.only(ID, TITLE, TEXT)), TopicColumns(given.only(QUERY_ID, QUERY))
+            passages, topics = (
+                PassageColumns(given.only(ID_COLUMN, TITLE, TEXT_COLUMN)),
+                TopicColumns(given.only(QUERY_ID, QUERY_COLUMN)),
+            )
             corpus = _open_table(config.path, "corpus", passages)
             queries = _open_table(config.path, "queries", topics)
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels), passages, topics)
@@ -93,14 +106,14 @@ class HfCollection(TableCollection):
 class RetrievalTables:
     """The tables of a collection, read from rows of a corpus, of queries and of judgements, each by split."""
 
-    corpus: Mapping[str, Rows]
-    all_queries: Mapping[str, Rows]
-    qrels: Mapping[str, Rows]
+    corpus: Mapping[str, RowSource]
+    all_queries: Mapping[str, RowSource]
+    qrels: Mapping[str, RowSource]
     split_rules: Splits
     columns: PassageColumns = field(factory=PassageColumns)
     topics: TopicColumns = field(factory=TopicColumns)
 
-    def passages(self) -> Iterator[tuple[Row, Passage]]:
+    def passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every row of the corpus."""
         columns = self.columns
         found = (row for rows in self.corpus.values() for row in checked(rows(), columns.check))
@@ -117,18 +130,18 @@ class RetrievalTables:
         queries = ((row, self.topics.read(row)) for rows in self.all_queries.values() for row in rows())
         return judged_queries(queries, (judgement for _, judgement in self.judgements(split)))
 
-    def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+    def judgements(self, split: str) -> Iterator[tuple[FileRow, Judgement]]:
         """Yield the split's judgements, each with the row it was read from."""
         for row in self.qrels[self.split_rules.source(split)]():
             query, doc, score = (row.first(names) for names in _QRELS)
             relevance = parse_relevance(str(row.values[score]), str(row))
             yield row, Judgement(row.id(query), row.id(doc), relevance)
 
-    def negatives(self, _split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+    def negatives(self, _split: str) -> Iterator[tuple[FileRow, tuple[str, str]]]:
         """Yield nothing; the judgements say what is not relevant."""
         return iter(())
 
-    def scores(self, _split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+    def scores(self, _split: str) -> Iterator[tuple[FileRow, tuple[str, str, float]]]:
         """Yield nothing; judgements come without a teacher's scores."""
         return iter(())
 
@@ -144,7 +157,7 @@ def _table_names(path: str) -> set[str]:
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
 
-def _open_table(path: str, name: str, columns: Columns) -> dict[str, Rows]:
+def _open_table(path: str, name: str, columns: Columns) -> dict[str, RowSource]:
     """Return the rows of a dataset, or of its folder or configuration `name`, by split; columns: of its tables.
 
     Raises DrkitError for a dataset without rows.
@@ -192,7 +205,7 @@ def _has_card(folder: Path) -> bool:
     return readme.is_file() and readme.read_bytes().lstrip(b"\xef\xbb\xbf").startswith(b"---")
 
 
-def _load_hf(path: str, name: str, **options: Any) -> dict[str, Rows]:
+def _load_hf(path: str, name: str, **options: Any) -> dict[str, RowSource]:
     _check_hub(path)
     with _reading_hf(path):
         loaded = datasets.load_dataset(path, name or None, **options, **_text_options(path, name))
@@ -223,13 +236,15 @@ def _check_hub(path: str) -> None:
         reaches_hub(path, "dataset")
 
 
-def _by_split(found: Mapping[str, Any], name: str, rows: Callable[[Any, str], Rows]) -> dict[str, Rows]:
+def _by_split(found: Mapping[str, Any], name: str, rows: Callable[[Any, str], RowSource]) -> dict[str, RowSource]:
     """Return the splits by drkit's names; a single split with another name is train.
 
     rows: returns the rows of a table, given with its name.
     """
     names = {split: next((name for name in usual if name in found), None) for split, usual in SPLIT_NAMES.items()}
-    named: dict[str, Rows] = {split: rows(found[n], f"{name} [{n}]") for split, n in names.items() if n is not None}
+    named: dict[str, RowSource] = {
+        split: rows(found[n], f"{name} [{n}]") for split, n in names.items() if n is not None
+    }
     if not named and len(found) != 1:
         raise DrkitError(
             f"collection hf: {name} has the splits {', '.join(found)}; expected train, dev or test. Name another "
@@ -238,13 +253,13 @@ def _by_split(found: Mapping[str, Any], name: str, rows: Callable[[Any, str], Ro
     return named or {"train": rows(next(iter(found.values())), name)}
 
 
-def _stream(table: Any, name: str) -> Iterator[Row]:
+def _stream(table: Any, name: str) -> Iterator[FileRow]:
     # By Arrow's tables: `datasets` takes over ten times as long to make the same values of single rows.
     batches = table.with_format("arrow").iter(_ROWS)
     with _reading_hf(name):
         rows = (values for batch in batches for values in batch.to_pylist())
         for number, values in enumerate(rows, start=1):
-            yield Row(name, number, values, "row")
+            yield FileRow(name, number, values, "row")
 
 
 @contextmanager

@@ -22,15 +22,15 @@ from drkit.data.collection import FileCollection, PassageColumns, passage_files,
 from drkit.data.columns import (
     ANCHORS,
     ARTICLE,
-    ID,
-    IDS,
+    ID_COLUMN,
+    ID_NAMES,
     POSITIVES,
-    QUERY,
+    QUERY_COLUMN,
     SCORE,
-    TEXT,
-    TEXTS,
+    TEXT_COLUMN,
+    TEXT_NAMES,
     TITLE,
-    TITLES,
+    TITLE_NAMES,
     GivenColumns,
     checked,
     columns_advice,
@@ -42,7 +42,7 @@ from drkit.data.documents import ENDINGS, DocumentsCollection
 from drkit.data.pairs import text_id
 from drkit.data.rows import (
     FORMATS,
-    Row,
+    FileRow,
     file_kind,
     missing_column,
     parse_number,
@@ -56,11 +56,20 @@ from drkit.errors import DrkitError
 
 # Ways in which a label may name its article, those tried first in front.
 PATH = "path"
-WAYS = (ID, PATH, TITLE, TEXT)
+WAYS = (ID_COLUMN, PATH, TITLE, TEXT_COLUMN)
 _PATHS = ("path", "file", "filename", "file_name", "filepath", "article_path", "doc_path")
 _RELEVANCES = ("relevance", "score", "label", "rating", "grade", "rel")
 _QUERIES = (*ANCHORS, "q", "search", "search_term", "user_query")
-_ARTICLES = (*IDS, *_PATHS, *(n for n in POSITIVES if n not in TEXTS), *TITLES, *TEXTS, "doc", "url", "link")
+_ARTICLES = (
+    *ID_NAMES,
+    *_PATHS,
+    *(n for n in POSITIVES if n not in TEXT_NAMES),
+    *TITLE_NAMES,
+    *TEXT_NAMES,
+    "doc",
+    "url",
+    "link",
+)
 _SHOWN = 3
 _SPACES = re.compile(r"\s+")
 
@@ -74,7 +83,7 @@ class LabelColumns:
     @property
     def advice(self) -> str:
         """What to type to name the columns."""
-        return columns_advice(QUERY, ARTICLE)
+        return columns_advice(QUERY_COLUMN, ARTICLE)
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether the cells of the first line name a query and an article."""
@@ -88,14 +97,14 @@ class LabelColumns:
         """Return the numbers of columns that settings name; a table without a header has no names else."""
         return self.given.default_names(width) or ()
 
-    def query(self, row: Row) -> str:
+    def query(self, row: FileRow) -> str:
         """Return the column of the query. Raises DrkitError, with the columns and what to type, without one."""
-        names = self.given.names(QUERY, _QUERIES)
+        names = self.given.names(QUERY_COLUMN, _QUERIES)
         if found := row.find(names):
             return found[0]
-        raise missing_column(row, names, QUERY, self.advice)
+        raise missing_column(row, names, QUERY_COLUMN, self.advice)
 
-    def relevance(self, row: Row) -> str:
+    def relevance(self, row: FileRow) -> str:
         """Return the column of the relevance; empty without one."""
         given = self.given.names(SCORE, ())
         if given == ("none",):
@@ -103,20 +112,20 @@ class LabelColumns:
         others = {self.query(row), *self.given.names(ARTICLE, ())}
         return next((name for name in row.find(given or _RELEVANCES) if name not in others), "")
 
-    def articles(self, row: Row) -> tuple[str, ...]:
+    def articles(self, row: FileRow) -> tuple[str, ...]:
         """Return the columns that may name the article. Raises DrkitError as `query` does."""
         names, others = self.given.names(ARTICLE, _ARTICLES), {self.query(row), self.relevance(row)}
         if found := tuple(name for name in row.find(names) if name not in others):
             return found
         raise missing_column(row, names, ARTICLE, self.advice)
 
-    def check(self, rows: Sequence[Row]) -> None:
+    def check(self, rows: Sequence[FileRow]) -> None:
         """Raise DrkitError for first rows without these columns, or whose queries look like ids."""
         if not rows:
             return
         query, _ = self.query(rows[0]), self.articles(rows[0])
         values = [value for row in rows if isinstance(value := row.values.get(query), str)]
-        if not self.given.has(QUERY) and looks_like_ids(values):
+        if not self.given.has(QUERY_COLUMN) and looks_like_ids(values):
             raise DrkitError(
                 f"the column {query!r} has ids or numbers ({values[0]!r:.40}), not queries; columns: "
                 f"{', '.join(rows[0].values)}. Name the columns: {self.advice}",
@@ -128,7 +137,7 @@ class LabelColumns:
 class Label:
     """A row of labels: its query, what each column says about the article, and the relevance."""
 
-    row: Row
+    row: FileRow
     query: str
     articles: Mapping[str, str]
     relevance: int
@@ -181,7 +190,7 @@ def _of_one_document(doc_ids: Sequence[str], key: str) -> list[str]:
 
 def _names(way: str, passage: Passage) -> Iterator[str]:
     """Yield the values that name a passage in this way."""
-    if way == ID:
+    if way == ID_COLUMN:
         yield passage.doc_id
     elif way == PATH and (path := _document(passage)):
         yield from (key for one in (path, path.with_suffix("")) for key in _keys(PATH, str(one)))
@@ -189,8 +198,8 @@ def _names(way: str, passage: Passage) -> Iterator[str]:
         yield _key(TITLE, passage.title)
         if _document(passage):  # the heading above all others
             yield _key(TITLE, passage.title.partition(" / ")[0])
-    elif way == TEXT and passage.text.strip():
-        yield from (_key(TEXT, passage.text), _key(TEXT, passage.content))
+    elif way == TEXT_COLUMN and passage.text.strip():
+        yield from (_key(TEXT_COLUMN, passage.text), _key(TEXT_COLUMN, passage.content))
 
 
 def _document(passage: Passage) -> PurePosixPath | None:
@@ -210,7 +219,7 @@ def _keys(way: str, value: str) -> list[str]:
 
 def _key(way: str, value: str) -> str:
     """Return the form in which values are compared: titles without case, titles and texts without line breaks."""
-    if way == ID:
+    if way == ID_COLUMN:
         return value
     if way == PATH:
         return str(PurePosixPath(value.strip().replace("\\", "/"))).removeprefix("./").removeprefix("/").casefold()
@@ -241,7 +250,7 @@ class LabelledCollection(FileCollection):
         given = {local_path(path) for path in (config.path, *config.more_texts)}
         self._beside = [path for path in files if path in self.label_files and path not in given]
         self.passage_files = tuple(path for path in files if path not in self._beside)
-        self._columns = LabelColumns(self._given.only(QUERY, ARTICLE, SCORE))
+        self._columns = LabelColumns(self._given.only(QUERY_COLUMN, ARTICLE, SCORE))
 
     @cached_property
     def split_rules(self) -> Splits:
@@ -260,7 +269,7 @@ class LabelledCollection(FileCollection):
 
     @property
     def _passage_columns(self) -> PassageColumns:
-        return PassageColumns(self._given.only(ID, TITLE, TEXT))
+        return PassageColumns(self._given.only(ID_COLUMN, TITLE, TEXT_COLUMN))
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
@@ -342,7 +351,7 @@ class LabelledCollection(FileCollection):
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
         """Yield the judgements of a split: every passage of the article; what no article has, as it is in the label."""
-        belongs, seen = self.split_rules.membership(split), dict[tuple[str, str], tuple[int, Row]]()
+        belongs, seen = self.split_rules.membership(split), dict[tuple[str, str], tuple[int, FileRow]]()
         for label in self.labels:
             if not belongs(query_id := text_id(label.query)):
                 continue
@@ -429,7 +438,7 @@ def _sort_texts(paths: Sequence[str], words: int) -> tuple[tuple[DocumentsCollec
     return tuple(folders), tuple(files)
 
 
-def _cell(row: Row, name: str) -> str:
+def _cell(row: FileRow, name: str) -> str:
     """Return the text of a cell, numbers as ids; empty for a missing one."""
     value: Any = row.values.get(name)
     if value is None or value == "":
@@ -437,11 +446,11 @@ def _cell(row: Row, name: str) -> str:
     return (row.id(name) if isinstance(value, int) and not isinstance(value, bool) else row.text(name)).strip()
 
 
-def _empty(row: Row, name: str) -> DrkitError:
+def _empty(row: FileRow, name: str) -> DrkitError:
     return DrkitError(f"{name!r} is empty; fill it in, or delete the row", where=row)
 
 
-def _relevance(row: Row, name: str) -> int:
+def _relevance(row: FileRow, name: str) -> int:
     """Return the relevance in a row. Raises DrkitError unless it is a whole number from 0."""
     value: Any = row.values[name]
     try:

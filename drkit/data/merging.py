@@ -13,7 +13,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 _BLOCK = 1 << 20
-Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
+CountedKeys = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
 
 
 @frozen
@@ -82,7 +82,7 @@ def _blocks(keys: Spilled) -> Iterator[tuple[int, NDArray[Any]]]:
     return ((start, keys[start : start + _BLOCK]) for start in range(0, max(len(keys), 1), _BLOCK))
 
 
-def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
+def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[CountedKeys]:
     """Merge sorted runs; yield the result in the order of keys, in chunks of about `size` keys."""
     if runs:
         for slices in key_ranges([keys for keys, _ in runs], size):
@@ -103,14 +103,14 @@ def merge_on_disk(runs: Sequence[tuple[Spilled, Spilled]], path: str, size: int)
     return Spilled(key_file.name, keys.dtype, length), Spilled(count_file.name, counts.dtype, length)
 
 
-def _sum_of(runs: list[Run]) -> Run:
+def _sum_of(runs: list[CountedKeys]) -> CountedKeys:
     if len(runs) == 1:
         return runs[0]
     keys, positions = sorted_with_positions(np.concatenate([keys for keys, _ in runs]))
     return summed(keys, np.concatenate([counts for _, counts in runs])[positions])
 
 
-def summed(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Run:
+def summed(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> CountedKeys:
     """Return the distinct keys of sorted ones, and the sums of their counts."""
     firsts = np.flatnonzero(is_new(keys))
     return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts

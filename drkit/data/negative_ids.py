@@ -10,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.data.columns import NamedColumns
-from drkit.data.rows import Row, file_kind, read_rows
+from drkit.data.rows import FileRow, file_kind, read_rows
 from drkit.errors import DrkitError
 
 NEGATIVE_FORMATS = (".jsonl", ".json", ".tsv", ".csv")
@@ -25,7 +25,7 @@ _TRIPLES = NamedColumns((_QUERY, _POSITIVES, _NEGATIVES), ("qid", "pos", "neg"))
 class NegativeIds:
     """A query's id with the ids of its positives and negatives, as a line of a file has them."""
 
-    row: Row
+    row: FileRow
     query_id: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
@@ -59,7 +59,7 @@ def systems_of(path: Path) -> tuple[str, ...]:
     return ()
 
 
-def _negatives(row: Row, systems: Sequence[str]) -> tuple[str, ...]:
+def _negatives(row: FileRow, systems: Sequence[str]) -> tuple[str, ...]:
     name = row.first(_NEGATIVES, "negatives")
     given = row.values[name]
     if not isinstance(given, dict):
@@ -73,7 +73,7 @@ def _negatives(row: Row, systems: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(interleaved))
 
 
-def _ids(row: Row, name: str, value: Any) -> tuple[str, ...]:
+def _ids(row: FileRow, name: str, value: Any) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(one, (str, int)) and not isinstance(one, bool) and one != "" for one in items):
         raise DrkitError(f"{name!r} must be a list of passage ids, got {value!r:.60}", where=row)

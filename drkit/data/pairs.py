@@ -19,19 +19,19 @@ from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, FileCollection
 from drkit.data.columns import (
-    QUERY,
-    TEXT,
+    QUERY_COLUMN,
+    TEXT_COLUMN,
     Columns,
     checked,
     columns_advice,
 )
 from drkit.data.pair_columns import Pair, PairColumns
-from drkit.data.rows import FORMATS, Row, file_kind, read_rows, require_file, separator_note
+from drkit.data.rows import FORMATS, FileRow, file_kind, read_rows, require_file, separator_note
 from drkit.data.specs import PairsConfig
 from drkit.data.splits import Splits
 from drkit.errors import DrkitError
 
-Rows = Callable[[], Iterator[Row]]
+RowSource = Callable[[], Iterator[FileRow]]
 
 
 def text_id(text: str) -> str:
@@ -47,7 +47,7 @@ class PairTables:
     the hashes of all passages while they are read.
     """
 
-    sources: Mapping[str, Rows]
+    sources: Mapping[str, RowSource]
     columns: PairColumns
     shares: Splits
 
@@ -63,7 +63,7 @@ class PairTables:
             if pair.relevance > 0:
                 yield text_id(pair.anchor)
 
-    def passages(self) -> Iterator[tuple[Row, Passage]]:
+    def passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every passage, positives and negatives, once."""
         seen: set[int] = set()
         for rows in self.sources.values():
@@ -75,7 +75,7 @@ class PairTables:
                         seen.add(key)
                         yield row, Passage(doc_id, text)
 
-    def queries(self, split: str) -> Iterator[tuple[Row, Query]]:
+    def queries(self, split: str) -> Iterator[tuple[FileRow, Query]]:
         """Yield the queries of a split, each once, where it was read first."""
         seen: set[str] = set()
         for row, query_id, pair in self._pairs(split):
@@ -83,17 +83,17 @@ class PairTables:
                 seen.add(query_id)
                 yield row, Query(query_id, pair.anchor)
 
-    def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+    def judgements(self, split: str) -> Iterator[tuple[FileRow, Judgement]]:
         """Yield the judgements of a split, one per pair."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
 
-    def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+    def negatives(self, split: str) -> Iterator[tuple[FileRow, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
-    def scores(self, split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+    def scores(self, split: str) -> Iterator[tuple[FileRow, tuple[str, str, float]]]:
         """Yield (query id, passage id, score) of a teacher's scores of a split."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text), score)) for text, score in pair.scores.items())
@@ -106,17 +106,17 @@ class PairTables:
             names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
             yield (
                 f"{first.path} has no header with names of columns that are known: in its first line, {names}; a "
-                f"header or {columns_advice(QUERY, TEXT)} says otherwise"
+                f"header or {columns_advice(QUERY_COLUMN, TEXT_COLUMN)} says otherwise"
             )
         if first and (named := self.columns.describe_names(first)):
-            yield f"{first.path}: {named}; {columns_advice(QUERY, TEXT)} says otherwise"
+            yield f"{first.path}: {named}; {columns_advice(QUERY_COLUMN, TEXT_COLUMN)} says otherwise"
         if first and (rule := self.columns.describe_score(first)):
             yield f"positives are the pairs with {rule}"
         if first and (unread := self.columns.unread_columns(first)):
             yield f"columns that are not read: {', '.join(name or 'one without a name' for name in unread)}"
         yield from self.split_rules.notes()
 
-    def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
+    def _pairs(self, split: str) -> Iterator[tuple[FileRow, str, Pair]]:
         belongs = self.split_rules.membership(split)
         for row in checked(self.sources[self.split_rules.source(split)](), self.columns.check):
             pair = self.columns.read(row)
@@ -138,7 +138,7 @@ class TableCollection(FileCollection):
         split_rules: Splits = self.tables.split_rules
         return split_rules
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield every passage, once."""
         return iter(self.tables.passages())
 
@@ -146,11 +146,11 @@ class TableCollection(FileCollection):
         """Yield the judged queries of a split, each once."""
         return iter(self.tables.queries(split))
 
-    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+    def located_judgements(self, split: str) -> Iterator[tuple[FileRow, Judgement]]:
         """Yield the judgements of a split; of pairs one each: relevance 1, or 0 if the score is too low."""
         return iter(self.tables.judgements(split))
 
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+    def located_negatives(self, split: str) -> Iterator[tuple[FileRow, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives that come with pairs."""
         return iter(self.tables.negatives(split))
 
@@ -192,7 +192,7 @@ class PairsCollection(TableCollection):
         return (path for paths in self._files.values() for path in paths)
 
 
-def read_files(paths: list[Path], columns: Columns) -> Iterator[Row]:
+def read_files(paths: list[Path], columns: Columns) -> Iterator[FileRow]:
     """Stream the rows of files, one after the other; see `read_rows`."""
     for path in paths:
         yield from read_rows(path, columns)

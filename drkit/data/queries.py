@@ -26,16 +26,16 @@ from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.columns import NamedColumns
 from drkit.data.corpus import StoredCorpus
-from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
+from drkit.data.rows import FORMATS, FileRow, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encode_texts, kept_tokens
 from drkit.data.titles import Titles
 from drkit.data.words import word_spans
 from drkit.errors import DrkitError
 
-Indices: TypeAlias = "NDArray[np.int64]"
-FILE = "candidates.arrow"
-LENGTH = 12  # tokens of an extractive query: a short question
+_Indices: TypeAlias = "NDArray[np.int64]"
+CANDIDATES_FILE = "candidates.arrow"
+EXTRACT_TOKENS = 12  # tokens of an extractive query: a short question
 ID_COLUMNS = ("doc_id", "_id", "id")
 QUERY_COLUMNS = ("queries", "query")
 _BATCH = 4096
@@ -58,7 +58,7 @@ def read_queries(path: Path) -> Iterator[tuple[str, str]]:
     return ((row.id(row.first(ID_COLUMNS)), query) for row in rows for query in _queries_of(row))
 
 
-def _queries_of(row: Row) -> list[str]:
+def _queries_of(row: FileRow) -> list[str]:
     column = row.first(QUERY_COLUMNS)
     found = row.values[column]
     queries = found if isinstance(found, list) else [found]
@@ -188,13 +188,13 @@ def write_candidates(
     folder, room = Path(folder), max_length - tokenizer.num_special_tokens_to_add()
     with (
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
-        ArrayWriter(folder / FILE, {"counts": np.int32}) as arrays,
+        ArrayWriter(folder / CANDIDATES_FILE, {"counts": np.int32}) as arrays,
     ):
         for start in range(0, len(texts), _BATCH):
             indices = np.arange(start, min(start + _BATCH, len(texts)))
             bounds = np.searchsorted(sorted_texts, [*indices, indices[-1] + 1])
             own = np.diff(bounds) == 0
-            ranges = extractive_queries(texts, importance, indices[own], count=count, length=min(LENGTH, room))
+            ranges = extractive_queries(texts, importance, indices[own], count=count, length=min(EXTRACT_TOKENS, room))
             rows = [
                 [(texts, *span) for span in next(ranges)]
                 if first == last
@@ -230,7 +230,7 @@ class Queries:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.store = TokenStore.open(self.folder)
-        counts = Arrays(self.folder / FILE)["counts"]
+        counts = Arrays(self.folder / CANDIDATES_FILE)["counts"]
         self.offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
     def __reduce__(self) -> tuple[type[Queries], tuple[Path]]:
@@ -240,7 +240,7 @@ class Queries:
         return len(self.offsets) - 1
 
 
-SHORTEST, LONGEST = 4, 16  # words of a crop
+_SHORTEST, LONGEST = 4, 16  # words of a crop
 _PASSAGES_AT_ONCE = 1024
 # Added to the seed of a run, which is smaller, so that crops, sentences and masks are drawn independently.
 _CROPS, _SENTENCES = 4 << 40, 5 << 40
@@ -249,7 +249,7 @@ _CROPS, _SENTENCES = 4 << 40, 5 << 40
 class QuerySource(Protocol):
     """Makes queries from passages."""
 
-    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+    def __call__(self, passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:
         """Return the queries of each passage; indices: of the passages in their corpus."""
 
 
@@ -263,12 +263,12 @@ class Crops:
     count: int
     seed: int
 
-    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+    def __call__(self, passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:
         """Return `count` crops of each passage; equal ones once."""
         words = [word_spans(passage.content) for passage in passages]
         totals = np.array([len(own) for own in words])[:, None]
         sizes, offsets = np.moveaxis(Draws(self.seed + _CROPS, 0, indices).uniform(2, self.count), 1, 0)
-        lengths = np.minimum(SHORTEST + (sizes * (LONGEST - SHORTEST + 1)).astype(np.int64), totals)
+        lengths = np.minimum(_SHORTEST + (sizes * (LONGEST - _SHORTEST + 1)).astype(np.int64), totals)
         starts = (offsets * (totals - lengths + 1)).astype(np.int64)
         return [
             [passage.content[own[a][0] : own[a + n - 1][1]] for a, n in zip(first, size, strict=True) if n]
@@ -284,7 +284,7 @@ class Sentences:
     seed: int
     splitter: SentenceSplitter
 
-    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+    def __call__(self, passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:
         """Return at most `count` sentences of each passage, in random order; none if it is a single sentence."""
         found = [[passage.content[a:b] for a, b in self.splitter(passage.content)] for passage in passages]
         longest = max(map(len, found), default=0)
@@ -310,11 +310,11 @@ class ImportantSpans:
     prompt_tokens: int = 0
     titles: Titles = field(factory=Titles)
 
-    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+    def __call__(self, passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:
         """Return at most `count` spans of each passage, best first."""
         texts = ((passage.doc_id, self.titles.read(passage)) for passage in passages)
         encodings = encode_texts(texts, self.tokenizer)
-        ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=LENGTH)
+        ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=EXTRACT_TOKENS)
         begins = self.store.offsets[indices] + self.prompt_tokens
         found = [
             [text[_beginning(e.offsets, max(a - begin, 0)) : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
@@ -328,7 +328,7 @@ def _beginning(offsets: Sequence[tuple[int, int]], token: int) -> int:
     return max(offsets[token][0], offsets[token - 1][1] if token else 0)
 
 
-def titles(passages: Sequence[Passage], indices: Indices) -> list[list[str]]:  # noqa: ARG001
+def titles(passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:  # noqa: ARG001
     """Return the title of each passage that has one."""
     return [[passage.title] if passage.title else [] for passage in passages]
 

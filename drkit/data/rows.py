@@ -24,13 +24,13 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.data.columns import (
-    QUERY,
-    TEXT,
+    QUERY_COLUMN,
+    TEXT_COLUMN,
     Columns,
     NamedColumns,
     columns_advice,
     header_of,
-    is_known,
+    is_known_name,
     matching,
 )
 from drkit.data.json_lists import read_json_list
@@ -48,7 +48,7 @@ LONGEST_LINE = 16 << 20
 
 
 @frozen
-class Row:
+class FileRow:
     """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1.
 
     is_headless: whether it is of a table without a header, whose columns have the names of a layout. separator: what
@@ -126,7 +126,7 @@ class Row:
 _NAMES_SHOWN = 6
 
 
-def missing_column(row: Row, names: Sequence[str], role: str = "", advice: str = "") -> DrkitError:
+def missing_column(row: FileRow, names: Sequence[str], role: str = "", advice: str = "") -> DrkitError:
     """Return the error for a row without a column of these names, which has `role`; advice: what to type."""
     named = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (" .." if len(names) > _NAMES_SHOWN else "")
     remedy = f". Name the column of the {role}: {advice}" if advice else ""
@@ -169,7 +169,7 @@ def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> P
     return path
 
 
-def read_rows(path: Path, columns: Columns, *, guess: bool = False) -> Iterator[Row]:
+def read_rows(path: Path, columns: Columns, *, guess: bool = False) -> Iterator[FileRow]:
     """Stream the rows of a file; columns: of a table (.tsv, .csv).
 
     guess: take a character that seems to separate the columns for it, although their names are not known.
@@ -182,7 +182,7 @@ def read_rows(path: Path, columns: Columns, *, guess: bool = False) -> Iterator[
     return _read_table(path, columns, guess=guess) if kind in _SEPARATORS else _read_parquet(path)
 
 
-def read_jsonl(path: Path) -> Iterator[Row]:
+def read_jsonl(path: Path) -> Iterator[FileRow]:
     """Stream the objects of a `.jsonl` file, compressed or not, one per line; of a `.json` file that is a list, too.
 
     Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
@@ -203,7 +203,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
             raise DrkitError(
                 f"expected a JSON object, got {type(values).__name__}{_of_list(line)}", where=f"{path}:{number}"
             )
-        yield Row(path, number, values)
+        yield FileRow(path, number, values)
 
 
 def _begins_list(path: Path) -> bool:
@@ -218,13 +218,13 @@ def _begins_list(path: Path) -> bool:
 _LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|$)")
 
 
-def _read_json_list(path: Path) -> Iterator[Row]:
+def _read_json_list(path: Path) -> Iterator[FileRow]:
     """Yield the objects of a file that is a JSON list, one after the other."""
     with open_bytes(path) as file:
         for number, values in read_json_list(path, file, longest=LONGEST_LINE):
             if not isinstance(values, dict):
                 raise DrkitError(f"expected a JSON object, got {type(values).__name__}", where=f"{path}:{number}")
-            yield Row(path, number, values)
+            yield FileRow(path, number, values)
 
 
 def _of_list(line: str) -> str:
@@ -232,7 +232,7 @@ def _of_list(line: str) -> str:
     return "; write each object of a list on its own line (jq -c '.[]' FILE)" if line.startswith("[") else ""
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[FileRow]:
     """Yield the rows of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -242,7 +242,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             rows = (values for batch in file.iter_batches(1024) for values in batch.to_pylist())
             for number, values in enumerate(rows, start=1):
-                yield Row(path, number, values, "row")
+                yield FileRow(path, number, values, "row")
     except (OSError, pa.ArrowException) as error:
         raise DrkitError(f"cannot be read as Parquet after row {number} ({error})", where=path) from None
 
@@ -251,7 +251,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 _LINES_SEEN = 50
 
 
-def _read_table(path: Path, columns: Columns, *, guess: bool) -> Iterator[Row]:
+def _read_table(path: Path, columns: Columns, *, guess: bool) -> Iterator[FileRow]:
     separator, usual = _find_separator(path, columns, guess=guess), _SEPARATORS[file_kind(path)]
     lines = _read_cells(path, separator)
     top = list(islice(lines, _LINES_SEEN))
@@ -269,7 +269,7 @@ def _read_table(path: Path, columns: Columns, *, guess: bool) -> Iterator[Row]:
                 f"expected {len(names)} cells ({', '.join(names)}) separated by {separator!r}, got {len(row)}",
                 where=f"{path}:{number}",
             )
-        yield Row(path, number, dict(zip(names, row, strict=True)), is_headless=not named, separator=other)
+        yield FileRow(path, number, dict(zip(names, row, strict=True)), is_headless=not named, separator=other)
 
 
 def _find_separator(path: Path, columns: Columns, *, guess: bool) -> str:
@@ -285,7 +285,7 @@ def _find_separator(path: Path, columns: Columns, *, guess: bool) -> str:
         names = _split(lines[0], other)
         if len(names) == 1:
             continue
-        if columns.given.are_in(names) if columns.given else columns.is_header(names) or all(map(is_known, names)):
+        if columns.given.are_in(names) if columns.given else columns.is_header(names) or all(map(is_known_name, names)):
             return other
         if _separates(other, lines):
             if guess:
@@ -293,13 +293,14 @@ def _find_separator(path: Path, columns: Columns, *, guess: bool) -> str:
             raise DrkitError(
                 f"the columns are separated by {other!r}, not by {usual!r} as in a {file_kind(path)} file, and their "
                 f"names are not known; columns: {', '.join(names)}. Name them, as in "
-                f"{columns_advice(QUERY, TEXT)}; if each line is one text, put a line `text` before the first",
+                f"{columns_advice(QUERY_COLUMN, TEXT_COLUMN)}; if each line is one text, put a line `text` before the "
+                f"first",
                 where=f"{path}:1",
             )
     return usual
 
 
-def separator_note(row: Row | None) -> Iterator[str]:
+def separator_note(row: FileRow | None) -> Iterator[str]:
     """Yield the note that columns have another separator than their file's ending says, if so."""
     if row and row.separator:
         yield f"{row.path}: its columns are separated by {row.separator!r}"

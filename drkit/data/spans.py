@@ -28,7 +28,7 @@ from drkit.data.store import TokenWriter, encode_texts, prompt_tokens
 from drkit.data.titles import Titles
 from drkit.errors import DrkitError, import_extra
 
-FILE = "spans.arrow"
+SPANS_FILE = "spans.arrow"
 _PUNKT = "nltk.tokenize.punkt"
 # Enough for Punkt's counts to settle, in about 100 MB of memory.
 _SAMPLE_TEXTS, _SAMPLE_CHARACTERS, _SAMPLE_LONGEST = 5000, 2_000_000, 100_000
@@ -111,7 +111,7 @@ def split_documents(
     folder = Path(folder)
     with (
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
-        ArrayWriter(folder / FILE, columns) as arrays,
+        ArrayWriter(folder / SPANS_FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
         no_words = np.full(len(before), -1)
@@ -227,7 +227,7 @@ class Spans:
     @classmethod
     def open(cls, folder: Path) -> Spans:
         """Open what `split_documents` wrote beside its store. Raises DrkitError if it is missing."""
-        return cls(Path(folder) / FILE)
+        return cls(Path(folder) / SPANS_FILE)
 
     def __reduce__(self) -> tuple[type[Spans], tuple[Path]]:
         return Spans, (self.path,)

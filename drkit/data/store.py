@@ -29,7 +29,7 @@ from drkit.data.vocabulary import special_ids_around
 from drkit.data.whole_words import WholeWords, number_words, separates_words
 from drkit.errors import DrkitError
 
-FILE = "tokens.arrow"
+TOKENS_FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
 
 Name = TypeVar("Name")
@@ -113,7 +113,7 @@ class TokenWriter:
     def __init__(self, folder: Path, tokenizer: Any, *, max_length: int) -> None:
         layout = _layout(tokenizer, max_length)
         columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
-        self._writer = ArrayWriter(Path(folder) / FILE, columns, lists=True)
+        self._writer = ArrayWriter(Path(folder) / TOKENS_FILE, columns, lists=True)
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
@@ -207,7 +207,7 @@ class TokenStore:
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
         """Open the store that `tokenise` wrote to `folder`. Raises DrkitError if it is missing."""
-        return cls(Path(folder) / FILE)
+        return cls(Path(folder) / TOKENS_FILE)
 
     def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
         return TokenStore, (self.path,)
@@ -257,18 +257,18 @@ class TokenStore:
         """Return the ids i64[B,L] and the attention bool[B,L] of `batch`, without the rest."""
         return self._padded(self._rows(indices, pad_to))
 
-    def _rows(self, indices: ArrayLike, pad_to: int | None) -> Rows:
+    def _rows(self, indices: ArrayLike, pad_to: int | None) -> TokenRows:
         keys = np.asarray(indices, dtype=np.int64)
-        return Rows(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
+        return TokenRows(keys, self.offsets, before=len(self._before), pad_to=pad_to, longest=self.max_length)
 
-    def _padded(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _padded(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
         ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
         ids[:, : len(self._before)] = self._before
         np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
         return torch.from_numpy(ids), torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None])
 
 
-class Rows:
+class TokenRows:
     """Where the tokens of some texts go in a padded matrix: `before` columns ([CLS]), then the content, then [SEP].
 
     keys i64[B]: the indices of the texts; a text is `offsets[key]` to `offsets[key + 1]` of a flat array. ends i64[B]:

@@ -24,7 +24,7 @@ from drkit.data.collection import (
 from drkit.data.columns import GivenColumns
 from drkit.data.corpus import id_hash
 from drkit.data.qrels import read_judgements
-from drkit.data.rows import Row, read_jsonl, require_file
+from drkit.data.rows import FileRow, read_jsonl, require_file
 from drkit.data.specs import TevatronConfig
 from drkit.data.splits import SPLITS, Splits
 from drkit.data.topics import query_of
@@ -73,13 +73,13 @@ class TevatronCollection(FileCollection):
         rows = self._read(self._queries["train"])
         return (row.id("query_id") for row in rows if next(_items(row, "positive"), None))
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self) -> Iterator[tuple[FileRow, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
         if self.passage_files:
             return read_passages(self.passage_files, self._columns)
         return self._passages_of_queries()
 
-    def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
+    def _passages_of_queries(self) -> Iterator[tuple[FileRow, Passage]]:
         seen: dict[int, int] = {}
         for path in self._queries.values():
             for row in self._read(path):
@@ -108,7 +108,7 @@ class TevatronCollection(FileCollection):
             for row, query_id, doc_id in self._listed(split, "positive"):
                 yield row, Judgement(query_id, doc_id, 1)
 
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+    def located_negatives(self, split: str) -> Iterator[tuple[FileRow, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split."""
         return ((row, (query_id, doc_id)) for row, query_id, doc_id in self._listed(split, "negative"))
 
@@ -116,16 +116,16 @@ class TevatronCollection(FileCollection):
         """Stream (query id, passage id) of the negatives of a split, in the order of the file."""
         return (ids for _, ids in self.located_negatives(split))
 
-    def _listed(self, split: str, kind: str) -> Iterator[tuple[Row, str, str]]:
+    def _listed(self, split: str, kind: str) -> Iterator[tuple[FileRow, str, str]]:
         for row in self._rows(split):
             query_id = row.id("query_id")
             yield from ((row, query_id, item.id("docid")) for item in _items(row, kind))
 
-    def _read(self, path: Path) -> Iterator[Row]:
+    def _read(self, path: Path) -> Iterator[FileRow]:
         """Return the rows of a file of queries."""
         return read_jsonl(path)
 
-    def _rows(self, split: str) -> Iterator[Row]:
+    def _rows(self, split: str) -> Iterator[FileRow]:
         belongs = self.split_rules.membership(split)
         rows = self._read(self._queries[self.split_rules.source(split)])
         return (row for row in rows if belongs(row.id("query_id")))
@@ -154,7 +154,7 @@ def _query_files(config: TevatronConfig, folder: Path, subject: str, formats: tu
     return found
 
 
-def _passages(row: Row, kind: str) -> Iterator[Passage]:
+def _passages(row: FileRow, kind: str) -> Iterator[Passage]:
     """Yield the positive or negative passages of a query, with their texts."""
     if _list(row, f"{kind}_document_ids"):
         raise DrkitError(
@@ -164,15 +164,15 @@ def _passages(row: Row, kind: str) -> Iterator[Passage]:
         yield Passage(item.id("docid"), item.text("text"), item.text("title", default=""))
 
 
-def _items(row: Row, kind: str) -> Iterator[Row]:
+def _items(row: FileRow, kind: str) -> Iterator[FileRow]:
     """Yield the positive or negative passages of a query: objects with docid, title and text, or ids alone."""
     for number, item in enumerate(_list(row, f"{kind}_passages"), start=1):
-        yield Row(f"{row}: {kind}_passages", number, item if isinstance(item, dict) else {}, "item")
+        yield FileRow(f"{row}: {kind}_passages", number, item if isinstance(item, dict) else {}, "item")
     for number, doc_id in enumerate(_list(row, f"{kind}_document_ids"), start=1):
-        yield Row(str(row), number, {"docid": doc_id}, "item")
+        yield FileRow(str(row), number, {"docid": doc_id}, "item")
 
 
-def _list(row: Row, key: str) -> Sequence[Any]:
+def _list(row: FileRow, key: str) -> Sequence[Any]:
     value = row.values.get(key)
     if value is None:
         return ()

@@ -16,11 +16,11 @@ from attrs.validators import in_, instance_of, optional
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 
-JOINED, SEPARATED, PAIR, TEXT = "joined", "separated", "pair", "text"
-TITLES = (JOINED, SEPARATED, PAIR, TEXT)
+JOINED, SEPARATED, AS_PAIR, TEXT_ALONE = "joined", "separated", "pair", "text"
+TITLES = (JOINED, SEPARATED, AS_PAIR, TEXT_ALONE)
 # The key of a model's configuration.
-SETTING = "drkit_titles"
-TYPES = "token_type_ids"
+TITLES_SETTING = "drkit_titles"
+_TYPES = "token_type_ids"
 _PROBE = ("A title of some words", "and its text, too.")
 
 
@@ -46,22 +46,22 @@ class Titles:
         """
         if reads == SEPARATED and tokenizer.sep_token:
             return cls(reads, tokenizer.sep_token)
-        if reads in (JOINED, TEXT):
+        if reads in (JOINED, TEXT_ALONE):
             return cls(reads)
         name = type(tokenizer).__name__
-        between = _between(tokenizer) if reads == PAIR else []
+        between = _between(tokenizer) if reads == AS_PAIR else []
         if not between:
             raise DrkitError(
                 f"this {name} puts no token between two texts, so titles cannot be read apart from them: "
                 f"--set encoder.titles={JOINED} @ encoder.titles"
             )
-        found = cls(PAIR, "".join(tokenizer.convert_ids_to_tokens(between)))
+        found = cls(AS_PAIR, "".join(tokenizer.convert_ids_to_tokens(between)))
         pair, written = tokenizer(*_PROBE), tokenizer(found.text_of(*_PROBE))
-        has_types = getattr(config, "type_vocab_size", 0) > 1 and TYPES in pair
+        has_types = getattr(config, "type_vocab_size", 0) > 1 and _TYPES in pair
         if has_types:
-            found = cls(PAIR, found.separator, between[0])
+            found = cls(AS_PAIR, found.separator, between[0])
         if pair["input_ids"] != written["input_ids"] or (
-            has_types and pair[TYPES] != found.types_of(pair["input_ids"])
+            has_types and pair[_TYPES] != found.types_of(pair["input_ids"])
         ):
             raise DrkitError(
                 f"this {name} reads a pair of texts in a way that drkit does not compute (its separator is "
@@ -73,23 +73,23 @@ class Titles:
     @classmethod
     def of_config(cls, config: Any) -> Titles:
         """Return how a model reads titles, by its configuration. Raises DrkitError for an unknown way."""
-        saved = getattr(config, SETTING, None)
+        saved = getattr(config, TITLES_SETTING, None)
         if saved is None:
             return cls()
         try:
             return cls(**saved)
         except (TypeError, ValueError):
             raise DrkitError(
-                f"the configuration of the model has {SETTING} = {saved!r:.80}, which this version of drkit does not "
-                f"know; update drkit, or remove it from config.json to read titles and texts joined"
+                f"the configuration of the model has {TITLES_SETTING} = {saved!r:.80}, which this version of drkit "
+                f"does not know; update drkit, or remove it from config.json to read titles and texts joined"
             ) from None
 
     def save(self, config: Any) -> None:
         """Keep the choice in a model's configuration; none is kept of titles that are joined to their texts."""
         if self.reads != JOINED:
-            setattr(config, SETTING, asdict(self))
-        elif hasattr(config, SETTING):
-            delattr(config, SETTING)
+            setattr(config, TITLES_SETTING, asdict(self))
+        elif hasattr(config, TITLES_SETTING):
+            delattr(config, TITLES_SETTING)
 
     def read(self, passage: Passage) -> str:
         """Return a passage as the tokenizer is given it; without a title, all ways are the same."""
@@ -121,7 +121,7 @@ class Titles:
         if self.types_after is None:
             return {}
         separators = ids == self.types_after
-        return {TYPES: (separators.cumsum(1) > separators).long()}
+        return {_TYPES: (separators.cumsum(1) > separators).long()}
 
 
 def _between(tokenizer: Any) -> list[int]:

@@ -17,8 +17,8 @@ from attrs import field, frozen
 
 from drkit.core.escaping import unescape
 from drkit.core.types import Query
-from drkit.data.columns import QUERIES, QUERY, QUERY_ID, QUERY_IDS, GivenColumns, columns_advice, matching
-from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
+from drkit.data.columns import QUERY_COLUMN, QUERY_ID, QUERY_IDS, QUERY_NAMES, GivenColumns, columns_advice, matching
+from drkit.data.rows import FORMATS, FileRow, file_kind, read_lines, read_rows
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class TopicColumns:
 
     given: GivenColumns = field(factory=GivenColumns)
     ids: Sequence[str] = QUERY_IDS
-    texts: Sequence[str] = QUERIES
+    texts: Sequence[str] = QUERY_NAMES
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names the id."""
@@ -73,20 +73,20 @@ class TopicColumns:
         """Return names for a table without a header: id and text, as MS MARCO's queries have them."""
         return self.given.default_names(width) or ("id", "text")
 
-    def read(self, row: Row) -> Query:
+    def read(self, row: FileRow) -> Query:
         """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
-        ids, texts = self.given.names(QUERY_ID, self.ids), self.given.names(QUERY, self.texts)
-        advice = columns_advice(QUERY_ID, QUERY)
+        ids, texts = self.given.names(QUERY_ID, self.ids), self.given.names(QUERY_COLUMN, self.texts)
+        advice = columns_advice(QUERY_ID, QUERY_COLUMN)
         text = row.text(row.first(texts, "query", advice))
         return require_text(Query(row.id(row.first(ids, "query's id", advice)), text, answers_of(row)), row)
 
 
-def query_of(row: Row, *, ids: Sequence[str] = QUERY_IDS, texts: Sequence[str] = QUERIES) -> Query:
+def query_of(row: FileRow, *, ids: Sequence[str] = QUERY_IDS, texts: Sequence[str] = QUERY_NAMES) -> Query:
     """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
     return TopicColumns(ids=ids, texts=texts).read(row)
 
 
-def answers_of(row: Row) -> tuple[str, ...] | None:
+def answers_of(row: FileRow) -> tuple[str, ...] | None:
     """Return the answers of the question in a row: a text or a list of texts under `answers`; None for all else."""
     given = row.values.get(row.first(["answers"]))
     found = [given] if isinstance(given, str) else given
@@ -102,7 +102,9 @@ def require_text(query: Query, where: object) -> Query:
     return query
 
 
-def read_topics(path: Path, element: str = "title", given: GivenColumns | None = None) -> Iterator[tuple[Row, Query]]:
+def read_topics(
+    path: Path, element: str = "title", given: GivenColumns | None = None
+) -> Iterator[tuple[FileRow, Query]]:
     """Stream the queries of a file: topics in markup (`element` is the query), JSON Lines, or a table (.txt: tabs).
 
     given: columns of a table that settings name. Raises DrkitError naming `file:line` at a topic without a number or
@@ -126,7 +128,7 @@ def topic_notes(path: Path, element: str = "title", given: GivenColumns | None =
         if row.is_headless:
             yield (
                 f"{path} has no header: its columns are read as {', '.join(row.values)}; a header line or "
-                f"{columns_advice(QUERY_ID, QUERY)} says otherwise"
+                f"{columns_advice(QUERY_ID, QUERY_COLUMN)} says otherwise"
             )
 
 
@@ -169,7 +171,7 @@ def _first_element(path: Path) -> str:
     return "title"
 
 
-def _read_markup(path: Path) -> Iterator[Row]:
+def _read_markup(path: Path) -> Iterator[FileRow]:
     """Yield a row of the elements of each topic, by name in lower case; the number under `num`."""
     text = "\n".join(line for _, line in read_lines(path))
     starts = list(accumulate((len(line) + 1 for line in text.split("\n")), initial=0))
@@ -198,7 +200,7 @@ class _TopicReader:
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind = path, kind
-        self.topic: Row | None = None
+        self.topic: FileRow | None = None
         self.open: list[str] = []
 
     def add_text(self, text: str, *, is_raw: bool = False) -> None:
@@ -209,7 +211,7 @@ class _TopicReader:
                 before = self.topic.values.get(name, "")
                 self.topic.values[name] = f"{before} {text}".strip()
 
-    def add_tag(self, found: re.Match[str], line: int, *, is_first: bool) -> Iterator[Row]:
+    def add_tag(self, found: re.Match[str], line: int, *, is_first: bool) -> Iterator[FileRow]:
         """Begin or end an element, and yield a topic that ends; is_first: nothing is before it on its line."""
         if found["raw"] is not None:
             self.add_text(found["raw"], is_raw=True)
@@ -224,7 +226,7 @@ class _TopicReader:
         elif self.topic is None:
             if name == self.kind:
                 number = next((attributes[one] for one in _NUMBERS if one in attributes), "")
-                self.topic, self.open = Row(self.path, line, {"num": number} if number else {}), []
+                self.topic, self.open = FileRow(self.path, line, {"num": number} if number else {}), []
         elif name == self.kind and (name == "top" or not self.open):
             raise DrkitError(
                 f"<{name}> inside the topic of line {self.topic.number}; close that one with </{name}>",
@@ -249,7 +251,7 @@ class _TopicReader:
             raise DrkitError(f"this <{self.kind}> is never closed; the file may be truncated", where=self.topic)
 
 
-def _whole(topic: Row) -> Row:
+def _whole(topic: FileRow) -> FileRow:
     """Return the topic; one without elements has its own text as the element `text`."""
     own = topic.values.pop("", "")
     if own and not topic.values.keys() - {*_NUMBERS}:
@@ -261,7 +263,7 @@ def _attributes(text: str) -> dict[str, str]:
     return {name.lower(): unescape(one or other) for name, one, other in _ATTRIBUTE.findall(text)}
 
 
-def _named(topic: Row, element: str) -> str:
+def _named(topic: FileRow, element: str) -> str:
     """Return the name of an element in a topic: itself, another name of it, or the only one with a language's prefix.
 
     Empty if the topic has none. Raises DrkitError for several languages.
@@ -279,7 +281,7 @@ def _named(topic: Row, element: str) -> str:
     return languages[0] if languages else ""
 
 
-def _topic_query(topic: Row, element: str) -> Query:
+def _topic_query(topic: FileRow, element: str) -> Query:
     number = next((text for name in _NUMBERS if (text := _value(topic, name))), "")
     if not number:
         raise DrkitError("this topic has no <num>", where=topic)
@@ -295,7 +297,7 @@ def _topic_query(topic: Row, element: str) -> Query:
     return require_text(Query(number, _value(topic, name)), topic)
 
 
-def _value(topic: Row, name: str) -> str:
+def _value(topic: FileRow, name: str) -> str:
     """Return the text of an element on one line, without its label."""
     text, base = topic.values.get(name, ""), name.rpartition("-")[2]
     label = _LABELS.get(base)

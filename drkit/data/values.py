@@ -16,7 +16,7 @@ from drkit.core.protocols import ColumnSource
 from drkit.core.spec import NoSettings
 from drkit.data.column_sources import FileConfig, ModelConfig
 from drkit.data.columns import NamedColumns
-from drkit.data.rows import Row, parse_number, read_rows
+from drkit.data.rows import FileRow, parse_number, read_rows
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Value:
     query_id: str
     doc_id: str
     value: float
-    row: Row | None = None
+    row: FileRow | None = None
 
     def __str__(self) -> str:
         named = (("query", self.query_id), ("passage", self.doc_id))
@@ -122,7 +122,7 @@ def _is_finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 2**63
 
 
-def _distilled(row: Row) -> Iterator[Value]:
+def _distilled(row: FileRow) -> Iterator[Value]:
     for ids, scores in _DISTILLED:
         found, values = row.values.get(ids), row.values.get(scores)
         if not isinstance(found, list) or not isinstance(values, list) or len(found) != len(values):
@@ -131,7 +131,7 @@ def _distilled(row: Row) -> Iterator[Value]:
             yield Value(row.id("query_id"), str(doc_id), _number(row, scores, score), row)
 
 
-def _number(row: Row, key: str, value: Any) -> float:
+def _number(row: FileRow, key: str, value: Any) -> float:
     """Return a number or a bool unchanged; a cell of a table is parsed. Raises DrkitError for anything else."""
     if isinstance(value, str) and row.is_of_table:
         try:

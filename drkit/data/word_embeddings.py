@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import remaining_tokens, text_chunks
-from drkit.data.merging import Run, merge_on_disk, merged, sorted_with_positions, spill
+from drkit.data.merging import CountedKeys, merge_on_disk, merged, sorted_with_positions, spill
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
@@ -125,7 +125,7 @@ def _pairs_at_once(memory_mb: int) -> int:
     return max(memory_mb * 2**20 // _BYTES_PER_PAIR, 1)
 
 
-def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window: int) -> Run:
+def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window: int) -> CountedKeys:
     """Count the pairs of a range of texts."""
     offsets = store.offsets[texts[0] : texts[1] + 1]
     flat, remaining = store.flat_ids[offsets[0] : offsets[-1]].astype(np.int64), remaining_tokens(offsets)

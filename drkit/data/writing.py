@@ -34,11 +34,11 @@ from drkit.data.collection import drops_unknown_ids
 from drkit.data.corpus import (
     ANSWERS,
     JUDGEMENTS,
-    NEGATIVES,
-    PASSAGES,
-    QUERIES,
-    SCORES,
-    TEXTS,
+    NEGATIVES_FILE,
+    PASSAGES_FOLDER,
+    QUERIES_FILE,
+    SCORES_FILE,
+    TEXTS_FILE,
     IndexWriter,
     MappedTable,
     StoredCorpus,
@@ -145,11 +145,11 @@ def write_collection(
     a split without a positive judgement. It names the first few rows, as `file:line` if the collection has `locate`.
     """
     folder = Path(folder)
-    for name in (PASSAGES, *SPLITS):  # from an earlier collection
+    for name in (PASSAGES_FOLDER, *SPLITS):  # from an earlier collection
         shutil.rmtree(folder / name, ignore_errors=True)
     content = hashlib.sha256()
-    counts = _write_passages(collection, folder / PASSAGES, content)
-    corpus = StoredCorpus(folder / PASSAGES)
+    counts = _write_passages(collection, folder / PASSAGES_FOLDER, content)
+    corpus = StoredCorpus(folder / PASSAGES_FOLDER)
     texts = QueryTexts(collection.name)
     queries = _write_queries(collection, collection.splits() if splits is None else splits, folder, content, texts)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
@@ -166,7 +166,7 @@ def _write_passages(collection: Collection, folder: Path, content: Any) -> dict[
     empty = 0
     folder.mkdir(parents=True, exist_ok=True)
     with IndexWriter(folder) as index:
-        with arrow_file(folder / TEXTS, _PASSAGE_SCHEMA) as writer:
+        with arrow_file(folder / TEXTS_FILE, _PASSAGE_SCHEMA) as writer:
             for some in batched(collection.passages(), _ROWS):
                 rows = ((passage.doc_id, passage.title, passage.text) for passage in some)
                 batch = record_batch(zip(*rows, strict=True), _PASSAGE_SCHEMA)
@@ -247,7 +247,7 @@ def _write_queries(
             yield query.query_id, query.text
 
     for split in ids:
-        _write(rows(split), folder / split / QUERIES, _QUERY_SCHEMA, content)
+        _write(rows(split), folder / split / QUERIES_FILE, _QUERY_SCHEMA, content)
     if answers:
         lists = ((query_id, json.dumps(texts)) for query_id, texts in answers.items())
         _write(lists, folder / "train" / ANSWERS, _ANSWER_SCHEMA, content)
@@ -316,7 +316,7 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
     counts: dict[str, int] = {}
     for split in check.splits:
         rows = check(collection.negatives(split), split, lambda pair: pair)
-        counts[split] = _write(rows, folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
+        counts[split] = _write(rows, folder / split / NEGATIVES_FILE, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
 
@@ -328,7 +328,7 @@ def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[st
     if next(collection.teacher_scores("train"), None) is None:
         return {}
     scores = collection.teacher_scores("train")
-    return {"teacher_scores": _write(scores, folder / "train" / SCORES, _SCORE_SCHEMA, content)}
+    return {"teacher_scores": _write(scores, folder / "train" / SCORES_FILE, _SCORE_SCHEMA, content)}
 
 
 def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: Path) -> None:
@@ -343,7 +343,7 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
             indices.append(index)
             yield f"pseudo-{len(indices)}", text
 
-    _write(queries(), folder / QUERIES, _QUERY_SCHEMA, content)
+    _write(queries(), folder / QUERIES_FILE, _QUERY_SCHEMA, content)
     doc_ids = (doc_id for some in batched(indices, _ROWS) for doc_id in corpus.ids_at(some))
     judged = ((f"pseudo-{number}", doc_id, 1) for number, doc_id in enumerate(doc_ids, start=1))
     _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, content)

@@ -17,14 +17,14 @@ from typing import Any
 from attrs import NOTHING, asdict, evolve, field, frozen
 
 from drkit.core.files import write_json
-from drkit.core.settings import NEVER
+from drkit.core.settings import NEVER_ABSENT
 from drkit.core.spec import part_name
 from drkit.data.titles import JOINED, TITLES, Titles
 from drkit.encoders.declarations import (
     ADVICE,
     CONFIG,
     DENSE_SETTINGS,
-    DRKIT,
+    DRKIT_FILE,
     FEATURES,
     LENGTH,
     MODULES,
@@ -75,7 +75,7 @@ _MODULE, _SPARSE_MODULE = "sentence_transformers.models.", "sentence_transformer
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
 # What training continues with: settings of a card that a recipe takes over from the encoder that it starts from.
-KEPT = ("pooling", "titles", *LENGTHS, *PROMPTS)
+TAKEN_OVER = ("pooling", "titles", *LENGTHS, *PROMPTS)
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[..., None]:
@@ -95,7 +95,12 @@ def _from(least: int, *, optional: bool = False) -> Callable[..., None]:
 
 
 def _reads(
-    recipe: str, default: Any = NOTHING, validator: Any = None, *, absent_when: Any = NEVER, converter: Any = None
+    recipe: str,
+    default: Any = NOTHING,
+    validator: Any = None,
+    *,
+    absent_when: Any = NEVER_ABSENT,
+    converter: Any = None,
 ) -> Any:
     """Declare a setting; recipe: its path, or "" if recipes have none. absent_when: see `drkit.core.settings.setting`.
 
@@ -172,7 +177,7 @@ class EncoderCard:
                 check_transformer(transformer, FEATURES)
             vector = _read_vector(folder, modules, saved)
         lengths = (static_lengths if is_static else declared_lengths)(transformer)
-        own = {"passages_per_document": read_object(transformer / DRKIT, {}).get("passages_per_document")}
+        own = {"passages_per_document": read_object(transformer / DRKIT_FILE, {}).get("passages_per_document")}
         declared: dict[str, Any] = {**vector, **lengths, **declared_prompts(saved), **own}
         return cls(**declared, titles=declared_titles(transformer))
 
@@ -260,7 +265,7 @@ class EncoderCard:
         ]
         write_json(folder / MODULES, listed)
         self.write_settings(folder)
-        write_json(folder / DRKIT, {"format": 1, **self.declared(), "provenance": dict(provenance)})
+        write_json(folder / DRKIT_FILE, {"format": 1, **self.declared(), "provenance": dict(provenance)})
         if is_static:
             return
         write_json(folder / LENGTH, {"max_seq_length": self.longest, "do_lower_case": False})
@@ -344,7 +349,7 @@ def _read_scores(folder: Path, module: Path, transformer: Path, saved: Mapping[s
             f"{folder / SETTINGS}: unsupported setting similarity_fn_name = {saved['similarity_fn_name']!r} of an "
             f"encoder of word scores; drkit compares them by dot product"
         )
-    own = read_object(transformer / DRKIT, {})
+    own = read_object(transformer / DRKIT_FILE, {})
     settings = {
         "over_positions": pooling.get("pooling_strategy", "max"),
         "top_k": saved.get("max_active_dims") or 0,
@@ -413,7 +418,7 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     modes = pooling_modes(read_object(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
     model = read_object(folder / SETTINGS, {})
     prompts = {name: prompt for name, prompt in declared_prompts(model).items() if prompt}
-    own = {key: value for key, value in read_object(folder / DRKIT, {}).items() if value is not None}
+    own = {key: value for key, value in read_object(folder / DRKIT_FILE, {}).items() if value is not None}
     found = supported_pooling(modes, weighted="WordWeights" in modules)
     pooling: dict[str, Any] = {"pooling": found} if found else {}
     if SPLADE_POOLING in modules:

@@ -178,8 +178,8 @@ def join_pairs(tokenizer: Any, *, types: bool) -> None:
     )
 
 
-MAX_LENGTH = 512
-TYPES = "token_type_ids"
+_MAX_LENGTH = 512
+_TYPES = "token_type_ids"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 # Prefixes of the weights that a classifier has and a masked LM does not: these may be new.
@@ -209,7 +209,7 @@ class CrossEncoder(nn.Module):
         check_vocabulary(tokenizer, self.config, getattr(tokenizer, "name_or_path", ""))
         self.model: Any = model
         self.tokenizer = tokenizer
-        types = _has_types(self.config) and TYPES in tokenizer.model_input_names
+        types = _has_types(self.config) and _TYPES in tokenizer.model_input_names
         self.pairs = PairTokenizer.of(tokenizer, max_length=max_length, longest=longest, types=types)
 
     @property
@@ -229,7 +229,7 @@ class CrossEncoder(nn.Module):
 
     def forward(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
         """Score pairs, f[B]: ids i64[B,L], attention bool[B,L], types i64[B,L] if the model has token types."""
-        extra = {} if types is None else {TYPES: types}
+        extra = {} if types is None else {_TYPES: types}
         scores: Tensor = self.model(input_ids=ids, attention_mask=attention, **extra).logits.squeeze(-1)
         return scores
 
@@ -317,7 +317,7 @@ def _has_types(config: Any) -> bool:
 
 def _name_inputs(tokenizer: Any, *, types: bool) -> None:
     """Set the inputs that a tokenizer returns, in place: only some models have token types."""
-    names = ["input_ids", *([TYPES] if types else []), "attention_mask"]
+    names = ["input_ids", *([_TYPES] if types else []), "attention_mask"]
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
@@ -354,7 +354,7 @@ def _saved_length(path_or_id: str, config: Any, tokenizer: Any) -> int:
     """Return the declared maximum length, if there is one; otherwise the positions of the model, at most 512."""
     saved = longest_pair(local_path(path_or_id)) or tokenizer.model_max_length
     longest = longest_text(config)
-    return int(saved) if saved <= longest else min(longest, MAX_LENGTH)
+    return int(saved) if saved <= longest else min(longest, _MAX_LENGTH)
 
 
 def stack_layers(model: Any, layers: int) -> None:

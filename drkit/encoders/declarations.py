@@ -17,7 +17,7 @@ from drkit.core.files import read_json
 from drkit.encoders.architectures import longest_text
 from drkit.errors import DrkitError
 
-CONFIG, DRKIT, SETTINGS = "config.json", "drkit.json", "config_sentence_transformers.json"
+CONFIG, DRKIT_FILE, SETTINGS = "config.json", "drkit.json", "config_sentence_transformers.json"
 MODULES = "modules.json"
 # The settings of a Transformer module; sentence-transformers reads the first of these files that has any.
 LENGTH = "sentence_bert_config.json"
@@ -224,7 +224,7 @@ def declared_lengths(transformer: Path) -> dict[str, int]:
 
     `drkit.json` comes first, then the lengths of a task, then that of all texts; `UNLIMITED` without any of them.
     """
-    own, saved = read_object(transformer / DRKIT, {}), transformer_settings(transformer)[1]
+    own, saved = read_object(transformer / DRKIT_FILE, {}), transformer_settings(transformer)[1]
     longest = max_length(transformer)
     positions = _positions(transformer) or UNLIMITED
     given = {"query_length": saved.get("query_length"), "passage_length": saved.get("document_length")}
@@ -263,7 +263,7 @@ def _positions(folder: Path) -> int | None:
 
 def static_lengths(folder: Path) -> dict[str, int]:
     """Return the lengths of a StaticEmbedding module: those of drkit, or of its tokenizer, which counts no [CLS]."""
-    own, tokenizer = read_object(folder / DRKIT, {}), read_object(folder / "tokenizer.json", {})
+    own, tokenizer = read_object(folder / DRKIT_FILE, {}), read_object(folder / "tokenizer.json", {})
     cut = (tokenizer.get("truncation") or {}).get("max_length")
     longest = UNLIMITED if cut is None else cut + 2
     return {name: own.get(name) or longest for name in ("query_length", "passage_length")}

@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_json, write_text
 from drkit.core.loading import without_progress_bars
-from drkit.data.titles import PAIR, SEPARATED, TEXT, Titles
+from drkit.data.titles import AS_PAIR, SEPARATED, TEXT_ALONE, Titles
 from drkit.encoders.architectures import STATIC, TIED, find_architecture
 from drkit.encoders.card import EncoderCard, check_truncation, module_type
 from drkit.encoders.declarations import MODULES, UNLIMITED
-from drkit.encoders.folder import LEXICAL, PART_POOLING, PASSAGES, QUERIES, ROUTER, ROUTES, TRUNCATION
+from drkit.encoders.folder import LEXICAL, PART_POOLING, PASSAGE_ENCODER, QUERY_ENCODER, ROUTER, ROUTES, TRUNCATION
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
@@ -47,11 +47,11 @@ class WrittenEncoder(Protocol):
 
     @property
     def model(self) -> Any:
-        """The model."""
+        """A Hugging Face backbone or masked LM."""
 
     @property
     def tokenizer(self) -> Any:
-        """Its tokenizer."""
+        """The tokenizer whose vocabulary the word embeddings have."""
 
     @property
     def token_weights(self) -> TokenWeights | None:
@@ -96,7 +96,7 @@ def export_dual(
 
     Raises DrkitError as `export_encoder` does.
     """
-    sides = {QUERIES: queries, PASSAGES: passages}
+    sides = {QUERY_ENCODER: queries, PASSAGE_ENCODER: passages}
     with replacing_folder(Path(folder)) as temporary:
         for name, side in sides.items():
             export_encoder(side, temporary / name, provenance=provenance)
@@ -302,14 +302,14 @@ def _without_dropout(config: Any, library: str, trusted: str) -> str:
 
 def _titles(titles: Titles) -> str:
     """Return a sentence on how the title of a passage is read."""
-    if titles.reads == TEXT:
+    if titles.reads == TEXT_ALONE:
         return "The text of a passage is encoded without its title."
     if titles.reads == SEPARATED:
         return (
             f"A passage is encoded as its title, `{titles.separator}` and its text in one string; one without a title "
             f"as its text. Without the separator the vectors are others."
         )
-    if titles.reads == PAIR:
+    if titles.reads == AS_PAIR:
         return (
             'A passage is encoded as a pair, `encode_document([("title", "text")])`; one without a title as its text. '
             "Titles and texts that are joined to one string have other vectors."

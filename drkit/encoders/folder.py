@@ -29,7 +29,7 @@ from drkit.encoders.declarations import (
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 
-QUERIES, PASSAGES = "query_encoder", "passage_encoder"
+QUERY_ENCODER, PASSAGE_ENCODER = "query_encoder", "passage_encoder"
 ROUTER = "router_config.json"
 ROUTES = ("query", "document")
 SIMILARITIES = ("cosine", "dot")
@@ -201,7 +201,7 @@ def check_modules(folder: Path, modules: Mapping[str, str], *, sparse: bool = Fa
     if "Router" in modules:
         raise DrkitError(
             f"{folder} has separate encoders for queries and passages, but one encoder was expected: give the folder "
-            f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
+            f"of one of them (drkit writes {QUERY_ENCODER} and {PASSAGE_ENCODER}), or load both with DualEncoder"
         )
     modules = {"Pooling" if name == PART_POOLING else name: path for name, path in modules.items()}
     kept = set(modules) - ({TRUNCATION} if "Pooling" in modules else set())

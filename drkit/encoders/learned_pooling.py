@@ -127,7 +127,7 @@ class LexicalPooling(nn.Module):
         if self.config.over_positions == "max":
             scores = saturated(pool_logits(hidden, attention, heads, highest_logits))
         else:
-            scores = pool_logits(hidden, attention, heads, summed)
+            scores = pool_logits(hidden, attention, heads, _summed)
         if self.config.top_k:
             scores = keep_largest(scores, self.config.top_k)
         if not self.config.dense:
@@ -140,7 +140,7 @@ def saturated(logits: Tensor) -> Tensor:
     return logits.relu().log1p()
 
 
-def summed(logits: Tensor, attention: Tensor) -> Tensor:
+def _summed(logits: Tensor, attention: Tensor) -> Tensor:
     """Return the saturated logits f[B,L,V] summed over the real positions, f[B,V]."""
     return (saturated(logits) * attention[:, :, None]).sum(1)
 

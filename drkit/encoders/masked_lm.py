@@ -29,7 +29,7 @@ from drkit.encoders.architectures import (
 from drkit.encoders.batches import group_by_length
 from drkit.encoders.heads import Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
-from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, is_weighted, pool
+from drkit.encoders.pooling import POOLINGS, between_ends, built_in_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import mean_of_bags
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
@@ -55,7 +55,7 @@ class MaskedLmEncoder(nn.Module):
         self.architecture = architecture(config.model_type)
         check_fit(model, self.architecture)
         self.learned_pooling = pooling if isinstance(pooling, LearnedPooling) else None
-        self.pooling = pooling.name if isinstance(pooling, LearnedPooling) else check_pooling(pooling)
+        self.pooling = pooling.name if isinstance(pooling, LearnedPooling) else built_in_pooling(pooling)
         self.token_weights = TokenWeights(torch.ones(config.vocab_size)) if is_weighted(self.pooling) else None
 
     @property

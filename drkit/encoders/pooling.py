@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Pooling:
+class PlainPooling:
     """One way of pooling that has no settings; summary: a line about it.
 
     part: its class in `drkit.encoders.state_pooling`. pool: hidden f[B,L,D], attention [B,L] (1 or True: a real token)
@@ -66,14 +66,14 @@ def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
 
 
 # The poolings without settings: their parts, and what folders of sentence-transformers call them.
-POOLINGS: Mapping[str, Pooling] = {
-    "cls": Pooling("FirstToken", first_token, "cls", "The state of the first token"),
-    "mean": Pooling("Mean", mean_over_tokens, "mean", "The mean over all tokens"),
-    "weighted": Pooling(
+POOLINGS: Mapping[str, PlainPooling] = {
+    "cls": PlainPooling("FirstToken", first_token, "cls", "The state of the first token"),
+    "mean": PlainPooling("Mean", mean_over_tokens, "mean", "The mean over all tokens"),
+    "weighted": PlainPooling(
         "WeightedMean", mean_over_tokens, "mean", "The mean, weighted by a learned weight of each word", weighted=True
     ),
-    "max": Pooling("Largest", max_over_tokens, "max", "The largest value of each dimension over all tokens"),
-    "last": Pooling("LastToken", last_token, "lasttoken", "The state of the last token"),
+    "max": PlainPooling("Largest", max_over_tokens, "max", "The largest value of each dimension over all tokens"),
+    "last": PlainPooling("LastToken", last_token, "lasttoken", "The state of the last token"),
 }
 
 
@@ -82,7 +82,7 @@ POOLINGS_OF_STATES = tuple(name for name, pooling in POOLINGS.items() if not poo
 
 
 # The two sections of a vector of the pooling `lexical` with the setting `dense`.
-PARTS = (DENSE, SCORES) = ("dense", "lexical")
+VECTOR_PARTS = (DENSE, SCORES) = ("dense", "lexical")
 
 
 @frozen
@@ -118,7 +118,7 @@ POOLING_PARTS = (
 )
 
 
-def check_pooling(name: str) -> str:
+def built_in_pooling(name: str) -> str:
     """Return the name of a supported pooling. Raises DrkitError for any other."""
     if name not in POOLINGS:
         raise UnknownNameError("pooling", name, POOLINGS)
@@ -174,4 +174,4 @@ def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
 
     Raises DrkitError for an unknown pooling.
     """
-    return POOLINGS[check_pooling(pooling)].pool(hidden, attention)
+    return POOLINGS[built_in_pooling(pooling)].pool(hidden, attention)

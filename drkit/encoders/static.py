@@ -33,7 +33,7 @@ from drkit.encoders.architectures import STATIC
 from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.token_weights import TokenWeights
 
-WEIGHTS, TABLE = "model.safetensors", "embedding.weight"
+_WEIGHTS, TABLE = "model.safetensors", "embedding.weight"
 _CACHED_WORDS = 1 << 20
 
 
@@ -159,14 +159,14 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
     BERT's or the weights are not one vector for each token.
     """
     with explain_load_errors(str(folder), "load the static encoder in", "Export it again."):
-        tensors = load_file(str(folder / WEIGHTS))
+        tensors = load_file(str(folder / _WEIGHTS))
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
         tokenizer.name_or_path = str(folder)  # for messages
         check_tokenizer(tokenizer, folder)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if set(found) != {TABLE} or len(found[TABLE]) != 2:
         raise UnsupportedEncoderError(
-            f"{folder / WEIGHTS} must contain one two-dimensional tensor, {TABLE}; got {found}. Export it again."
+            f"{folder / _WEIGHTS} must contain one two-dimensional tensor, {TABLE}; got {found}. Export it again."
         )
     table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}

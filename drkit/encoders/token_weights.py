@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from drkit.core.loading import explain_load_errors
 from drkit.encoders.folder import find_modules, read_word_weights
 
-FILE = "token_weights.safetensors"
+TOKEN_WEIGHTS_FILE = "token_weights.safetensors"
 # Of the largest idf: a token that occurs in every text would get the weight 0, and a very noisy gradient.
 _SMALLEST = 0.01
 
@@ -55,7 +55,7 @@ def weights_from_idf(idf: Tensor, special_ids: Iterable[int]) -> Tensor:
 
 def save_token_weights(weights: TokenWeights, folder: Path) -> None:
     """Write the weights beside a checkpoint, as the tensor `weights` f32[V]."""
-    save_file({"weights": weights.values().detach().cpu().contiguous()}, str(folder / FILE))
+    save_file({"weights": weights.values().detach().cpu().contiguous()}, str(folder / TOKEN_WEIGHTS_FILE))
 
 
 def read_token_weights(folder: Path) -> Tensor | None:
@@ -63,8 +63,8 @@ def read_token_weights(folder: Path) -> Tensor | None:
 
     Raises DrkitError if one of its files is invalid.
     """
-    if (folder / FILE).is_file():
-        with explain_load_errors(str(folder / FILE), "read the token weights in"):
-            return load_file(str(folder / FILE))["weights"]
+    if (folder / TOKEN_WEIGHTS_FILE).is_file():
+        with explain_load_errors(str(folder / TOKEN_WEIGHTS_FILE), "read the token weights in"):
+            return load_file(str(folder / TOKEN_WEIGHTS_FILE))["weights"]
     modules = find_modules(folder)
     return torch.tensor(read_word_weights(folder / modules["WordWeights"])) if "WordWeights" in modules else None

@@ -17,8 +17,8 @@ from drkit.evaluate.names import AS_IT_IS, system_name, without_bm25
 from drkit.evaluate.significance import detectable_gain, holm, paired_t_test, rounding
 from drkit.evaluate.tuning import choose_plainly
 
-LEVEL = 0.95
-CHECKPOINT = "your checkpoint"
+_LEVEL = 0.95
+_CHECKPOINT = "your checkpoint"
 
 
 @frozen
@@ -67,16 +67,16 @@ class Verdict:
         if self.shown:
             return self._of_made()
         if gain is None:
-            return f"keep {CHECKPOINT}: no gain shown ({self.measure}, {self.how})"
-        return f"use {system_in_table(self.recommended)}: {self._describe(gain)} over {CHECKPOINT}, {self.how}"
+            return f"keep {_CHECKPOINT}: no gain shown ({self.measure}, {self.how})"
+        return f"use {system_in_table(self.recommended)}: {self._describe(gain)} over {_CHECKPOINT}, {self.how}"
 
     def _of_made(self) -> str:
         tuned = [one for one in self.gains if one.system in self.trained]
         found = "; ".join(f"{system_in_table(one.system)}: {self._describe(one)}" for one in tuned)
         (few, more), (large, small) = self.shown, self.shown.values()
         return (
-            f"keep {CHECKPOINT}: without labels, no gain can be shown. Queries made from texts show how well a text is "
-            f"found by its own words, not by a user's questions ({found} over {CHECKPOINT}, {self.how}). {few} "
+            f"keep {_CHECKPOINT}: without labels, no gain can be shown. Queries made from texts show how well a text "
+            f"is found by its own words, not by a user's questions ({found} over {_CHECKPOINT}, {self.how}). {few} "
             f"labelled queries would show a gain of about {large:.2f}, and {more} of {small:.2f}, if they vary as much "
             f"as these"
         )
@@ -91,13 +91,13 @@ class Verdict:
 
 def system_in_table(system: str) -> str:
     """Return the name of a system in a verdict: the encoder as it is is the reader's checkpoint."""
-    return system_name(system).replace(system_name(AS_IT_IS), CHECKPOINT)
+    return system_name(system).replace(system_name(AS_IT_IS), _CHECKPOINT)
 
 
 def describe_intervals(systems: int) -> str:
     """Return in words what the intervals of `compare_with_encoder` are."""
     return (
-        f"Intervals of the gains over {CHECKPOINT}: paired t, 95 % for all {systems} systems together (Bonferroni); p "
+        f"Intervals of the gains over {_CHECKPOINT}: paired t, 95 % for all {systems} systems together (Bonferroni); p "
         f"of paired two-tailed t-tests, corrected by Holm."
     )
 
@@ -147,7 +147,7 @@ def decide(
 
 def _level(systems: int) -> float:
     """Return the level of each of several intervals that hold together."""
-    return 1 - (1 - LEVEL) / max(systems, 1)
+    return 1 - (1 - _LEVEL) / max(systems, 1)
 
 
 def _best(names: Sequence[str], means: Mapping[str, float]) -> str:
@@ -160,7 +160,7 @@ def gains_markdown(facts: Mapping[str, Any]) -> str:
     """Format the gains of a verdict, as plain data, as a Markdown table with its caption and sentence."""
     rows = [(system_in_table(one["system"]), f"{one['value']:.3f}", describe_gain(one)) for one in facts["gains"]]
     lines = [f"| {' | '.join(map(escape_markdown, row))} |" for row in rows]
-    head = [f"| system | {facts['measure']} | gain over {CHECKPOINT} |", "|---|---|---|"]
+    head = [f"| system | {facts['measure']} | gain over {_CHECKPOINT} |", "|---|---|---|"]
     return "\n".join([*head, *lines, "", facts["intervals"], "", f"**{facts['sentence']}**"])
 
 

@@ -24,7 +24,7 @@ from drkit.search.rankings import RunRow
 if TYPE_CHECKING:
     from drkit.search.bm25 import Bm25Retriever
 
-WEIGHTS = tuple(step / 20 for step in range(21))
+HYBRID_WEIGHTS = tuple(step / 20 for step in range(21))
 Candidate = TypeVar("Candidate")
 # k1 and b.
 _Pair = tuple[float, float]
@@ -124,8 +124,8 @@ def tune_weight(
         raise DrkitError(
             "cannot tune the weight: neither ranking has a judged query; give rankings of the judged queries"
         )
-    scores = {weight: evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in WEIGHTS}
-    nearest = sorted(WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
+    scores = {weight: evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in HYBRID_WEIGHTS}
+    nearest = sorted(HYBRID_WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
     choice = choose_plainly({weight: scores[weight].per_query[measure] for weight in nearest})
     means = {weight: one.mean(measure) for weight, one in scores.items()}
     return TunedWeight(

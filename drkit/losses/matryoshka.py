@@ -14,7 +14,7 @@ from drkit.errors import DrkitError
 from drkit.losses.candidates import check_pairs
 from drkit.losses.specs import MatryoshkaConfig
 
-SHORTEST = 8
+_SHORTEST = 8
 
 
 class MatryoshkaLoss(nn.Module):
@@ -79,4 +79,4 @@ def prefix_lengths(dimension: int, chosen: tuple[int, ...] = ()) -> tuple[int, .
         )
     if chosen:
         return tuple(sorted(chosen, reverse=True))
-    return tuple(dimension >> power for power in range(1, dimension.bit_length()) if dimension >> power >= SHORTEST)
+    return tuple(dimension >> power for power in range(1, dimension.bit_length()) if dimension >> power >= _SHORTEST)

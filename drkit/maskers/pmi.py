@@ -14,7 +14,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import PmiConfig
-from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
+from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_units, masked_view
 
 
 class PmiMasker:
@@ -37,7 +37,7 @@ class PmiMasker:
 
         Raises DrkitError if the batch has no importance, or a value is not finite.
         """
-        importance, words = tokens.signal("importance").numpy(), find_words(tokens, self.config.unit)
+        importance, words = tokens.signal("importance").numpy(), find_units(tokens, self.config.unit)
         if not np.isfinite(importance).all():
             raise DrkitError(
                 "the importance of some token is not finite; compute the PMI statistics of this corpus again"

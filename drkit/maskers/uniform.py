@@ -11,7 +11,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.errors import DrkitError
 from drkit.maskers.specs import UniformConfig
-from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
+from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_units, masked_view, rounded_budget
 
 
 class UniformMasker:
@@ -33,7 +33,7 @@ class UniformMasker:
 
         Raises DrkitError if the draws are not for this number of texts.
         """
-        words = find_words(tokens, self.config.unit)
+        words = find_units(tokens, self.config.unit)
         given = None if nested is None else words.inside(nested)
         if rows:
             return clean_view(tokens, rows_of_words(tokens, words, self._seen(words, rng, rows, given)))

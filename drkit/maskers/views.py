@@ -144,7 +144,7 @@ class Words:
         return np.take_along_axis(padded, self.index, axis=1)
 
 
-def find_words(tokens: TokenBatch, unit: str = "word") -> Words:
+def find_units(tokens: TokenBatch, unit: str = "word") -> Words:
     """Return the words of maskable tokens, numbered from 0 in reading order; with unit `token` each is a word."""
     maskable, number = tokens.maskable.numpy(), tokens.words.numpy()
     starts = maskable.copy()

@@ -43,7 +43,7 @@ from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
 
-CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
+_CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
 DEFAULT_DEPTH = 200
 # Of a task of an engine, at least.
 QUERIES_PER_BLOCK = 1024
@@ -257,15 +257,15 @@ def build_chain(choices: Sequence[Choice], registry: Registry, context: BuildCon
 
 def is_filter(choice: Choice, registry: Registry) -> bool:
     """Return whether the chosen miner is a filter of candidates, not a source."""
-    return CANDIDATES in registry.get(Kind.MINER, choice.use).receives_of(choice.config)
+    return _CANDIDATES in registry.get(Kind.MINER, choice.use).receives_of(choice.config)
 
 
 def source_names(registry: Registry) -> tuple[str, ...]:
     """Return the names of the miners that can start a chain."""
-    return tuple(spec.name for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
+    return tuple(spec.name for spec in registry.specs(Kind.MINER) if _CANDIDATES not in spec.receives)
 
 
-def is_known(corpus: Corpus, doc_ids: Sequence[str]) -> list[bool]:
+def are_known(corpus: Corpus, doc_ids: Sequence[str]) -> list[bool]:
     """Return for each id whether the corpus has that passage."""
     return [index >= 0 for index in corpus.find(doc_ids)] if doc_ids else []
 
@@ -273,7 +273,7 @@ def is_known(corpus: Corpus, doc_ids: Sequence[str]) -> list[bool]:
 def contents(corpus: Corpus, doc_ids: Iterable[str]) -> dict[str, str]:
     """Return the content of each passage that the corpus has, by id; ids may be repeated."""
     unique = list(dict.fromkeys(doc_ids))
-    present = [doc_id for doc_id, known in zip(unique, is_known(corpus, unique), strict=True) if known]
+    present = [doc_id for doc_id, known in zip(unique, are_known(corpus, unique), strict=True) if known]
     return {passage.doc_id: passage.content for passage in (corpus.get_many(present) if present else ())}
 
 
@@ -350,8 +350,8 @@ def requirements_of(choices: Sequence[Choice], registry: Registry) -> frozenset[
     )
 
 
-FILE = "negatives.arrow"
-SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
+_FILE = "negatives.arrow"
+_SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
 _BATCH_ROWS = 1024
 
 
@@ -374,18 +374,18 @@ def mining_requests(
             yield MiningRequest(query.query_id, query.text, frozenset(judged), excluded, known)
 
 
-def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
+def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = _FILE) -> dict[str, Any]:
     """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts.
 
     Raises DrkitError as `MiningCounts.check_ids` does.
     """
     counts = MiningCounts()
-    with arrow_file(folder / name, SCHEMA) as writer:
+    with arrow_file(folder / name, _SCHEMA) as writer:
         for batch in batched(counts.count(mined), _BATCH_ROWS):
             ends = np.cumsum([len(item.doc_ids) for item in batch])
             passages = np.split(corpus.positions([name for item in batch for name in item.doc_ids]), ends[:-1])
             columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
-            writer.write_batch(record_batch(columns, SCHEMA))
+            writer.write_batch(record_batch(columns, _SCHEMA))
         counts.check_ids()
     return counts.summary()
 
@@ -399,7 +399,7 @@ def _is_intact(folder: Path) -> bool:
     return folder.is_dir()
 
 
-def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:
+def read_negatives(folder: Path, name: str = _FILE) -> Mapping[str, NDArray[np.int64]]:
     """Return the corpus indices of each query's negatives, best first, by query id.
 
     Raises DrkitError if the file is missing or damaged.

@@ -22,8 +22,8 @@ from drkit.miners.specs import (
     parse_ranks,
 )
 
-QUERIES_PER_BATCH = 64
-Pair = tuple[MiningRequest, Mined]
+_QUERIES_PER_BATCH = 64
+_Pair = tuple[MiningRequest, Mined]
 
 
 class MarginFilter:
@@ -38,7 +38,7 @@ class MarginFilter:
     def __init__(self, config: MarginConfig, _context: BuildContext | None = None) -> None:
         self.config = config
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
         """Yield the candidates that score low enough; the others are counted as `margin`."""
         for _, found in mined:
             highest = self.threshold(found.positive_scores)
@@ -67,7 +67,7 @@ class MaxScoreFilter:
     def __init__(self, config: MaxScoreConfig, _context: BuildContext | None = None) -> None:
         self.maximum = config.maximum
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
         """Yield the candidates that score low enough; the others are counted as `max-score`."""
         for _, found in mined:
             yield keep_candidates(found, [score <= self.maximum for score in found.scores], "max-score")
@@ -86,7 +86,7 @@ class RanksFilter:
         """Return the last rank that is kept."""
         return self.last
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
         """Yield the candidates between the two ranks; the others are counted as `ranks`."""
         for _, found in mined:
             ranks = range(1, len(found.doc_ids) + 1)
@@ -102,9 +102,9 @@ class SameTextFilter:
     def __init__(self, config: SameTextConfig, _context: BuildContext | None = None) -> None:
         self.config = config
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates whose text differs from the positives'; the others are counted as `same-text`."""
-        for batch in batched(mined, QUERIES_PER_BATCH):
+        for batch in batched(mined, _QUERIES_PER_BATCH):
             texts = {doc_id: self._normalized(text) for doc_id, text in contents(corpus, _named_ids(batch)).items()}
             for request, found in batch:
                 positives = {texts[doc_id] for doc_id in request.positives if doc_id in texts}
@@ -130,9 +130,9 @@ class HasAnswerFilter:
         self.path = require_file(config.path, "has-answer") if config.path else None
         self._answers = read_answers(self.path) if self.path else None
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates without an answer; the others are counted as `has-answer`."""
-        for batch in batched(mined, QUERIES_PER_BATCH):
+        for batch in batched(mined, _QUERIES_PER_BATCH):
             found_ids = (doc_id for _, found in batch for doc_id in found.doc_ids)
             texts = {doc_id: spaced_tokens(text) for doc_id, text in contents(corpus, found_ids).items()}
             for request, found in batch:
@@ -155,7 +155,7 @@ class HasAnswerFilter:
 class QueryTextFilter:
     """Drops candidates whose text equals the query's, as in collections of duplicate questions."""
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates whose text differs from the query's; the others are counted as `query-itself`."""
         for request, found in mined:
             passages = corpus.get_many(found.doc_ids)
@@ -177,18 +177,18 @@ class CrossEncoderFilter:
 
     def queries_per_batch(self, depth: int) -> int:  # noqa: ARG002
         """Return how many queries' pairs are scored together."""
-        return QUERIES_PER_BATCH
+        return _QUERIES_PER_BATCH
 
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+    def keep(self, mined: Iterable[_Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates that score low enough; the others are counted as `cross-encoder`."""
-        for batch in batched(mined, QUERIES_PER_BATCH):
+        for batch in batched(mined, _QUERIES_PER_BATCH):
             scores = self._scores(batch, contents(corpus, _named_ids(batch)))
             for index, (request, found) in enumerate(batch):
                 highest = self._threshold([scores[index, d] for d in request.positives if (index, d) in scores])
                 low = [scores.get((index, doc_id), -math.inf) <= highest for doc_id in found.doc_ids]
                 yield keep_candidates(found, low, "cross-encoder")
 
-    def _scores(self, batch: Sequence[Pair], texts: Mapping[str, str]) -> dict[tuple[int, str], float]:
+    def _scores(self, batch: Sequence[_Pair], texts: Mapping[str, str]) -> dict[tuple[int, str], float]:
         """Return the scores of candidates and positives by (index of the query in the batch, passage id)."""
         pairs = [
             (index, doc_id)
@@ -209,7 +209,7 @@ class CrossEncoderFilter:
         return min(highest, choose(positives) - self.config.margin)
 
 
-def _named_ids(batch: Sequence[Pair]) -> Iterator[str]:
+def _named_ids(batch: Sequence[_Pair]) -> Iterator[str]:
     """Yield the ids of the positives and candidates of a batch."""
     return (doc_id for request, found in batch for doc_id in (*sorted(request.positives), *found.doc_ids))
 

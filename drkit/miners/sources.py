@@ -19,7 +19,7 @@ from drkit.core.protocols import Corpus, CutsDocuments, ScoringRetriever, TextRe
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.miners.chain import add_dropped, is_known
+from drkit.miners.chain import add_dropped, are_known
 from drkit.miners.specs import (
     Bm25Config,
     DenseConfig,
@@ -187,7 +187,7 @@ class GivenMiner:
             raise _not_indexed("given")
         for request in requests:
             given = list(self._given.get(request.query_id, ()))
-            known = [doc_id for doc_id, found in zip(given, is_known(self._corpus, given), strict=True) if found]
+            known = [doc_id for doc_id, found in zip(given, are_known(self._corpus, given), strict=True) if found]
             negatives = pick_negatives(request, (known, [0.0] * len(known)), depth)
             yield add_dropped(negatives, "unknown-id", len(given) - len(known))
 
@@ -226,7 +226,7 @@ class RunFileMiner:
         if row is None:
             return Mined(request.query_id, (), (), dropped={"query-not-in-run": 1})
         ranking = dict(rankings.pairs(row))
-        known = is_known(corpus, list(ranking))
+        known = are_known(corpus, list(ranking))
         hits = {doc_id: score for (doc_id, score), found in zip(ranking.items(), known, strict=True) if found}
         positives = {doc_id: ranking[doc_id] for doc_id in sorted(request.positives) if doc_id in ranking}
         negatives = pick_negatives(request, (tuple(hits), tuple(hits.values())), depth, positive_scores=positives)

@@ -14,7 +14,7 @@ from drkit.core.citations import ANCE, BM25, DPR, FUSION, GPL, NV_RETRIEVER, ROC
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe.schema import LANGUAGES, QUERY_LANGUAGES, SAME_LANGUAGE, SPLITS, UNKNOWN, Choice
+from drkit.recipe.schema import IDENTIFIER_SPLITS, LANGUAGES, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN, Choice
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -31,7 +31,9 @@ class Bm25Config:
         SAME_LANGUAGE, in_(QUERY_LANGUAGES), "language of the queries; same: that of the passages"
     )
     split_queries: str = setting(
-        UNKNOWN, in_(SPLITS), "identifiers in queries that are split: those that no passage has, always, never"
+        UNKNOWN,
+        in_(IDENTIFIER_SPLITS),
+        "identifiers in queries that are split: those that no passage has, always, never",
     )
 
 
@@ -177,7 +179,7 @@ def _filter(name: str, code: str, config: type, summary: str, **more: Any) -> Co
     return _source(name, f"filters:{code}", config, f"Filter: {summary}", receives=("candidates",), **more)
 
 
-SOURCES = (
+_SOURCES = (
     _source(
         "bm25",
         "sources:Bm25Miner",
@@ -268,4 +270,4 @@ def refresh_settings(choices: Sequence[Choice]) -> RefreshesNegatives | None:
     return config if isinstance(config, RefreshesNegatives) else None
 
 
-MINERS = (*SOURCES, *FILTERS)
+MINERS = (*_SOURCES, *FILTERS)

@@ -30,7 +30,7 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import (
-    ENCODER,
+    ENCODER_SIDE,
     FROM_SCRATCH,
     ITSELF,
     MAIN,
@@ -61,7 +61,7 @@ _QUICK_NEGATIVES = 3
 _DEFAULT_LOSS = "mlm"
 # Characters of a collection's name in the name of a run.
 _LONGEST = 40
-Table = dict[str, Any]
+_Table = dict[str, Any]
 
 
 def _in_order(names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
 
 
 def _with_settings_meant(
-    error: ProblemsError, settings: Iterable[str], table: Table, registry: Registry
+    error: ProblemsError, settings: Iterable[str], table: _Table, registry: Registry
 ) -> ProblemsError:
     """Return the error with what to write instead of each unknown setting.
 
@@ -165,7 +165,7 @@ def _with_settings_meant(
     return ProblemsError(error.subject, problems)
 
 
-def _read(request: ComposeRequest, parts: Installed) -> Table:
+def _read(request: ComposeRequest, parts: Installed) -> _Table:
     """Return the recipe at its scale, with the fine-tuning of the pipeline and the encoder to start from."""
     if request.scale is not None and request.scale not in SCALES:
         raise UnknownNameError("scale", request.scale, SCALES)
@@ -238,16 +238,16 @@ def _asks_for_pretraining(request: ComposeRequest) -> bool:
     return has_part or any(setting.startswith("pretrain.") for setting in request.settings)
 
 
-def _without_pretraining(table: Table) -> Table:
+def _without_pretraining(table: _Table) -> _Table:
     """Return a recipe that fine-tunes at once, without the baselines that compare pre-training."""
     kept = {key: value for key, value in table.items() if key != "pretrain"}
     return merge(kept, {"finetune": {"baselines": []}}) if "finetune" in kept else kept
 
 
-def _with_careful_rates(table: Table, rates: Mapping[str, float]) -> Table:
+def _with_careful_rates(table: _Table, rates: Mapping[str, float]) -> _Table:
     """Return a recipe whose learning rates do not harm an existing encoder; rates: the highest ones, by table."""
 
-    def lowered(settings: Mapping[str, Any], most: float) -> Table:
+    def lowered(settings: Mapping[str, Any], most: float) -> _Table:
         rates = {key: min(value, most) for key, value in settings.items() if key.endswith("learning_rate") and value}
         kept = {key: value for key, value in settings.items() if key != "baseline_learning_rates"}
         return {**kept, **rates}
@@ -264,7 +264,7 @@ def quickened(recipe: Recipe, registry: Registry) -> Recipe:
     return recipe_from_table({**table, "name": f"{recipe.name}-quick"}, registry)
 
 
-def _quickened(table: Table, name: str) -> Table:
+def _quickened(table: _Table, name: str) -> _Table:
     """Return the recipe with the settings of a smoke run, from a file of this name, and its schedule in every round."""
     quick = parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
     table = {"encoder": {}, **table}  # which a recipe may leave out
@@ -276,7 +276,7 @@ def _quickened(table: Table, name: str) -> Table:
     return merge(table, {"finetune": {"rounds": rounds}}) if rounds else table
 
 
-def _quick_round(current: Table) -> Table:
+def _quick_round(current: _Table) -> _Table:
     """Return a round with the schedule of [finetune], and few negatives: a teacher scores no other passages."""
     kept = {key: value for key, value in current.items() if key not in _OWN_SCHEDULE}
     if "negatives" in kept:
@@ -287,7 +287,7 @@ def _quick_round(current: Table) -> Table:
     return kept
 
 
-def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
+def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> _Table:
     """Return a pre-training with the user's maskers, context and decoders. Raises DrkitError as `compose` does."""
     encoder, decoders = dict(pretrain["encoder"]), dict(pretrain.get("decoders", {}))
     if NONE in request.decoder:
@@ -307,11 +307,11 @@ def _pretraining(pretrain: Mapping[str, Any], request: ComposeRequest, registry:
         shared = {key: main[key] for key in ("context", "nested", "masker") if key in main}
         decoders[_free_name(part["use"].replace(":", "-"), decoders)] = {"decoder": part, **shared}
     decoders = {name: _with_losses(task, registry) for name, task in decoders.items()}
-    sides = {**decoders, ENCODER: encoder}
+    sides = {**decoders, ENCODER_SIDE: encoder}
     for text in request.pretrain_loss:
         side, losses = _added_loss(text, sides, registry)
         sides[side] = merge(sides[side], {"losses": losses})
-    return {**pretrain, "encoder": sides.pop(ENCODER), "decoders": sides}
+    return {**pretrain, "encoder": sides.pop(ENCODER_SIDE), "decoders": sides}
 
 
 def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recipe:
@@ -351,7 +351,7 @@ def _share_of_masked(recipe: Recipe) -> float:
     return min(1.0, rebuilt / hidden)
 
 
-def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> Table:
+def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> _Table:
     """Return the baselines that answer for the parts that the user named, in place of those for other parts.
 
     Only at the scales of minutes: each of them is a pre-training.
@@ -368,7 +368,7 @@ def _rivals(table: Mapping[str, Any], request: ComposeRequest, registry: Registr
     return {"finetune": {"baselines": [*kept, *rivals]}}
 
 
-def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, Table]:
+def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tuple[str, _Table]:
     """Return the side of a loss `NAME[@SIDE][=WEIGHT]`, the encoder last among all, and the side's table of it.
 
     Raises DrkitError for a loss of fine-tuning, an unknown side, and a weight that is not a number.
@@ -381,8 +381,8 @@ def _added_loss(text: str, sides: Mapping[str, Any], registry: Registry) -> tupl
     if side and side not in sides:
         raise UnknownNameError("side", side, sides, where=f"--pretrain-loss {text}")
     reading = (one for one, task in sides.items() if "decoder" in task and _reads(spec, _decoder_of(task, registry)))
-    chosen = side or next(reading, ENCODER)
-    loss: Table = {"use": name}
+    chosen = side or next(reading, ENCODER_SIDE)
+    loss: _Table = {"use": name}
     try:
         loss |= {"weight": float(weight)} if weight else {}
     except ValueError:
@@ -401,7 +401,7 @@ def _decoder_of(task: Mapping[str, Any], registry: Registry) -> ComponentSpec:
     return registry.get(Kind.DECODER, _use(task["decoder"]))
 
 
-def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Registry) -> Table:
+def _main(encoder: _Table, decoders: _Table, request: ComposeRequest, registry: Registry) -> _Table:
     """Return the decoder `main` with the user's parts; without one, it starts with the encoder's masker."""
     masker = {"masker": encoder["masker"]} if "masker" in encoder else {}
     main = dict(decoders.get(MAIN, masker))
@@ -418,7 +418,7 @@ def _main(encoder: Table, decoders: Table, request: ComposeRequest, registry: Re
     return merge(main, chosen)
 
 
-def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
+def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> _Table:
     """Return the slots of a decoder that a named masker fills: `masker`, and `context` if the masker brings one."""
     table = part_table(Kind.MASKER, text, registry)
     spec = registry.get(Kind.MASKER, table["use"])
@@ -428,7 +428,7 @@ def masker_slots(text: str, task: Mapping[str, Any], registry: Registry) -> Tabl
     return {"context": {"use": spec.context}, **masker_slots(base, task, registry)}
 
 
-def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> Table:
+def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> _Table:
     """Return the table of a masker that replaces the one of a task: it hides as many tokens."""
     table, hidden = part_table(Kind.MASKER, text, registry), task.get("masker")
     ratio = hidden.get("ratio") if isinstance(hidden, Mapping) else None
@@ -450,7 +450,7 @@ def _with_losses(task: Mapping[str, Any], registry: Registry) -> Mapping[str, An
     if "losses" not in task:
         own = decoder.trained_by or _DEFAULT_LOSS
         return {**task, "losses": {own: {"use": own}}}
-    losses: Table = {}
+    losses: _Table = {}
     for name, term in task["losses"].items():
         if not decoder.trained_by or _reads(registry.get(Kind.LOSS, _use(term)), decoder):
             losses[name] = term
@@ -489,7 +489,7 @@ def _counted_in_epochs(recipe: Recipe, given: Set[str]) -> Recipe:
     return evolve(recipe, **counted)
 
 
-def _without_none(table: Mapping[str, Any], name: str = "") -> Table:
+def _without_none(table: Mapping[str, Any], name: str = "") -> _Table:
     """Return a table without the decoders and losses that are `none`; name: of the table."""
     return {
         key: _without_none(value, key) if isinstance(value, Mapping) else value
@@ -498,13 +498,13 @@ def _without_none(table: Mapping[str, Any], name: str = "") -> Table:
     }
 
 
-def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Table:
+def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> _Table:
     """Return the user's parts of fine-tuning as a table to merge over the recipe, and collection and name.
 
     negatives: per query, if miners are chosen: the recipe itself may train without mined ones.
     """
     registry = parts.registry
-    finetune: Table = {"pipeline": request.pipeline} if request.pipeline else {}
+    finetune: _Table = {"pipeline": request.pipeline} if request.pipeline else {}
     if request.loss:
         finetune["loss"] = part_table(Kind.LOSS, request.loss, registry)
     if request.miners:
@@ -515,7 +515,7 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Tabl
     return {name: table for name, table in tables.items() if table}
 
 
-def part_table(kind: Kind, text: str, registry: Registry) -> Table:
+def part_table(kind: Kind, text: str, registry: Registry) -> _Table:
     """Return the table of a part: `beir:PATH` becomes `{use = "beir", path = "PATH"}`.
 
     text: `NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`.
@@ -564,7 +564,7 @@ def _collection_name(collection: str | Mapping[str, Any], registry: Registry) ->
     return name[:_LONGEST] or _use(collection)
 
 
-def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Table:
     """Return `under` overridden by `over`, table by table; a slot whose part changes loses the old part's settings.
 
     >>> merge({"a": {"use": "x", "n": 1}, "b": 2}, {"a": {"use": "y"}})
@@ -581,9 +581,9 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
     return out
 
 
-def _settings_that_apply(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
+def _settings_that_apply(changes: Mapping[str, Any], table: Mapping[str, Any]) -> _Table:
     """Return `changes` without the settings of tables and parts that `table` does not have."""
-    kept: Table = {}
+    kept: _Table = {}
     for key, value in changes.items():
         old = table.get(key)
         if not isinstance(value, Mapping):

@@ -31,7 +31,7 @@ from drkit.recipe.schema import MAIN, Choice, Recipe
 
 
 @frozen
-class Pair:
+class PairOfParts:
     """A masker with a decoder; `problems` lists why they cannot work together, and is empty if they can.
 
     unread: what the pair chooses without effect.
@@ -66,13 +66,13 @@ class Matrix:
 
     maskers: tuple[str, ...]
     decoders: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairOfParts, ...]
     made: dict[str, tuple[str, ...]]
     losses: tuple[LossPlacement, ...]
 
-    def reasons(self) -> dict[str, tuple[Pair, ...]]:
+    def reasons(self) -> dict[str, tuple[PairOfParts, ...]]:
         """Return the pairs that cannot work together, or not as chosen, by reason."""
-        found: dict[str, tuple[Pair, ...]] = {}
+        found: dict[str, tuple[PairOfParts, ...]] = {}
         for pair in self.pairs:
             for problem in (*pair.problems, *pair.unread):
                 found[problem] = (*found.get(problem, ()), pair)
@@ -96,28 +96,28 @@ def matrix(parts: Installed) -> Matrix:
     )
 
 
-def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[Pair]:
+def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[PairOfParts]:
     """Return one decoder with every masker. The recipe is composed once, for maskers do not depend on the decoder."""
     try:
         recipe = compose(ComposeRequest(decoder=(decoder,)), parts)
     except DrkitError as error:
-        return [Pair(name, decoder, _reasons(error)) for name in maskers]
+        return [PairOfParts(name, decoder, _reasons(error)) for name in maskers]
     return [_pair(recipe, name, decoder, masker, parts) for name, masker in maskers.items()]
 
 
-def _pair(recipe: Recipe, name: str, decoder: str, masker: ComponentSpec, parts: Installed) -> Pair:
+def _pair(recipe: Recipe, name: str, decoder: str, masker: ComponentSpec, parts: Installed) -> PairOfParts:
     try:
         chosen = masker.config().base if masker.context else Choice(name, masker.config())
     except TypeError as error:  # a plugin's config without a default
-        return Pair(name, decoder, (f"masker {name!r} has settings without a default: {error}",))
+        return PairOfParts(name, decoder, (f"masker {name!r} has settings without a default: {error}",))
     assert recipe.pretrain is not None
     main = attrs.evolve(recipe.pretrain.decoders[MAIN], masker=chosen)
     pretrain = attrs.evolve(recipe.pretrain, decoders={MAIN: main})
     try:
         check(attrs.evolve(recipe, pretrain=pretrain), parts.registry)
     except DrkitError as error:
-        return Pair(name, decoder, _reasons(error))
-    return Pair(name, decoder, unread=tuple(unread_choices(pretrain, parts.registry)))
+        return PairOfParts(name, decoder, _reasons(error))
+    return PairOfParts(name, decoder, unread=tuple(unread_choices(pretrain, parts.registry)))
 
 
 def _reasons(error: DrkitError) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import pretrain_problems
 from drkit.recipe.compose import with_part
 from drkit.recipe.parts import required_capabilities, required_signals
-from drkit.recipe.schema import ENCODER, MAIN, NONE, Pretrain, Recipe
+from drkit.recipe.schema import ENCODER_SIDE, MAIN, NONE, Pretrain, Recipe
 
 
 def rival_of(recipe: Recipe, baseline: str, registry: Registry) -> Pretrain | None:
@@ -44,6 +44,6 @@ def replaced_part(pretrain: Pretrain, slot: str) -> str:
     'pmi'
     """
     side, _, kind = slot.rpartition("-")
-    task = pretrain.encoder if side == ENCODER else pretrain.decoders[MAIN]
+    task = pretrain.encoder if side == ENCODER_SIDE else pretrain.decoders[MAIN]
     part = getattr(task, kind)
     return part.use if part else NONE

@@ -29,12 +29,12 @@ from drkit.recipe.schema import (
     JUDGED,
     PROVEN,
     PSEUDO,
-    STARTS,
+    ROUND_STARTS,
     Choice,
     Finetune,
     Pretrain,
     Recipe,
-    Reranker,
+    RerankerTraining,
     Round,
     similarity_of,
 )
@@ -127,17 +127,17 @@ def _name_problems(names: list[str]) -> list[str]:
         if names.count(name) > 1
     ]
     for name in dict.fromkeys(names):
-        if name in STARTS or not _ROUND_NAME.fullmatch(name):
+        if name in ROUND_STARTS or not _ROUND_NAME.fullmatch(name):
             problems.append(
                 f"a round cannot be named {name!r}: use letters, digits, '.', '_' and '-', and none of "
-                f"{', '.join(STARTS)} @ finetune.rounds"
+                f"{', '.join(ROUND_STARTS)} @ finetune.rounds"
             )
     return problems
 
 
 def _start_problems(finetune: Finetune, kept: list[str]) -> list[str]:
     """Check where rounds take their weights from, and the steps they keep; kept: checkpoints of pre-training."""
-    problems, allowed = [], [*STARTS, *kept]
+    problems, allowed = [], [*ROUND_STARTS, *kept]
     for index, current in enumerate(finetune.rounds):
         path, start = f"finetune.rounds.{index}", current.start
         if start not in allowed:
@@ -284,7 +284,7 @@ def _column_part_problems(name: str, column: Choice, registry: Registry, path: s
         yield f"the source {column.use!r} of the column {name!r} needs {spec.shorthand!r} @ {path}"
 
 
-def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
+def _reranker_problems(reranker: RerankerTraining, finetune: Finetune | None, registry: Registry) -> list[str]:
     if finetune is None or not finetune.rounds:
         return [
             "the re-ranker is trained on the results of a retriever: add a round to [finetune], or leave the re-ranker "

@@ -17,7 +17,7 @@ from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.core.spec import Choice as Choice
-from drkit.data.column_sources import SOURCES
+from drkit.data.column_sources import COLUMN_SOURCES
 from drkit.data.mixture import OWN
 from drkit.data.splits import PSEUDO as PSEUDO
 from drkit.data.splits import SPLITS as QUERY_SPLITS
@@ -35,7 +35,7 @@ CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 PoolingChoice = Annotated[Choice, Kind.POOLING]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
-ENCODER = "encoder"
+ENCODER_SIDE = "encoder"
 # The decoder that the options of the command line choose.
 MAIN = "main"
 # The choice of no part.
@@ -283,7 +283,7 @@ class Pretrain(Training):
     """Pre-training: what the encoder reads, and the decoders that rebuild texts from its vector, by name."""
 
     encoder: EncoderTask = field(kw_only=True)
-    decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER))
+    decoders: dict[str, DecoderTask] = field(kw_only=True, factory=dict, validator=_names_but(ENCODER_SIDE))
     probe: Probe = field(kw_only=True, factory=Probe)
     baseline_learning_rates: dict[str, float] | None = setting(
         None,
@@ -324,14 +324,14 @@ class Pretrain(Training):
 
     def losses(self) -> dict[str, tuple[str, WeightedLoss]]:
         """Return the side and the loss of each term, by its name in logs: `encoder_mlm`, `main_mlm`."""
-        sides = {ENCODER: self.encoder.losses, **{name: task.losses for name, task in self.decoders.items()}}
+        sides = {ENCODER_SIDE: self.encoder.losses, **{name: task.losses for name, task in self.decoders.items()}}
         return {f"{side}_{name}": (side, loss) for side, losses in sides.items() for name, loss in losses.items()}
 
 
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 JUDGED = "judged"
-PAIRS = (JUDGED, PSEUDO)
-PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
+_PAIRS = (JUDGED, PSEUDO)
+PRETRAINED, PREVIOUS, FROM_INITIAL = ROUND_STARTS = ("pretrained", "previous", "initial")
 LABELS_ONLY = "labels-only"
 # The slots of pre-training whose part a baseline replaces (`masker=uniform`), with the kind and its plainest part.
 REPLACED = {
@@ -376,7 +376,7 @@ LANGUAGES = (
 SAME_LANGUAGE = "same"
 QUERY_LANGUAGES = (SAME_LANGUAGE, *LANGUAGES)
 # Whether BM25 splits identifiers in queries: if no passage has the whole one, always, or never.
-SPLITS = (UNKNOWN, ALWAYS, NEVER) = ("unknown", "always", "never")
+IDENTIFIER_SPLITS = (UNKNOWN, ALWAYS, NEVER) = ("unknown", "always", "never")
 
 
 def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -459,10 +459,10 @@ class Round:
         min_len(1),
         "weights to start from: pretrained, previous (round), initial, an earlier round, or NAME@STEP (kept)",
     )
-    pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
+    pairs: str = setting(JUDGED, in_(_PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
     teacher: TeacherChoice | None = field(
         default=None,
-        metadata={"help": f"whose scores it learns from: {SOURCES}", "written": brief, "absent": ""},
+        metadata={"help": f"whose scores it learns from: {COLUMN_SOURCES}", "written": brief, "absent": ""},
     )
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
@@ -495,7 +495,7 @@ class Finetune(Training):
     negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     columns: dict[str, ColumnChoice] | None = setting(
-        None, _column_names, f"further data that losses receive, by name: {SOURCES}"
+        None, _column_names, f"further data that losses receive, by name: {COLUMN_SOURCES}"
     )
     keep_steps: tuple[int, ...] | None = setting(
         None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
@@ -542,7 +542,7 @@ class Finetune(Training):
 
 
 @frozen
-class Reranker(Training):
+class RerankerTraining(Training):
     """The cross-encoder: it teaches the rounds whose `teacher` is `reranker`, and re-ranks the retrievers' results.
 
     It is trained before the first round that it teaches (after the last round if it teaches none), on negatives of
@@ -610,7 +610,7 @@ class Evaluation:
     )
     bm25_split_queries: tuple[str, ...] = setting(
         (UNKNOWN, ALWAYS),
-        deep_iterable(in_(SPLITS), min_len(1)),
+        deep_iterable(in_(IDENTIFIER_SPLITS), min_len(1)),
         "identifiers in BM25's queries that are split into words: those that no passage has (unknown), always, never; "
         "of several values, the best on the dev queries, or the first without any",
     )
@@ -663,7 +663,7 @@ class Recipe:
     pretrain: Pretrain | None = None
     pseudo_queries: PseudoQueries | None = None
     finetune: Finetune | None = None
-    reranker: Reranker | None = None
+    reranker: RerankerTraining | None = None
     evaluation: Evaluation = field(factory=Evaluation)
 
     @property

@@ -20,7 +20,7 @@ from drkit.core.spec import Kind
 from drkit.data.column_advice import column_choices
 from drkit.data.rows import FORMATS as ENDINGS
 from drkit.data.rows import file_kind
-from drkit.encoders.card import KEPT, LENGTHS, EncoderCard, declared_settings
+from drkit.encoders.card import LENGTHS, TAKEN_OVER, EncoderCard, declared_settings
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.schema import Choice, EncoderSettings
@@ -36,7 +36,7 @@ from drkit.recipe.toml import (
 
 _LOGGER = logging.getLogger("drkit")
 # Formats of files, tried in this order; the last ones read any texts.
-FORMATS = ("beir", "trec", "tevatron", "dpr", "pairs", "hf", "jsonl", "documents")
+_FORMATS = ("beir", "trec", "tevatron", "dpr", "pairs", "hf", "jsonl", "documents")
 # Those that read any files with their endings, and leave out the others of a folder.
 _LOOSE = ("jsonl", "documents")
 # What the formats that read any file with their endings read it as.
@@ -49,7 +49,7 @@ _HINTS = {
     "pairs": ("train.*",),
 }
 # In a run: its recipe, and the stage of its pre-training.
-RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
+RECIPE, _CHECKPOINT = "recipe.toml", "pretrained"
 
 
 @frozen
@@ -79,13 +79,13 @@ def starting_point(path_or_id: str) -> StartingPoint:
             _LOGGER.warning(note)
         settings = {"pretrained": path_or_id, **(declared.with_lengths if declared else {})}
         return StartingPoint(settings, embeds=(run / MODULES).is_file())
-    if not (run / CHECKPOINT / CONFIG).is_file():
+    if not (run / _CHECKPOINT / CONFIG).is_file():
         raise DrkitError(
             f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "
             f"start from its encoder folder: --encoder {run / 'encoder'}"
         )
     encoder = read_table(run / RECIPE).get("encoder", {})
-    settings = {"pretrained": str(run / CHECKPOINT), **_declarable(encoder)}
+    settings = {"pretrained": str(run / _CHECKPOINT), **_declarable(encoder)}
     return StartingPoint(settings, small=_was_made_from_scratch(encoder))
 
 
@@ -190,7 +190,7 @@ def _unsupported(folder: Path) -> str:
 
 def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
     table = pooling_as_part(settings)
-    return {name: table[name] for name in KEPT if name in table}
+    return {name: table[name] for name in TAKEN_OVER if name in table}
 
 
 def _toml(value: Any) -> str:
@@ -230,7 +230,7 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
         )
     _refuse_other_folders(text, path, parts)
     problems, readable = {}, []
-    for name in (name for name in FORMATS if name in known):
+    for name in (name for name in _FORMATS if name in known):
         if problem := _unreadable(name, text, parts, settings):
             problems[name] = problem
         else:

@@ -24,7 +24,7 @@ from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
 from drkit.core.spec import Kind, brief
-from drkit.data.column_sources import MODEL, SOURCES
+from drkit.data.column_sources import COLUMN_SOURCES, MODEL
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import (
@@ -284,7 +284,9 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
         return {**table, "use": name, setting: given}
     if kind is Kind.COLUMN and {*table} <= {"use", "default"}:
         if not text:
-            raise ValueError(f"the source of a column is empty; expected {SOURCES}, or a part of the kind column")
+            raise ValueError(
+                f"the source of a column is empty; expected {COLUMN_SOURCES}, or a part of the kind column"
+            )
         return {**table, "use": MODEL, "path": text}
     return table
 
@@ -407,10 +409,10 @@ def changed_settings(config: Any) -> dict[str, Any]:
     return {name: plain(value) for name in names if (value := getattr(config, name)) != getattr(default, name)}
 
 
-Table = dict[str, Any]
+_Table = dict[str, Any]
 
 
-def assign(table: Table, assignment: str) -> None:
+def assign(table: _Table, assignment: str) -> None:
     """Apply `dotted.path=VALUE` in place; VALUE is TOML, or a bare word for a string. Lists are indexed from 0.
 
     Raises DrkitError if the text is not an assignment, or the path leads through a single value or past a list's end.

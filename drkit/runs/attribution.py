@@ -21,7 +21,7 @@ from drkit.recipe.parts import PartInUse
 from drkit.recipe.schema import Recipe
 from drkit.testing.specs import ContractError, require
 
-MAX_LENGTH = 200
+_MAX_LENGTH = 200
 COLLECTION_METHODS = ("passages", "splits", "queries", "judgements", "describe")
 
 
@@ -47,7 +47,7 @@ def describe_error(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     has_type = not isinstance(error, DrkitError)  # drkit's own messages need no type
     text = f"{type(error).__name__}: {first}" if first and has_type else first or type(error).__name__
-    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
 
 
 def error_location(error: BaseException, spec: ComponentSpec) -> str:

@@ -18,7 +18,7 @@ from drkit.core.protocols import Collection, HoldsOutQueries
 from drkit.core.registry import Registry
 from drkit.core.types import CollectionSize
 from drkit.recipe.schema import Recipe
-from drkit.runs.costs import Rates, estimate_cost, fitting_chunk, sizes_of
+from drkit.runs.costs import Rates, estimate_cost, fitting_chunk, planned_sizes
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage
 from drkit.runs.work import encoder_size, examples_at_once, examples_per_step
@@ -101,7 +101,7 @@ def fit_budget(
 
 def run_minutes(recipe: Recipe, registry: Registry, size: CollectionSize, rates: Rates) -> float:
     """Return the minutes that a recipe is planned to take, with those that are kept back for what is not estimated."""
-    cost = estimate_cost(plan(recipe, registry).stages, sizes_of(recipe, size), rates)
+    cost = estimate_cost(plan(recipe, registry).stages, planned_sizes(recipe, size), rates)
     return cost.seconds / _PLANNED / 60
 
 
@@ -179,7 +179,7 @@ class _Candidate:
             count = size.queries.get("train", 0)
             held_out = round(HELD_OUT * count)
             size = evolve(size, queries={"train": count - held_out, "test": held_out})
-        sizes = sizes_of(self.base, size)
+        sizes = planned_sizes(self.base, size)
         one, more = (estimate_cost(_with_steps(self.stages, steps), sizes, rates).seconds for steps in (1, 101))
         step = (more - one) / 100
         return _Cost(one - step, step)

@@ -163,7 +163,7 @@ def _is_alike(manifest: Manifest) -> bool:
 
 def unit_of(work: Work) -> str:
     """Return the unit of some work, with the number of processes that share it if there are several."""
-    count = processes.count()
+    count = processes.process_count()
     return f"{work.unit} in {count} processes" if count > 1 else work.unit
 
 
@@ -190,7 +190,7 @@ def size_as_read(size: CollectionSize, manifest: Manifest) -> CollectionSize:
     return evolve(size, passages=manifest.metrics["passages"], queries=manifest.metrics["queries"])
 
 
-def sizes_of(recipe: Recipe, collection: CollectionSize) -> Sizes:
+def planned_sizes(recipe: Recipe, collection: CollectionSize) -> Sizes:
     """Return the sizes from which the work of a recipe's stages is counted, for a collection of this size."""
     pseudo, reranker, encoder = recipe.pseudo_queries, recipe.reranker, encoder_size(recipe.encoder) or BERT_BASE
     split = recipe.evaluation.split
@@ -216,7 +216,7 @@ def memory_notes(recipe: Recipe, stages: Sequence[Stage[Any]], memory: int) -> l
     """Return a note for each training of which a step needs more than `memory` bytes; none if sizes are unknown."""
     if encoder_size(recipe.encoder) is None:
         return []
-    sizes, notes = sizes_of(recipe, CollectionSize(0, {}, ())), []
+    sizes, notes = planned_sizes(recipe, CollectionSize(0, {}, ())), []
     for stage in stages:
         needed, trained = _memory(stage, sizes), _training_setting(stage)
         if trained and needed > memory:
@@ -232,7 +232,7 @@ def memory_notes(recipe: Recipe, stages: Sequence[Stage[Any]], memory: int) -> l
 
 def fitting_chunk(recipe: Recipe, stages: Sequence[Stage[Any]], memory: int) -> int | None:
     """Return the texts of a forward pass with which every training fits the memory; None if all fit as they are."""
-    sizes, chunks = sizes_of(recipe, CollectionSize(0, {}, ())), []
+    sizes, chunks = planned_sizes(recipe, CollectionSize(0, {}, ())), []
     for stage in stages:
         trained = _training_setting(stage)
         if trained and _memory(stage, sizes) > memory:

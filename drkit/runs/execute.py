@@ -57,7 +57,7 @@ from drkit.errors import DrkitError, storage_failure
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe, write_recipe
-from drkit.runs.costs import estimated_size, size_as_read, sizes_of, unit_of
+from drkit.runs.costs import estimated_size, planned_sizes, size_as_read, unit_of
 from drkit.runs.manifest import (
     LAYOUT,
     PROCESSES,
@@ -170,7 +170,7 @@ def storage_errors(stage: str, run: Path) -> Iterator[None]:
 # The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
 RECORDED = ".recipe.toml"
 # Held by the process that works in the run.
-LOCK = ".lock"
+_LOCK = ".lock"
 
 
 def execute(
@@ -221,7 +221,7 @@ def execute(
 
 def _engine(given: Engine | None) -> Engine:
     """Return where tasks are carried out: with several processes, in all of them, unless it is another engine."""
-    shares = processes.count() > 1 and is_local(given)
+    shares = processes.process_count() > 1 and is_local(given)
     return GroupEngine() if shares else given or LocalEngine()
 
 
@@ -259,7 +259,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
 
 def _check_run_folder(run: Path) -> None:
     """Raise DrkitError if a folder has files and is not a run; nothing is written into it then."""
-    ours = (LOCK, PROCESSES, RECIPE, RECORDED, UNFINISHED)
+    ours = (_LOCK, PROCESSES, RECIPE, RECORDED, UNFINISHED)
     found = run.iterdir() if run.is_dir() else ()
     # A kill during the first write of the recipe leaves a temporary file.
     others = [path for path in found if path.name not in ours and not is_temporary(path)]
@@ -283,7 +283,7 @@ def locked(run: Path, remedy: str = "choose another --run-dir") -> Iterator[None
     _refuse_links(run)
     try:
         run.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run / LOCK, timeout=0)
+        lock = FileLock(run / _LOCK, timeout=0)
         lock.acquire()
     except Timeout:
         raise DrkitError(f"another process is working in {run}; wait for it, or {remedy}") from None
@@ -319,13 +319,13 @@ def _record_processes(run: Path, progress: Progress) -> int:
     """Return the number of processes that the run began with, which is recorded if it begins now."""
     began = recorded_processes(run)
     if began is None:
-        write_json(run / PROCESSES, processes.count())
-    elif began != processes.count():
+        write_json(run / PROCESSES, processes.process_count())
+    elif began != processes.process_count():
         progress.note(
             f"batches stay those of {began} process{'es' * (began > 1)}, with which this run began; "
-            f"{processes.count()} now divide{'s' * (processes.count() == 1)} them"
+            f"{processes.process_count()} now divide{'s' * (processes.process_count() == 1)} them"
         )
-    return began or processes.count()
+    return began or processes.process_count()
 
 
 @frozen(eq=False, slots=False)
@@ -400,7 +400,7 @@ class _Work:
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
-            is_shared = stage.spec.joint and processes.count() > 1  # all processes are in this stage
+            is_shared = stage.spec.joint and processes.process_count() > 1  # all processes are in this stage
             engine = LocalEngine() if is_shared else self.engine
             metrics = _carry_out(stage, folder, run, self.registry, self.progress, engine)
             if stage.spec.joint:
@@ -420,7 +420,7 @@ class _Work:
             return Work()
         read = self.done.get("collection")
         size = size_as_read(self._size, read) if read else self._size
-        return stage.spec.work(stage, sizes_of(self.recipe, size))
+        return stage.spec.work(stage, planned_sizes(self.recipe, size))
 
     @cached_property
     def _size(self) -> CollectionSize | None:

@@ -48,7 +48,7 @@ def prepare(
     check(recipe, registry)
     refuse_edited_code()
     collection = collection or build_collection(recipe, registry)
-    with processes.batches_of(recorded_processes(folder) or processes.count()):
+    with processes.batches_of(recorded_processes(folder) or processes.process_count()):
         made = plan(recipe, registry, collection)
     for other in reuse:
         if not (other / RECIPE).is_file():
@@ -57,7 +57,7 @@ def prepare(
     for stage in unfinished:
         stage.check_extras()
     if unfinished and not processes.rank():
-        check_arguments(recipe)
+        try_arguments(recipe)
     if trial or (trial is None and unfinished):
         from drkit.runs.trial import try_parts  # loads torch and transformers
 
@@ -65,7 +65,7 @@ def prepare(
     return made
 
 
-def check_arguments(recipe: Recipe) -> None:
+def try_arguments(recipe: Recipe) -> None:
     """Raise ProblemsError if a training of the recipe cannot start: what transformers or its optimizer refuses.
 
     Takes some seconds, in a process of its own, unless all trainings have known schedules and arguments.

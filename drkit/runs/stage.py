@@ -26,7 +26,7 @@ from drkit.core.plugin_code import PluginCode
 from drkit.core.progress import Progress
 from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
-from drkit.core.settings import NEVER, is_lasting
+from drkit.core.settings import NEVER_ABSENT, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
@@ -41,11 +41,11 @@ from drkit.runs.work import Sizes, Work
 S = TypeVar("S")
 
 # The pattern of a stage's files with the weights of a model.
-WEIGHTS = "*.safetensors"
+WEIGHT_FILES = "*.safetensors"
 
 
 def from_recipe(
-    path: str, *, observes: bool = False, absent_when: Any = NEVER, converter: Callable[[Any], Any] | None = None
+    path: str, *, observes: bool = False, absent_when: Any = NEVER_ABSENT, converter: Callable[[Any], Any] | None = None
 ) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 

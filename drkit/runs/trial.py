@@ -38,7 +38,7 @@ from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
 from drkit.recipe.schema import (
-    ENCODER,
+    ENCODER_SIDE,
     Choice,
     EncoderSettings,
     Pretrain,
@@ -67,14 +67,14 @@ from drkit.testing.decoders import (
     check_saving,
     require_outputs,
 )
-from drkit.testing.losses import check_loss_gradients, check_step, learned_tensors
+from drkit.testing.losses import check_loss_gradients, check_step_output, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
 from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
-HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
+HEAD_WIDTH, _QUERIES, _DEPTH = 8, 5, 5
 # Assumed for a hub id, because its configuration is not downloaded for a trial.
 UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
@@ -223,11 +223,11 @@ def _try_maskers(
     """Check the view of each side, with what is hidden from the encoder if the side hides it, too."""
     views, decoders = dict[str, MaskedView](), cast("Mapping[str, Any]", module.decoders)
     for side, masker in maskers.items():
-        task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
+        task: Any = settings.encoder if side == ENCODER_SIDE else settings.decoders[side]
         part = PartInUse.of(Kind.MASKER, task.masker, registry)
         title, draws = part.full_title, Draws(0, 0, tokens.keys.numpy())
-        rows = 0 if side == ENCODER else visibility_rows(decoders[side], tokens.ids.shape[1])
-        nested = views[ENCODER] if side != ENCODER and task.nested else None
+        rows = 0 if side == ENCODER_SIDE else visibility_rows(decoders[side], tokens.ids.shape[1])
+        nested = views[ENCODER_SIDE] if side != ENCODER_SIDE and task.nested else None
         with trying(part, "called with (tokens, rng, rows=.., nested=..)"):
             require(callable(masker), f"{title}: {type(masker).__name__} is not callable")
             views[side] = require_view(masker(tokens, draws, rows=rows, nested=nested), title)
@@ -243,8 +243,8 @@ def _filled_views(
     folder: Path,
 ) -> Mapping[str, MaskedView]:
     """Return the views with masked positions filled, and check that what fills them can be trained and saved."""
-    side = next((side for side, masker in maskers.items() if isinstance(masker, ReplacingMasker)), ENCODER)
-    task: Any = settings.encoder if side == ENCODER else settings.decoders[side]
+    side = next((side for side, masker in maskers.items() if isinstance(masker, ReplacingMasker)), ENCODER_SIDE)
+    task: Any = settings.encoder if side == ENCODER_SIDE else settings.decoders[side]
     part = PartInUse.of(Kind.MASKER, task.masker, registry)
     with trying(part, "while filling masked positions"):
         views, own_loss = module.filled_views(tensors)
@@ -336,7 +336,7 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
     title = part.full_title
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
         require(callable(loss), f"{title}: {type(loss).__name__} is not callable")
-        value = check_step(loss(**inputs), f"{title}: the loss").loss
+        value = check_step_output(loss(**inputs), f"{title}: the loss").loss
         check_loss_gradients(title, value, learned, loss)
         if isinstance(loss, CountsItems):
             items = loss.items(**inputs)
@@ -399,15 +399,15 @@ def _try_miners(parts: list[PartInUse], context: BuildContext) -> None:
 
 
 def _try_source(part: PartInUse, miner: Any) -> None:
-    requests = list(toys.toy_requests(QUERIES))
+    requests = list(toys.toy_requests(_QUERIES))
     with trying(part, "while mining negatives"):
         require_methods(part, miner, ("index", "mine"))
         miner.index(toys.ToyCorpus())
-        check_negatives(requests, list(miner.mine(iter(requests), DEPTH)), DEPTH, part.full_title)
+        check_negatives(requests, list(miner.mine(iter(requests), _DEPTH)), _DEPTH, part.full_title)
 
 
 def _try_filter(part: PartInUse, miner_filter: Any) -> None:
-    pairs = list(toy_candidates(QUERIES))
+    pairs = list(toy_candidates(_QUERIES))
     with trying(part, "while filtering candidates"):
         require_methods(part, miner_filter, ("keep",))
         check_kept(pairs, list(miner_filter.keep(iter(pairs), toys.ToyCorpus())), part.full_title)

@@ -21,7 +21,7 @@ from drkit.train.batches import StepSize, check_step
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
 FORWARD, TRAINED = 2.0, 6.0
 # The units of work on texts, and of models, whose sizes follow.
-TOKENS, OPERATIONS = "tokens", "operations"
+TOKEN_UNIT, OPERATIONS = "tokens", "operations"
 # Logits that are in memory at once, and bytes of each with its gradient.
 _MOST_LOGITS, _LOGIT_BYTES = 2**24, 20
 # Bytes of the offset of a string in a file of Arrow.
@@ -241,7 +241,7 @@ def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
 
 def text_work(disk: float = 0.0) -> Callable[[Any, Sizes], Work]:
     """Return the work of a stage that reads all passages; disk: bytes for each token."""
-    return lambda _stage, sizes: Work(sizes.tokens, TOKENS, disk=disk * sizes.tokens)
+    return lambda _stage, sizes: Work(sizes.tokens, TOKEN_UNIT, disk=disk * sizes.tokens)
 
 
 def encoder_size(encoder: EncoderSettings) -> ModelSize | None:

@@ -36,12 +36,12 @@ from drkit.encoders.static import load_static
 from drkit.errors import DrkitError
 
 # (ids i64[B,L], attention i64[B,L]) -> hidden states f32[B,L,D]
-Run: TypeAlias = "Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]"
+_Run: TypeAlias = "Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]"
 # The model's input of one text: `input_ids` and `attention_mask`, each i64[1,L].
 Sample: TypeAlias = "Mapping[str, NDArray[np.int64]]"
 
 # In the folder of the transformer: for each backend, hashes of its files and of the files that it was converted from.
-RECORD = "backends.json"
+_RECORD = "backends.json"
 _OTHER = "Use another backend, or torch."
 
 
@@ -61,7 +61,7 @@ class Backend:
 
     file: str = field(validator=matches_re(r"[^/]+/[^/]+"))
     convert: Callable[[nn.Module, Mapping[str, Tensor], Path, Sequence[Sample]], None]
-    load: Callable[[Path], Run]
+    load: Callable[[Path], _Run]
     needs_texts: bool = False
     least_cosine: float = 0.9999
 
@@ -73,7 +73,7 @@ class BackendModel(nn.Module):
     backend's name they stand for weights wherever those are hashed, so vectors of two backends are never compared.
     """
 
-    def __init__(self, backend: str, config: Any, run: Run, origin: str) -> None:
+    def __init__(self, backend: str, config: Any, run: _Run, origin: str) -> None:
         super().__init__()
         self.backend, self.config, self._run = backend, config, run
         self.register_buffer("origin", torch.tensor(list(f"{origin} {backend}".encode()), dtype=torch.uint8))
@@ -146,7 +146,7 @@ def load_backend(folder: Path, name: str) -> BackendModel:
         origin = f"{record['weights']} {record['sample']}"
         record["files"][backend.file]
     except (AttributeError, KeyError, TypeError):
-        raise DrkitError(f"{folder / RECORD} does not describe the backend {name}; {again}") from None
+        raise DrkitError(f"{folder / _RECORD} does not describe the backend {name}; {again}") from None
     if differ:
         raise DrkitError(f"{differ[0]} in {folder} has changed since the backend {name} was converted; {again}")
     config = _load_config(folder)
@@ -168,10 +168,10 @@ def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
             )
         return load_static(folder)
     model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
-    return model.eval(), load_tokenizer(folder)
+    return model.eval(), load_encoder_tokenizer(folder)
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_encoder_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of an encoder folder. Raises DrkitError if it cannot be read."""
     return load_pretrained(
         "AutoTokenizer", str(folder), "load the encoder in", "Export it again.", local_files_only=True
@@ -207,7 +207,7 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
         "files": {file: file_hash(folder / file) for file in files},
         "made_with": {package: version(package) for package in ("torch", *extension.packages)},
     }
-    write_json(folder / RECORD, {**_read_record(folder), extension.name: entry})
+    write_json(folder / _RECORD, {**_read_record(folder), extension.name: entry})
 
 
 def check_conversion(name: str, texts: Sequence[str]) -> Extension:
@@ -226,11 +226,11 @@ def check_conversion(name: str, texts: Sequence[str]) -> Extension:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    if not (folder / RECORD).is_file():
+    if not (folder / _RECORD).is_file():
         return {}
-    found = read_json(folder / RECORD, "remove it, and export the encoder again")
+    found = read_json(folder / _RECORD, "remove it, and export the encoder again")
     if not isinstance(found, dict):
-        raise DrkitError(f"{folder / RECORD} must be a JSON object; remove it, and export the encoder again")
+        raise DrkitError(f"{folder / _RECORD} must be a JSON object; remove it, and export the encoder again")
     return found
 
 
@@ -268,7 +268,7 @@ def _example(config: Any, rows: int, width: int) -> dict[str, Tensor]:
     return {"input_ids": torch.where(attention.bool(), ids, pad), "attention_mask": attention}
 
 
-def _check_result(run: Run, model: Any, least_cosine: float) -> None:
+def _check_result(run: _Run, model: Any, least_cosine: float) -> None:
     """Raise ValueError if a converted model does not compute the model's hidden states, for batches of any shape."""
     for rows, width in ((2, 16), (5, 48), (1, 32)):
         given = _example(model.config, rows, width)

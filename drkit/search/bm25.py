@@ -20,13 +20,13 @@ from drkit.core.files import digest, read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, UnknownNameError, import_extra
-from drkit.recipe.schema import ALWAYS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, SPLITS, UNKNOWN
+from drkit.recipe.schema import ALWAYS, IDENTIFIER_SPLITS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN
 from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 Texts: TypeAlias = "Iterable[Passage] | Iterable[tuple[str, str]] | Mapping[str, str]"
-IDS = "ids.arrow"
+_IDS = "ids.arrow"
 _ANALYZER = "analyzer.json"
 # Raised when a text gets other terms, as an index must be searched with the terms that it was made of.
 ANALYZER_VERSION = 2
@@ -77,8 +77,8 @@ def _stemmer(language: str) -> Callable[[str], str] | None:
 
 
 def _checked_split(value: str) -> str:
-    if value not in SPLITS:
-        raise UnknownNameError("value of split_queries", value, SPLITS, where="BM25")
+    if value not in IDENTIFIER_SPLITS:
+        raise UnknownNameError("value of split_queries", value, IDENTIFIER_SPLITS, where="BM25")
     return value
 
 
@@ -208,7 +208,7 @@ class Bm25Retriever:
         """Write the index into a folder: bm25s' arrays and JSON, `ids.arrow`, and how it splits words."""
         self._tokenizer.save_vocab(folder)
         self._engine.save(folder, show_progress=False)
-        self._ids.write(Path(folder) / IDS)
+        self._ids.write(Path(folder) / _IDS)
         facts = {
             "version": ANALYZER_VERSION,
             "language": self._language,
@@ -239,7 +239,7 @@ class Bm25Retriever:
             split_queries=str(facts.get("split_queries", ALWAYS)),
         )
         try:
-            opened._ids = DocIds.read([Path(folder) / IDS])
+            opened._ids = DocIds.read([Path(folder) / _IDS])
             opened._tokenizer.load_vocab(folder)
             opened._engine = type(opened._engine).load(folder, mmap=True, show_progress=False)
         except Exception as error:  # bm25s reads damaged files without checking them

@@ -37,9 +37,9 @@ from drkit.errors import DrkitError
 from drkit.search.dual_encoder import AnyEncoder, DualEncoder
 from drkit.search.text_encoder import Encoder, TextEncoder
 from drkit.search.vectors import (
-    ABOUT,
     ENCODE_AGAIN,
     NPY,
+    SHARDS_FILE,
     SPARSE,
     TEXTS_HASH,
     VECTORS_HASH,
@@ -48,8 +48,8 @@ from drkit.search.vectors import (
     Vectors,
     check_shard,
     ids_file,
-    read_about,
     read_id_table,
+    read_shards,
     vectors_file,
     write_id_table,
     write_shard,
@@ -57,8 +57,8 @@ from drkit.search.vectors import (
 
 Text: TypeAlias = "str | NDArray[np.int32]"
 # The setting of an encoder that reads a long text as several passages.
-SETTING = "passages_per_document"
-LOCK = ".lock"
+DOCUMENTS_SETTING = "passages_per_document"
+_LOCK = ".lock"
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 _TEXTS_AT_ONCE = 1024
 # Numbers of sparse vectors, zeros included, before only the others are kept: 128 MB.
@@ -274,13 +274,13 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
         raise DrkitError(f"{folder} is a file; give the name of a folder")
     # Listed before the description is looked for, which is written first: another process may begin in between.
     held = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
-    if held and not (folder / ABOUT).is_file():
+    if held and not (folder / SHARDS_FILE).is_file():
         raise DrkitError(f"{folder} is not empty and does not hold vectors; choose another folder")
     make_folder(folder)
-    with FileLock(folder / LOCK):
-        theirs = read_about(folder)
+    with FileLock(folder / _LOCK):
+        theirs = read_shards(folder)
         if theirs is None:
-            write_json(folder / ABOUT, {**ours, "count": None, "shards": None})
+            write_json(folder / SHARDS_FILE, {**ours, "count": None, "shards": None})
             return identity
     changed = [key for key in {**theirs["encoder"], **identity} if theirs["encoder"].get(key) != identity.get(key)]
     changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
@@ -294,8 +294,8 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
 
 def _finish(folder: Path, shards: int) -> Vectors | None:
     """Record the number of vectors once all shards are written."""
-    with FileLock(folder / LOCK):
-        about = read_about(folder)
+    with FileLock(folder / _LOCK):
+        about = read_shards(folder)
         if about is None or not all(ids_file(folder, number).is_file() for number in range(shards)):
             return None
         if ids_file(folder, shards).is_file() or about["shards"] not in (None, shards):
@@ -306,7 +306,7 @@ def _finish(folder: Path, shards: int) -> Vectors | None:
         if about["count"] is None:
             ids = [read_id_table(ids_file(folder, number), ENCODE_AGAIN) for number in range(shards)]
             count = sum(table.num_rows for table in ids)
-            write_json(folder / ABOUT, {**about, "count": count, "shards": shards})
+            write_json(folder / SHARDS_FILE, {**about, "count": count, "shards": shards})
             remove_temporaries(folder)
     return Vectors.open(folder)
 

@@ -26,7 +26,7 @@ from drkit.errors import DrkitError, import_extra
 from drkit.search.rankings import Found, Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
-VECTORS, IDS, FAISS, ABOUT = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
+VECTORS, IDS, FAISS, INDEX_FILE = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
 MEMORY = 4 * 2**30
 SPARE = 16
 _PASS_BYTES = 2**28
@@ -96,7 +96,7 @@ class FlatIndex:
         for start in range(0, len(queries), size):
             batch = queries[start : start + size]
             for query, positions in zip(batch, self._candidates(batch, depth), strict=True):
-                scores = products(rows_at(self.vectors, positions), query)
+                scores = dot_products(rows_at(self.vectors, positions), query)
                 best = np.lexsort((positions, -scores))[:depth]
                 yield positions[best], scores[best]
 
@@ -125,7 +125,7 @@ class FlatIndex:
         Raises DrkitError if a file is missing, cannot be read, or does not match the others.
         """
         path = Path(folder)
-        about = read_about(path, cls.kind, (VECTORS, IDS))
+        about = read_index_file(path, cls.kind, (VECTORS, IDS))
         with reading_index(path):
             # "c" maps like "r", but in a form that torch accepts without a copy. Nothing is written.
             vectors = np.load(path / VECTORS, mmap_mode="c", allow_pickle=False)
@@ -167,7 +167,7 @@ class FlatIndex:
         return bounds
 
 
-def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
+def dot_products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner products f32[M] of rows [M,D] and one query f32[D], each summed by itself in float64."""
     sums: NDArray[np.float64] = np.vecdot(rows, query, dtype=np.float64)
     return sums.astype(np.float32)
@@ -193,7 +193,7 @@ def score_positions(
     scores = [np.full(len(own), np.nan, dtype=np.float32) for own in positions]
     for row, own, query in zip(scores, positions, queries, strict=True):
         if (own >= 0).any():
-            row[own >= 0] = products(vectors_at(own[own >= 0]), query)
+            row[own >= 0] = dot_products(vectors_at(own[own >= 0]), query)
     return [[float(score) for score in row] for row in scores]
 
 
@@ -215,8 +215,8 @@ def check_vectors(vectors: Any, doc_ids: DocIds) -> None:
     if len(doc_ids) != len(vectors):
         raise DrkitError(f"got {len(doc_ids)} document ids for {len(vectors)} vectors; every vector needs one id")
     doc_ids.check_unique()
-    for start in range(0, len(vectors), ROWS):
-        wrong = np.flatnonzero(~np.isfinite(vectors[start : start + ROWS]).all(axis=1))
+    for start in range(0, len(vectors), _ROWS):
+        wrong = np.flatnonzero(~np.isfinite(vectors[start : start + _ROWS]).all(axis=1))
         if len(wrong):
             name = doc_ids[start + int(wrong[0])]
             raise DrkitError(
@@ -249,26 +249,26 @@ def write_vectors(path: Path, vectors: Any) -> None:
     with path.open("wb") as file:
         head = {"descr": np.dtype(vectors.dtype).str, "fortran_order": False, "shape": tuple(vectors.shape)}
         np.lib.format.write_array_header_1_0(file, head)
-        for start in range(0, len(vectors), ROWS):
-            file.write(np.ascontiguousarray(vectors[start : start + ROWS]).data)
+        for start in range(0, len(vectors), _ROWS):
+            file.write(np.ascontiguousarray(vectors[start : start + _ROWS]).data)
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
     """Write index.json: kind, count, dimension, encoder identity; settings and recall of an approximate index."""
-    write_json(folder / ABOUT, {"format": 1, "metric": "inner_product", **about})
+    write_json(folder / INDEX_FILE, {"format": 1, "metric": "inner_product", **about})
 
 
-def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (IDS,)) -> dict[str, Any]:
+def read_index_file(folder: Path, kind: str | None = None, files: tuple[str, ...] = (IDS,)) -> dict[str, Any]:
     """Read index.json; kind: the expected kind of index, or None for any.
 
     Raises DrkitError if it or one of `files` is missing or broken, it describes another kind, or a file of the index
     has changed since it was written.
     """
-    missing = [name for name in (*files, ABOUT) if not (folder / name).is_file()]
-    if (folder / ABOUT).is_file():
-        about = read_json(folder / ABOUT, "rebuild the index with `drkit index`")
+    missing = [name for name in (*files, INDEX_FILE) if not (folder / name).is_file()]
+    if (folder / INDEX_FILE).is_file():
+        about = read_json(folder / INDEX_FILE, "rebuild the index with `drkit index`")
         if not isinstance(about, dict):
-            raise DrkitError(f"{folder / ABOUT} does not describe an index; rebuild it with `drkit index`")
+            raise DrkitError(f"{folder / INDEX_FILE} does not describe an index; rebuild it with `drkit index`")
         found = about.get("kind", "flat")
         if kind and found != kind:
             raise DrkitError(f"{folder} holds an index of kind {found!r}, not {kind!r}; open_index opens any kind")
@@ -292,7 +292,7 @@ def faiss_library() -> Any:
     return import_extra("faiss", "an approximate index")
 
 
-ROWS = 65_536
+_ROWS = 65_536
 _SCORES_AT_ONCE = 2**24
 
 
@@ -334,8 +334,8 @@ class Candidates:
 
     def _read(self) -> Iterator[tuple[int, Tensor]]:
         for start, block in float32_blocks(self._vectors):
-            for offset in range(0, len(block), ROWS):
-                rows = block[offset : offset + ROWS]
+            for offset in range(0, len(block), _ROWS):
+                rows = block[offset : offset + _ROWS]
                 # torch does not accept read-only memory
                 own = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
                 yield start + offset, own.to(self._device)

@@ -30,9 +30,9 @@ from drkit.search.flat import (
     FlatIndex,
     check_search,
     check_vectors,
+    dot_products,
     faiss_library,
-    products,
-    read_about,
+    read_index_file,
     reading_index,
     score_positions,
     write_about,
@@ -45,7 +45,7 @@ from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 _LOGGER = logging.getLogger(__name__)
 AnyIndex: TypeAlias = "FlatIndex | FaissIndex | InvertedIndex"
 RESCORE = (WITH_VECTORS, WITH_CODES) = ("vectors", "codes")
-SAMPLE, DEPTH = 200, 10
+_SAMPLE, _DEPTH = 200, 10
 # A measured recall below this share deserves a hint.
 LOW_RECALL = 0.9
 MIN_VECTORS_FOR_PQ = 256
@@ -72,7 +72,7 @@ _KINDS = {
     "int8": ("SQ8", FaissSettings("", WITH_VECTORS, 4)),
     "binary": ("RaBitQ", FaissSettings("", WITH_VECTORS, 4)),
 }
-KINDS = ("flat", "hnsw", "ivf-pq", "int8", "binary")
+_KIND_NAMES = ("flat", "hnsw", "ivf-pq", "int8", "binary")
 
 
 def faiss_kind(kind: str, count: int, dimension: int, *, half: bool = False) -> tuple[str, FaissSettings]:
@@ -149,7 +149,7 @@ def build_index(
     check_kind(kind, vectors.dimension, len(vectors))  # before all vectors are read
     matrix, ids = vectors.shards, vectors.doc_ids
     index = FaissIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
-    index.facts = {f"recall@{DEPTH}": round(recall(index, matrix, ids), 4), "recall_sample": min(SAMPLE, len(index))}
+    index.facts = {f"recall@{_DEPTH}": round(recall(index, matrix, ids), 4), "recall_sample": min(_SAMPLE, len(index))}
     index.save(folder)
     return open_index(folder)
 
@@ -165,7 +165,7 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     Raises DrkitError if it is missing, cannot be read, or has changed since it was written (a file above 4 GB: by its
     size).
     """
-    kind = read_about(Path(folder)).get("kind", "flat")
+    kind = read_index_file(Path(folder)).get("kind", "flat")
     _LOGGER.info("opening the %s index %s", kind, folder)
     if kind == InvertedIndex.kind:
         return InvertedIndex.load(folder)
@@ -177,9 +177,9 @@ def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds) -> float:
 
     A hit counts if it scores at least as high as the last exact one, since the order of ties is arbitrary.
     """
-    positions = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
+    positions = np.linspace(0, len(vectors) - 1, min(_SAMPLE, len(vectors))).astype(np.int64)
     queries = np.ascontiguousarray(vectors[positions], dtype=np.float32)
-    count = min(DEPTH, len(index))
+    count = min(_DEPTH, len(index))
     exact, _ = Candidates(vectors).top(queries, count)
     found = [vectors[doc_ids.find(hits.doc_ids)] for hits in index.search(queries, count)]
     return float(np.mean([_share_found(*each) for each in zip(found, queries, exact, strict=True)]))
@@ -240,7 +240,7 @@ class FaissIndex:
         Raises DrkitError if files are missing, broken or inconsistent.
         """
         path, faiss = Path(folder), faiss_library()
-        about = read_about(path, files=(FAISS, IDS))
+        about = read_index_file(path, files=(FAISS, IDS))
         with reading_index(path):
             index = faiss.read_index(str(path / FAISS), faiss.IO_FLAG_MMAP_IFC)
             has_vectors = about["settings"].get("rescore") == WITH_VECTORS
@@ -269,7 +269,7 @@ class FaissIndex:
         Fewer than 10 hits are the first of 10, for which the recall is measured.
         """
         check_search(queries, depth, self.dimension)
-        count = min(len(self), max(depth, DEPTH) * int(self.settings.get("candidates", 1)))
+        count = min(len(self), max(depth, _DEPTH) * int(self.settings.get("candidates", 1)))
         for start in range(0, len(queries), _BATCH):
             batch = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
             for query, scores, positions in zip(batch, *self._index.search(batch, count), strict=True):
@@ -298,7 +298,7 @@ class FaissIndex:
     ) -> Found:
         if self._vectors is not None or not self._lists:
             positions = np.sort(positions)  # in the order of the file
-            scores = products(self._vectors_at(positions), query)
+            scores = dot_products(self._vectors_at(positions), query)
         best = np.lexsort((positions, -scores))[:depth]
         return positions[best], scores[best]
 
@@ -359,6 +359,6 @@ def _explain_faiss_errors(factory: str, settings: FaissSettings) -> Iterator[Non
         reason = re.sub(r"(?s).*? at \S+:\d+: (Error: '.*?' failed: )?", "", str(error)).strip()
         given = repr(factory) + (f" with {settings.parameters!r}" if settings.parameters else "")
         raise DrkitError(
-            f"faiss cannot build an index of kind {given}: {reason or 'unsupported'}; use one of {', '.join(KINDS)}, "
-            f"or a factory string of faiss such as IVF1024,PQ32"
+            f"faiss cannot build an index of kind {given}: {reason or 'unsupported'}; use one of "
+            f"{', '.join(_KIND_NAMES)}, or a factory string of faiss such as IVF1024,PQ32"
         ) from error

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from drkit.core.files import replacing_folder
 from drkit.encoders.pooling import DENSE
 from drkit.errors import DrkitError
-from drkit.search.flat import IDS, check_search, products, read_about, reading_index, write_about
+from drkit.search.flat import IDS, check_search, dot_products, read_index_file, reading_index, write_about
 from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Found, Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Vectors
@@ -70,7 +70,7 @@ class InvertedIndex:
         for query in queries:
             scores, vector = self.postings.scores(*self._words(query)), self._vector(query)
             if vector.any():
-                scores += products(self.dense, vector)
+                scores += dot_products(self.dense, vector)
                 best = np.lexsort((np.arange(len(scores)), -scores))[:depth]
             else:
                 best = best_positions(scores, depth)
@@ -86,7 +86,7 @@ class InvertedIndex:
         for query, names in zip(queries, doc_ids, strict=True):
             positions = self.doc_ids.find(names)
             scores = self.postings.scores_at(*self._words(query), positions)
-            scores += products(self.dense[positions], self._vector(query))
+            scores += dot_products(self.dense[positions], self._vector(query))
             found.append([float(score) for score in scores])
         return found
 
@@ -119,7 +119,7 @@ class InvertedIndex:
     def load(cls, folder: str | Path) -> InvertedIndex:
         """Load a saved index, memory-mapped. Raises DrkitError if files are missing, broken or inconsistent."""
         path, files = Path(folder), [f"{name}.npy" for name in _ARRAYS]
-        about = read_about(path, cls.kind, (*files, IDS))
+        about = read_index_file(path, cls.kind, (*files, IDS))
         with reading_index(path):
             passages, weights, starts, dense = (
                 np.load(path / name, mmap_mode="r", allow_pickle=False) for name in files

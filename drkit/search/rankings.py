@@ -86,7 +86,7 @@ def check_one_list_per_query(lists: int, queries: int) -> None:
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 # Hits of a query: their positions i64[n] in an index, and their scores f32[n].
 Found: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.float32]]"
-ID = pa.large_string()
+ID_TYPE = pa.large_string()
 
 
 @frozen(eq=False, slots=False)
@@ -176,7 +176,7 @@ class Rankings:
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id among `doc_ids`, or -1 if it is unknown."""
-        return np.asarray(pc.index_in(pa.array(doc_ids, ID), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
+        return np.asarray(pc.index_in(pa.array(doc_ids, ID_TYPE), self.doc_ids).fill_null(-1).to_numpy(), np.int64)
 
     def ranks(self, rows: NDArray[np.int64], doc_ids: Sequence[str]) -> NDArray[np.float64]:
         """Return the rank f64[n], from 1, of a document among the hits of a query; infinite if it is not a hit.
@@ -305,7 +305,7 @@ def share_doc_ids(first: Rankings, second: Rankings) -> tuple[Rankings, Rankings
 
 def descending(doc_ids: Any) -> NDArray[np.int64]:
     """Return the rank of each id of an Arrow array, i64[n], by its form in a run file, the last one first."""
-    order = pc.array_sort_indices(pa.array(encode_ids(doc_ids.to_pylist()), ID), order="descending").to_numpy()
+    order = pc.array_sort_indices(pa.array(encode_ids(doc_ids.to_pylist()), ID_TYPE), order="descending").to_numpy()
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
@@ -337,7 +337,7 @@ def _with_common_ids(rankings: Sequence[Rankings]) -> list[Rankings]:
 def _dictionary_encoded(names: Sequence[str]) -> Any:
     """Return the names as a dictionary array. Raises DrkitError for one that is not valid Unicode."""
     try:
-        return pa.array(names, ID).dictionary_encode()
+        return pa.array(names, ID_TYPE).dictionary_encode()
     except UnicodeEncodeError:
         encode_ids(names)
         raise

@@ -28,8 +28,8 @@ from drkit.search.text_encoder import choose_device, inference, length_sorted_ba
 
 _LOGGER = logging.getLogger("drkit")
 WINDOW = 16_384
-Pair = tuple[str, str]
-Row = tuple[str, list[tuple[str, float]]]
+_Pair = tuple[str, str]
+_Row = tuple[str, list[tuple[str, float]]]
 
 
 @attrs.frozen(eq=False)
@@ -70,12 +70,12 @@ class Reranker:
         """Return what the scores depend on, as plain data; see `CrossEncoder.identity`."""
         return {**self.model.identity(), "precision": self.precision}
 
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+    def score(self, pairs: Sequence[_Pair]) -> NDArray[np.float32]:
         """Return the scores f32[n] of n (query, passage) pairs; higher is better. Texts may be empty."""
         scores = [self._window(pairs[start : start + WINDOW]) for start in range(0, len(pairs), WINDOW)]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
-    def _window(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+    def _window(self, pairs: Sequence[_Pair]) -> NDArray[np.float32]:
         tokens: Any = self.model.pairs
         queries, passages = (tokens.encode(texts) for texts in zip(*pairs, strict=True))
         scores = np.empty(len(pairs), dtype=np.float32)
@@ -111,7 +111,7 @@ class CrossEncoderScorer:
             raise DrkitError(f"expected a cross-encoder with one score per pair, got {model.num_labels} scores")
         self.model, self.batch_size = model, batch_size
 
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+    def score(self, pairs: Sequence[_Pair]) -> NDArray[np.float32]:
         """Return the scores f32[n] of n (query, passage) pairs; higher is better."""
         if not pairs:
             return np.empty(0, dtype=np.float32)
@@ -145,7 +145,7 @@ def rerank(
     corpus: StoredCorpus | Mapping[str, str],
     depth: int = 200,
     missing: Counter[str] | None = None,
-) -> Iterator[Row]:
+) -> Iterator[_Row]:
     """Re-rank the first `depth` passages of every query by their scores; the others keep their order below them.
 
     rows: a run, as `drkit.search.read_run` returns it. queries: texts by query id. corpus: a stored corpus

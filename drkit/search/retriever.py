@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from drkit.core.checksums import check_unchanged
 from drkit.core.processes import Shard
-from drkit.encoders.pooling import PARTS
+from drkit.encoders.pooling import VECTOR_PARTS
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.dual_encoder import read_encoder
-from drkit.search.encode import SETTING, encode_corpus
+from drkit.search.encode import DOCUMENTS_SETTING, encode_corpus
 from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, Searcher, align, convex, find_rankings, read_fusion
 from drkit.search.index import AnyIndex, exact_index, open_index
 from drkit.search.inverted import InvertedIndex
@@ -47,10 +47,10 @@ class Retriever:
             )
         if index.encoder is not None:
             check_same_encoder(index.encoder, encoder.identity(), "the index")
-        if part and not (isinstance(index, InvertedIndex) and part in PARTS):
+        if part and not (isinstance(index, InvertedIndex) and part in VECTOR_PARTS):
             raise DrkitError(f"an index of kind {index.kind!r} has no part {part!r}; search by the whole vector")
         self.encoder, self.index, self.part = encoder, index, part
-        self.passages_per_document = int((index.encoder or {}).get(SETTING) or 1)
+        self.passages_per_document = int((index.encoder or {}).get(DOCUMENTS_SETTING) or 1)
 
     @classmethod
     def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:

@@ -35,7 +35,7 @@ from drkit.data.qrels import (
 )
 from drkit.data.rows import LONGEST_LINE, file_kind, open_bytes
 from drkit.errors import DrkitError
-from drkit.search.rankings import ID, Rankings, RunRow, as_float32, codes, in_blocks, used_documents
+from drkit.search.rankings import ID_TYPE, Rankings, RunRow, as_float32, codes, in_blocks, used_documents
 
 # Columns of a run file by their number; the second form is MS MARCO's.
 _COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
@@ -47,7 +47,7 @@ _BLOCK, _QUERIES = 8 << 20, 256
 _HEAD = 1 << 16
 # The files of arrays: their names, how they begin, and their columns.
 ARROW, _ARROW, _ARROW_COLUMNS = ".arrow", b"ARROW1", ("query_id", "doc_id", "score")
-_ARROW_TYPES = (ID, pa.large_list(pa.dictionary(pa.int32(), ID)), pa.large_list(pa.float32()))
+_ARROW_TYPES = (ID_TYPE, pa.large_list(pa.dictionary(pa.int32(), ID_TYPE)), pa.large_list(pa.float32()))
 _ARROW_SCHEMA = pa.schema(list(zip(_ARROW_COLUMNS, _ARROW_TYPES, strict=True)))
 # The key of the hash of its content.
 _CHECKSUM = b"drkit.checksum"
@@ -94,7 +94,7 @@ def write_rankings(path: Path, rankings: Rankings) -> None:
     used, documents = used_documents(rankings.documents, len(rankings.doc_ids))
     doc_ids = pa.DictionaryArray.from_arrays(documents.astype(np.int32), rankings.doc_ids.take(pa.array(used)))
     lists = [pa.LargeListArray.from_arrays(rankings.starts, one) for one in (doc_ids, pa.array(rankings.scores))]
-    columns = dict(zip(_ARROW_COLUMNS, [pa.array(rankings.query_ids, ID), *lists], strict=True))
+    columns = dict(zip(_ARROW_COLUMNS, [pa.array(rankings.query_ids, ID_TYPE), *lists], strict=True))
     batch = pa.record_batch(columns)
     schema = batch.schema.with_metadata({_CHECKSUM: _content_hash(_rankings_of(batch))})
     with arrow_file(path, schema) as writer:
@@ -152,20 +152,20 @@ def _lines(rankings: Rankings, label: str) -> bytes:
     doc_ids = encode_ids(rankings.doc_ids.take(pa.array(used)).to_pylist())
     if "" in doc_ids:
         encode_id("")
-    query_ids = pa.array([encode_query_id(query_id) for query_id in rankings.query_ids], ID)
+    query_ids = pa.array([encode_query_id(query_id) for query_id in rankings.query_ids], ID_TYPE)
     ranks = np.arange(1, len(documents) + 1) - rankings.starts[rankings.queries]
-    scores = pa.array(rankings.scores).cast(ID)
+    scores = pa.array(rankings.scores).cast(ID_TYPE)
     if (rankings.scores == np.trunc(rankings.scores)).any():
         whole = pc.invert(pc.match_substring_regex(scores, "[.e]"))
         scores = pc.if_else(whole, pc.binary_join_element_wise(scores, *_texts("0", ".")), scores)
-    columns = (pa.array(doc_ids, ID).take(pa.array(documents)), pa.array(ranks).cast(ID), scores)
+    columns = (pa.array(doc_ids, ID_TYPE).take(pa.array(documents)), pa.array(ranks).cast(ID_TYPE), scores)
     first, last, between = _texts("Q0", f"{label}\n", "\t")
     lines = pc.binary_join_element_wise(query_ids.take(pa.array(rankings.queries)), first, *columns, last, between)
     return bytes(lines.buffers()[2]) if len(lines) else b""
 
 
 def _texts(*texts: str) -> Iterator[Any]:
-    return (pa.scalar(text, ID) for text in texts)
+    return (pa.scalar(text, ID_TYPE) for text in texts)
 
 
 # The lines of a block: queries and documents as written, in arrays in chunks, and scores f32[n].
@@ -230,8 +230,8 @@ def _decoded(written: Iterable[Any]) -> Any:
     joined = pa.chunked_array([chunk for column in written for chunk in column.chunks])
     found = joined.dictionary_encode().combine_chunks()
     if not pc.any(pc.match_substring(found.dictionary, "%")).as_py():
-        return pa.DictionaryArray.from_arrays(found.indices, found.dictionary.cast(ID))
-    ids = pa.array(map(decode_id, found.dictionary.to_pylist()), ID).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(found.indices, found.dictionary.cast(ID_TYPE))
+    ids = pa.array(map(decode_id, found.dictionary.to_pylist()), ID_TYPE).dictionary_encode()
     return pa.DictionaryArray.from_arrays(ids.indices.take(found.indices), ids.dictionary)
 
 
@@ -309,10 +309,10 @@ def _check_rankings(rankings: Rankings, path: Path, advice: str) -> None:
 def _content_hash(rankings: Rankings) -> str:
     """Return the hash of all ids, lists and scores."""
     state = hashlib.blake2b(digest_size=16)
-    for ids in (pa.array(rankings.query_ids, ID), rankings.doc_ids):
+    for ids in (pa.array(rankings.query_ids, ID_TYPE), rankings.doc_ids):
         state.update(pc.binary_length(ids).to_numpy(zero_copy_only=False).tobytes())
         everything = pa.LargeListArray.from_arrays(pa.array([0, len(ids)], pa.int64()), ids)
-        state.update(pc.binary_join(everything, pa.scalar("", ID))[0].as_buffer())
+        state.update(pc.binary_join(everything, pa.scalar("", ID_TYPE))[0].as_buffer())
     for array in (rankings.starts, rankings.documents, rankings.scores):
         state.update(np.ascontiguousarray(array).tobytes())
     return state.hexdigest()

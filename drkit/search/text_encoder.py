@@ -35,11 +35,11 @@ from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.masked_lm import load_masked_lm
-from drkit.encoders.pooling import check_pooling, check_token_weights, is_weighted, pool
+from drkit.encoders.pooling import built_in_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-from drkit.search.backends import BackendModel, load_backbone, load_tokenizer
+from drkit.search.backends import BackendModel, load_backbone, load_encoder_tokenizer
 
 # Tokens per batch, and per batch and thread on a CPU.
 _BUDGET, _CPU_BUDGET = 16_384, 2_048
@@ -88,7 +88,7 @@ class TextEncoder:
         config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
         card, learned = attrs.evolve(self.card, titles=Titles.of_config(config).reads), self.learned_pooling
         if learned is None:
-            check_pooling(card.pooling)
+            built_in_pooling(card.pooling)
         else:
             card = attrs.evolve(card, pooling=learned.name, pooling_settings=learned.settings)
         object.__setattr__(self, "card", card)
@@ -123,7 +123,7 @@ class TextEncoder:
 
         Raises DrkitError if it cannot be loaded, or the pooling is not supported.
         """
-        card = EncoderCard.bare(Path(folder), check_pooling(pooling))
+        card = EncoderCard.bare(Path(folder), built_in_pooling(pooling))
         model, tokenizer = load_backbone(Path(folder))
         found = read_token_weights(Path(folder)) if is_weighted(pooling) else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
@@ -153,7 +153,7 @@ class TextEncoder:
         """Load a masked LM whose head scores words."""
         if backend != TORCH:
             raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
-        model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_tokenizer(folder)
+        model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_encoder_tokenizer(folder)
         pooling = LearnedPooling(card.pooling, card.pooling_settings or {}, backbone_info(model.config, tokenizer))
         return cls(card, model, tokenizer, learned_pooling=pooling)._check_by_encoding(folder)
 

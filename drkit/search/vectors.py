@@ -29,9 +29,9 @@ from drkit.data.arrays import arrow_file, read_arrow
 from drkit.data.corpus import equal_ids, find_ids, id_hash, take_values
 from drkit.errors import DrkitError
 
-ABOUT = "vectors.json"
+SHARDS_FILE = "vectors.json"
 # The formats of vectors: of any encoder, and of a sparse one.
-FORMATS = (NPY, SPARSE) = ("npy", "csr.safetensors")
+_FORMATS = (NPY, SPARSE) = ("npy", "csr.safetensors")
 BLOCK_BYTES = 2**26
 # The keys of the ids' metadata: the hash of the texts, and that of the file of vectors.
 TEXTS_HASH, VECTORS_HASH = "texts", "vectors"
@@ -67,15 +67,17 @@ class Vectors:
         since they were written.
         """
         path = Path(folder)
-        about = read_about(path)
+        about = read_shards(path)
         if about is None:
-            raise DrkitError(f"{path} is not a folder of vectors (missing {ABOUT}); create one with `drkit encode`")
+            raise DrkitError(
+                f"{path} is not a folder of vectors (missing {SHARDS_FILE}); create one with `drkit encode`"
+            )
         if about.get("count") is None:
             raise DrkitError(f"the vectors in {path} are incomplete; repeat the same `drkit encode` to finish them")
         counts = [about.get(name) for name in ("count", "dimension", "shards")]
         are_counts = all(type(count) is int and 0 <= count < 2**40 for count in counts)
-        if not are_counts or about.get("format") not in FORMATS:
-            raise DrkitError(f"{path / ABOUT} does not describe vectors; delete the folder and encode them again")
+        if not are_counts or about.get("format") not in _FORMATS:
+            raise DrkitError(f"{path / SHARDS_FILE} does not describe vectors; delete the folder and encode them again")
         for number in range(about["shards"]):
             check_shard(path, number, about["format"], ENCODE_AGAIN)
         found = cls(path, about)
@@ -83,7 +85,7 @@ class Vectors:
         shape = (len(found.sparse), about["dimension"]) if found.is_sparse else found.shards.shape
         if len(found.doc_ids) != about["count"] or shape != expected:
             raise DrkitError(
-                f"{ABOUT} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
+                f"{SHARDS_FILE} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
                 f"and vectors of shape {shape}; encode them again",
                 where=path,
             )
@@ -158,9 +160,9 @@ def check_shard(folder: Path, number: int, format: str, advice: str) -> Mapping[
     return metadata
 
 
-def read_about(folder: Path) -> dict[str, Any] | None:
+def read_shards(folder: Path) -> dict[str, Any] | None:
     """Read vectors.json; None if it does not exist. Raises DrkitError if it is broken."""
-    path = folder / ABOUT
+    path = folder / SHARDS_FILE
     if not path.is_file():
         return None
     try:
@@ -332,7 +334,7 @@ def float32_blocks(vectors: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:
         yield start, np.ascontiguousarray(piece, dtype=np.float32)
 
 
-COLUMN = "doc_id"
+_COLUMN = "doc_id"
 
 
 class DocIds:
@@ -357,7 +359,7 @@ class DocIds:
     @classmethod
     def read(cls, paths: Sequence[Path], advice: str = "rebuild the index with `drkit index`") -> DocIds:
         """Memory-map the ids of several files, in order. Raises DrkitError, with the advice, if one is damaged."""
-        chunks = [chunk for path in paths for chunk in read_id_table(path, advice).column(COLUMN).chunks]
+        chunks = [chunk for path in paths for chunk in read_id_table(path, advice).column(_COLUMN).chunks]
         return cls(pa.chunked_array(chunks, type=pa.large_string()))
 
     def __len__(self) -> int:
@@ -404,7 +406,7 @@ class DocIds:
 
 def write_id_table(path: Path, column: Any, metadata: Mapping[str, str] | None = None) -> None:
     """Write one column `doc_id` as an Arrow file, atomically; metadata: plain text stored with it."""
-    table = pa.table({COLUMN: column}).replace_schema_metadata(dict(metadata or {}))
+    table = pa.table({_COLUMN: column}).replace_schema_metadata(dict(metadata or {}))
     with arrow_file(path, table.schema) as writer:
         writer.write_table(table)
 
@@ -412,6 +414,6 @@ def write_id_table(path: Path, column: Any, metadata: Mapping[str, str] | None =
 def read_id_table(path: Path, advice: str) -> Any:
     """Memory-map the table of `write_id_table`. Raises DrkitError, with the advice, if it is missing or damaged."""
     table = read_arrow(path, advice)
-    if table.schema.names != [COLUMN] or table.schema.field(COLUMN).type != pa.large_string():
-        raise DrkitError(f"expected document ids (one column {COLUMN!r} of large_string); {advice}", where=path)
+    if table.schema.names != [_COLUMN] or table.schema.field(_COLUMN).type != pa.large_string():
+        raise DrkitError(f"expected document ids (one column {_COLUMN!r} of large_string); {advice}", where=path)
     return table

@@ -21,7 +21,7 @@ from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
 
-FILE = "frequencies.arrow"
+_FILE = "frequencies.arrow"
 _TOKENS_AT_ONCE = 1 << 22
 
 
@@ -34,14 +34,14 @@ class IdfSignal:
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the texts that contain each entry; return counts: texts, words (entries that occur)."""
         found = document_frequencies(texts.store, vocab_size=texts.vocab_size)
-        with ArrayWriter(folder / FILE, {"texts": np.int64}) as writer:
+        with ArrayWriter(folder / _FILE, {"texts": np.int64}) as writer:
             writer.metadata = {"texts": len(texts.store)}
             writer.append(texts=found)
         return {"texts": len(texts.store), "words": int((found > 0).sum())}
 
     def values(self, _texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
         """Yield the weights f32[V], from the counts that `fit` wrote to `folder`. Raises DrkitError without them."""
-        arrays = Arrays(folder / FILE)
+        arrays = Arrays(folder / _FILE)
         yield idf(arrays["texts"], texts=int(arrays.metadata["texts"])).numpy()
 
 

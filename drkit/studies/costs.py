@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from drkit.core.registry import installed
 from drkit.runs.attribution import build_collection
-from drkit.runs.costs import Cost, Rates, collection_size, earlier_rates, estimate_cost, sizes_of
+from drkit.runs.costs import Cost, Rates, collection_size, earlier_rates, estimate_cost, planned_sizes
 from drkit.runs.stage import Stage
 from drkit.runs.survey import survey
 from drkit.studies.design import Design, PlannedRun
@@ -67,7 +67,7 @@ def estimate_runs(runs: Sequence[PlannedRun], rates: Rates) -> Cost | None:
         to_do = [stage for stage in run.stages if own[stage.name] not in known]
         known |= {own[stage.name] for stage in to_do}
         if to_do:
-            cost = estimate_cost(to_do, sizes_of(run.recipe, size), rates)
+            cost = estimate_cost(to_do, planned_sizes(run.recipe, size), rates)
             total = Cost(
                 total.seconds + cost.seconds,
                 max(total.memory, cost.memory),

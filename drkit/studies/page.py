@@ -37,7 +37,7 @@ def describe_effect(effect: Effect, measure: str) -> str:
     """Say what a level adds, with its interval, and whether it is shown."""
     found = effect.estimate
     verdict = "" if effect.corrected < LEVEL else " (no difference shown)"
-    return f"{effect}: {format_change(found.mean)} {measure}, {format_interval(found.low, found.high)}{verdict}"
+    return f"{effect}: {format_change(found.mean)} {measure}, {_format_interval(found.low, found.high)}{verdict}"
 
 
 def format_change(value: float) -> str:
@@ -49,7 +49,7 @@ def format_change(value: float) -> str:
     return f"{value + 0.0:+.3f}"
 
 
-def format_interval(low: float, high: float) -> str:
+def _format_interval(low: float, high: float) -> str:
     """Format an interval.
 
     >>> format_interval(-0.01, 0.0213), format_interval(float("nan"), float("nan"))
@@ -61,7 +61,7 @@ def format_interval(low: float, high: float) -> str:
 def effect_cells(effect: Effect) -> tuple[str, str, str, str]:
     """Return an effect as the cells of a row: in words, its mean, its interval, and the corrected p."""
     found = effect.estimate
-    return str(effect), format_change(found.mean), format_interval(found.low, found.high), format_p(effect.corrected)
+    return str(effect), format_change(found.mean), _format_interval(found.low, found.high), format_p(effect.corrected)
 
 
 def draw_effects(tables: Sequence[Table], seeds: int, path: Path) -> Path:

@@ -25,7 +25,7 @@ from drkit.studies.design import ALL, Cell, Design, design_study
 from drkit.studies.execution import make_runs, open_processes
 from drkit.studies.page import draw_effects, study_page
 
-PAGE, PICTURE, RECORD = "study.md", "study.png", "study.json"
+_PAGE, PICTURE, _RECORD = "study.md", "study.png", "study.json"
 
 
 @frozen
@@ -101,9 +101,9 @@ class Study:
         """Write the page, its picture and the numbers as JSON into the folder of the study; returns the page."""
         folder = self.design.folder
         draw_effects(self.tables, len(self.design.seeds), folder / PICTURE)
-        write_json(folder / RECORD, {"effects": self.effects(), "cells": self.table()})
-        write_text(folder / PAGE, study_page(self.design, self.tables, PICTURE))
-        return folder / PAGE
+        write_json(folder / _RECORD, {"effects": self.effects(), "cells": self.table()})
+        write_text(folder / _PAGE, study_page(self.design, self.tables, PICTURE))
+        return folder / _PAGE
 
 
 def study(

@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 from drkit.errors import DrkitError
 
 # One composition in so many goes on to the next rung; the last rung has no more than this.
-KEPT = 3
+KEPT_COMPOSITIONS = 3
 
 
 @frozen
@@ -71,7 +71,7 @@ def divide(compositions: int, seconds: float, timing: Timing) -> tuple[Rung, ...
     [30, 10, 4, 2]
     """
     sizes = [compositions]
-    while sizes[-1] > KEPT:
+    while sizes[-1] > KEPT_COMPOSITIONS:
         sizes.append(survivors(sizes[-1]))
     share = max(seconds, 0.0) / len(sizes)
     steps = [max(0, math.floor((share / size - timing.per_run) / timing.per_step)) for size in sizes]
@@ -80,7 +80,7 @@ def divide(compositions: int, seconds: float, timing: Timing) -> tuple[Rung, ...
 
 def survivors(compositions: int) -> int:
     """Return how many of a rung's compositions go on to the next rung."""
-    return -(-compositions // KEPT)
+    return -(-compositions // KEPT_COMPOSITIONS)
 
 
 def rank_correlation(one: Mapping[str, float], other: Mapping[str, float]) -> tuple[float | None, int]:

@@ -31,10 +31,10 @@ from drkit.runs.manifest import load_manifest
 from drkit.studies.costs import estimate_runs
 from drkit.studies.design import Cell, PlannedRun, show_level
 from drkit.studies.execution import Finished, make_runs, open_processes
-from drkit.studies.rungs import KEPT, Rung, Timing, divide, plan_rungs, rank_correlation, survivors
+from drkit.studies.rungs import KEPT_COMPOSITIONS, Rung, Timing, divide, plan_rungs, rank_correlation, survivors
 from drkit.studies.space import Drawn, Space, draw
 
-RECORD, PAGE = "search.json", "search.md"
+_RECORD, SEARCH_PAGE = "search.json", "search.md"
 # The measure of pre-training's last probe that is compared with the scores.
 PROBE = "RR@10"
 # Compositions by which the time is estimated.
@@ -186,13 +186,13 @@ def run_search(
                 record = _with_next_rung(plan, record, opened, progress)
             else:
                 record = _with_scores(space, _make_rung(space, record, opened, progress), progress)
-            write_json(space.folder / RECORD, cattrs.unstructure(record))
+            write_json(space.folder / _RECORD, cattrs.unstructure(record))
     return record
 
 
 def read_search(folder: Path) -> SearchRecord | None:
     """Return the record of a search, or None if it has not begun. Raises DrkitError if it is damaged."""
-    path = folder / RECORD
+    path = folder / _RECORD
     if not path.is_file():
         return None
     advice = f"remove {folder}, or choose another --name"
@@ -226,7 +226,7 @@ def _with_next_rung(plan: SearchPlan, record: SearchRecord, engine: Engine, prog
         cells = tuple(dict(cell.levels) for cell in plan.drawn.cells)
         return evolve(record, rungs=(RungRecord(first.steps, cells, first.seconds),))
     last = record.rungs[-1]
-    if len(last.cells) <= KEPT:
+    if len(last.cells) <= KEPT_COMPOSITIONS:
         return _ended(space, record, "the last rung is finished")
     if len(last.scores) < 2:
         return _ended(space, record, "all other compositions failed")
@@ -275,7 +275,7 @@ def _make_rung(space: Space, record: SearchRecord, engine: Engine, progress: Pro
         seconds.setdefault(run.cell.name, done.seconds)
         if done.failure:
             failures[run.cell.name] = done.failure
-        write_json(space.folder / RECORD, cattrs.unstructure(current()))
+        write_json(space.folder / _RECORD, cattrs.unstructure(current()))
 
     # What a composition shares with others, it shared in the rung before.
     before = [run.folder for run in _runs_of(space, record, number - 1)] if number > 1 else []

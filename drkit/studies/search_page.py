@@ -16,7 +16,7 @@ from drkit.recipe.compose import CHOICES
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import toml_value
 from drkit.studies.page import table_lines
-from drkit.studies.search import PAGE, PROBE, RungRecord, SearchRecord
+from drkit.studies.search import PROBE, SEARCH_PAGE, RungRecord, SearchRecord
 from drkit.studies.space import Space
 
 RUNGS = ("rung", "compositions", "steps", "minutes", "expected", "best")
@@ -43,7 +43,7 @@ def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-def headline(record: SearchRecord) -> list[str]:
+def _headline(record: SearchRecord) -> list[str]:
     """Say which composition is the best, on how much, and which others are as good."""
     last, best = record.finished[-1], record.winner
     tried = len(record.rungs[0].cells)
@@ -103,8 +103,8 @@ def winner_line(record: SearchRecord, space: Space) -> str:
 
 def write_search(record: SearchRecord, space: Space) -> Path:
     """Write the page of a finished search into its folder; returns its path."""
-    write_text(space.folder / PAGE, search_page(record, space))
-    return space.folder / PAGE
+    write_text(space.folder / SEARCH_PAGE, search_page(record, space))
+    return space.folder / SEARCH_PAGE
 
 
 def search_page(record: SearchRecord, space: Space) -> str:
@@ -112,7 +112,7 @@ def search_page(record: SearchRecord, space: Space) -> str:
     lines = [
         f"# Search: {escape_markdown(' x '.join(space.axes))}",
         "",
-        *(f"- {escape_markdown(one)}" for one in headline(record)),
+        *(f"- {escape_markdown(one)}" for one in _headline(record)),
         "",
         *("```sh", winner_line(record, space), "```"),
         "",

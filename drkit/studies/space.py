@@ -30,7 +30,7 @@ from drkit.studies.design import (
 )
 
 # What a filter of negatives receives.
-CANDIDATES = "candidates"
+_CANDIDATES = "candidates"
 # The split that a search decides by.
 DEV = "dev"
 # The choices of the default space, with the kind of part whose every name is tried.
@@ -94,7 +94,7 @@ class Space:
     def run(self, cell: Cell, steps: int, rung: int) -> PlannedRun:
         """Return the run of a composition in a rung. Raises DrkitError if it cannot work."""
         recipe = study_recipe({**self.choices, **cell.choices}, self.seed, None, cell.name)
-        recipe = _measured_on_dev(shortened(recipe, steps))
+        recipe = _measured_on_dev(with_fewer_steps(recipe, steps))
         return plan_run(cell, self.seed, None, self.folder / f"rung-{rung}" / cell.name, recipe)
 
 
@@ -192,7 +192,7 @@ def _is_for(choice: str, spec: ComponentSpec) -> bool:
     receives = {*spec.receives}
     if choice == "pretrain_loss":
         return not receives & {*provided_by(FINETUNING, RERANKING)}
-    return PAIRS in receives if choice == "loss" else choice != "miners" or CANDIDATES not in receives
+    return PAIRS in receives if choice == "loss" else choice != "miners" or _CANDIDATES not in receives
 
 
 def _own_parts(recipe: Recipe) -> dict[str, str]:
@@ -267,7 +267,7 @@ def _identity(recipe: Recipe) -> str:
     return digest(recipe_table(evolve(recipe, name="same")))
 
 
-def shortened(recipe: Recipe, steps: int) -> Recipe:
+def with_fewer_steps(recipe: Recipe, steps: int) -> Recipe:
     """Return a recipe with these steps of pre-training (of fine-tuning without it); its other trainings in proportion.
 
     Raises DrkitError if it counts in epochs.

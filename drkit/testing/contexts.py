@@ -14,9 +14,9 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import ArrayWriter, SignalValues
 from drkit.data.contexts import PretrainingTexts
-from drkit.data.queries import FILE as QUERIES
+from drkit.data.queries import CANDIDATES_FILE as QUERIES
 from drkit.data.queries import Queries
-from drkit.data.spans import FILE as SPANS
+from drkit.data.spans import SPANS_FILE as SPANS
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
 from drkit.testing.specs import build, checked_spec, pickled, require, running

@@ -22,7 +22,7 @@ from drkit.testing.decoders import check_gradients, toy_outputs
 from drkit.testing.specs import build, checked_spec, pickled, require, running
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
-ROWS = 8  # texts of `toy_tokens`
+_ROWS = 8  # texts of `toy_tokens`
 
 
 def check_loss(
@@ -47,7 +47,7 @@ def check_loss(
     loss = build(spec, settings, toy_context())
     columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **columns}
     make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns)
-    given = make(range(ROWS))
+    given = make(range(_ROWS))
     out = _call(loss, given, f"{spec.name}: the loss of a batch")
     _check_metrics(out, spec.name)
     again = _call(loss, given, f"{spec.name}: a second call")
@@ -65,10 +65,10 @@ def check_loss(
 def _call(loss: Any, given: Mapping[str, Any], name: str) -> StepOutput:
     with running(name, f"calling it with {', '.join(sorted(given))}"):
         out = loss(**given)
-    return check_step(out, name)
+    return check_step_output(out, name)
 
 
-def check_step(step: Any, name: str) -> StepOutput:
+def check_step_output(step: Any, name: str) -> StepOutput:
     """Return what a loss returned; raises ContractError unless it is a StepOutput with a finite scalar."""
     require(isinstance(step, StepOutput), f"{name}: expected StepOutput(loss=..), got {type(step).__name__}")
     assert isinstance(step, StepOutput)
@@ -96,7 +96,7 @@ def check_loss_gradients(name: str, value: Tensor, learned: Sequence[Tensor], lo
 def _check_rows(name: str, loss: Any, make: Callable[[Sequence[int]], dict[str, Any]], whole: float) -> None:
     """Check that the loss can be computed in chunks, as the scope `rows` declares."""
     total, count = 0.0, 0.0
-    for rows in (range(3), range(3, ROWS)):
+    for rows in (range(3), range(3, _ROWS)):
         given = make(rows)
         items = float(loss.items(**given)) if isinstance(loss, CountsItems) else len(rows)
         total += items * float(_call(loss, given, f"{name}: the loss of {len(rows)} rows").loss.detach())
@@ -164,7 +164,7 @@ def _leaf(values: Tensor) -> Tensor:
 
 def _pairs(rows: int, columns: Mapping[str, str]) -> Any:
     pairs = toy_pairs(columns=columns)
-    if rows == ROWS:
+    if rows == _ROWS:
         return pairs
     some = slice(rows)
     cut = {name: _cut(getattr(pairs, name), some) for name in ("queries", "positives", "candidates", "groups")}
@@ -174,7 +174,7 @@ def _pairs(rows: int, columns: Mapping[str, str]) -> Any:
 
 def _groups(tokens: TokenBatch) -> Any:
     groups = toy_groups()
-    if len(tokens.ids) == ROWS:
+    if len(tokens.ids) == _ROWS:
         return groups
     some = slice(len(tokens.ids))
     columns = {name: value[some] for name, value in groups.columns.items()}

@@ -21,7 +21,7 @@ from drkit.testing.toys import rows_of, toy_context, toy_tokens, with_signals
 
 SOME = [6, 0, 3]
 EMPTY = 5  # the row of an empty text
-SHORT = 3  # a text with at most this many tokens may stay unmasked
+_SHORT = 3  # a text with at most this many tokens may stay unmasked
 
 
 def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
@@ -68,7 +68,7 @@ def _check_one(
 
 
 def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, *, corrupted: bool) -> None:
-    long = tokens.maskable.sum(1) > SHORT
+    long = tokens.maskable.sum(1) > _SHORT
     if corrupted:
         unchanged = (view.ids == tokens.ids).all(1) & long
         require(not unchanged.any(), f"{name}: a text is not corrupted at all")

@@ -17,7 +17,7 @@ from drkit.testing.toys import ToyCorpus, toy_context, toy_requests
 
 # Of a stream of so many requests, a miner may read so many before its first answer.
 STREAM, MAX_READ_AHEAD = 3000, 1500
-Pair = tuple[MiningRequest, Mined]
+_Pair = tuple[MiningRequest, Mined]
 Item = TypeVar("Item")
 
 
@@ -81,7 +81,7 @@ def check_negatives(requests: Sequence[MiningRequest], answers: Sequence[Any], d
         _check_mined(request, mined, depth, known_ids, name)
 
 
-def check_kept(pairs: Sequence[Pair], answers: Sequence[Any], name: str) -> None:
+def check_kept(pairs: Sequence[_Pair], answers: Sequence[Any], name: str) -> None:
     """Check a filter's answers: one for each query, in order; see `_check_one_kept`."""
     _check_order([mined.query_id for _, mined in pairs], answers, name)
     for (_, before), after in zip(pairs, answers, strict=True):
@@ -138,7 +138,7 @@ def _check_filtering(build: Callable[[], Any], name: str) -> None:
     _check_streaming(partial(build().keep, corpus=ToyCorpus()), toy_candidates(STREAM), name)
 
 
-def toy_candidates(count: int) -> Iterator[Pair]:
+def toy_candidates(count: int) -> Iterator[_Pair]:
     """Yield queries with candidates of descending scores; some have none, some a positive that the corpus lacks."""
     ids = [passage.doc_id for passage in ToyCorpus()]
     for number, request in enumerate(toy_requests(count)):

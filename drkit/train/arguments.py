@@ -72,7 +72,8 @@ def training_arguments(
         "disable_tqdm": True,
         "remove_unused_columns": False,
         # transformers must know if several processes, or bfloat16, run without an accelerator.
-        "use_cpu": not torch.cuda.is_available() and (processes.count() > 1 or not torch.backends.mps.is_available()),
+        "use_cpu": not torch.cuda.is_available()
+        and (processes.process_count() > 1 or not torch.backends.mps.is_available()),
         "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",

@@ -148,7 +148,7 @@ class Schedule:
         """
         examples = len(lengths) if rates is None else int(drawn(rates).sum())
         step = StepSize.of(training, compares=compares)
-        parts = 1 if compares else math.ceil(min(step.batch, examples) / (processes.count() * step.at_once))
+        parts = 1 if compares else math.ceil(min(step.batch, examples) / (processes.process_count() * step.at_once))
         return cls(
             lengths=lengths,
             batch_size=step.batch,

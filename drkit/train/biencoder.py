@@ -42,12 +42,12 @@ from drkit.train.batches import Example, passage_counts, query_counts
 from drkit.train.columns import StoredColumn
 from drkit.train.gradients import ROWS, Rows, padding_of
 
-Indices = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 # The rows that say which vectors belong together; all others are columns, by name after a prefix. A tensor whose name
 # begins with `passage` has a row per passage, any other a row per query.
 LINKS = ("queries", "passages", "positives", "judged", "groups", "passage_indices")
-QUERY, PASSAGE = "query", "passage"
-COLUMN, PASSAGE_COLUMN = "column.", "passage_column."
+_QUERY, _PASSAGE = "query", "passage"
+_COLUMN, PASSAGE_COLUMN = "column.", "passage_column."
 
 
 class BiEncoder(nn.Module):
@@ -91,11 +91,11 @@ class BiEncoder(nn.Module):
                 {
                     name: tensor[start : start + size]
                     for name, tensor in tensors.items()
-                    if name.startswith(PASSAGE) == (side == PASSAGE)
+                    if name.startswith(_PASSAGE) == (side == _PASSAGE)
                 }
                 for start in range(0, len(tensors[f"{side}.ids"]), size)
             ]
-            for side in (QUERY, PASSAGE)
+            for side in (_QUERY, _PASSAGE)
         )
         if self.passage_encoder is None:
             return [*queries, *passages]
@@ -208,27 +208,27 @@ class TrainingPairs:
     which is a negative of it; None: its own.
     """
 
-    queries: Indices
-    positives: Sequence[Indices]
-    negatives: Sequence[Indices]
-    relevant: Sequence[Indices] | None = None
+    queries: _Indices
+    positives: Sequence[_Indices]
+    negatives: Sequence[_Indices]
+    relevant: Sequence[_Indices] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def subset(self, rows: Indices) -> TrainingPairs:
+    def subset(self, rows: _Indices) -> TrainingPairs:
         """Return the pairs of these queries, by row i64[m]."""
         relevant = None if self.relevant is None else [self.relevant[r] for r in rows]
         positives, negatives = ([lists[r] for r in rows] for lists in (self.positives, self.negatives))
         return TrainingPairs(self.queries[rows], positives, negatives, relevant)
 
-    def judged(self, row: int) -> Indices:
+    def judged(self, row: int) -> _Indices:
         """Return the passages that are never negatives of a query, by row."""
         return (self.relevant or self.positives)[row]
 
     def draw(
-        self, rows: Indices, epoch: int, *, seed: int, negatives: int, mined: Sequence[Indices] | None = None
-    ) -> tuple[Indices, list[Indices]]:
+        self, rows: _Indices, epoch: int, *, seed: int, negatives: int, mined: Sequence[_Indices] | None = None
+    ) -> tuple[_Indices, list[_Indices]]:
         """Draw the passages of queries, by row i64[m], in an epoch; see `draw_passages`.
 
         mined: one array per query, instead of the queries' own negatives.
@@ -263,8 +263,8 @@ class PairCollator:
     negatives: int
     seed: int
     columns: Mapping[str, StoredColumn] = field(factory=dict)
-    refreshed: Callable[[int], Sequence[Indices]] | None = None
-    self_passages: Indices | None = None
+    refreshed: Callable[[int], Sequence[_Indices]] | None = None
+    self_passages: _Indices | None = None
     passage_length: int | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
@@ -290,11 +290,11 @@ class PairCollator:
             "groups": torch.from_numpy(groups),
         }
         for name, column in self.columns.items():
-            prefix = PASSAGE_COLUMN if column.per == PASSAGE else COLUMN
+            prefix = PASSAGE_COLUMN if column.per == _PASSAGE else _COLUMN
             batch[prefix + name] = column_tensor(column, self.pairs.queries[rows], passage_indices, groups)
         return batch
 
-    def _judged(self, rows: Indices) -> Tensor:
+    def _judged(self, rows: _Indices) -> Tensor:
         """Return i64[Q,J]: the passages that are never negatives of each query, padded with -1."""
         judged = pad_lists([self.pairs.judged(row) for row in rows])
         if self.self_passages is None:
@@ -319,14 +319,14 @@ def shorten(ids: Tensor, attention: Tensor, length: int) -> tuple[Tensor, Tensor
     return ids, attention
 
 
-def column_tensor(column: StoredColumn, queries: Indices, passages: Indices, groups: Indices) -> Tensor:
+def column_tensor(column: StoredColumn, queries: _Indices, passages: _Indices, groups: _Indices) -> Tensor:
     """Return the values of a batch: [Q] of queries i64[Q], [P] of passages i64[P], or [Q,G] of groups i64[Q,G].
 
     groups: the rows of each query's own passages, padded with -1; padding is NaN, -1 or False.
     """
-    if column.per == PASSAGE:
+    if column.per == _PASSAGE:
         return torch.from_numpy(column.lookup(-1, passages))
-    if column.per == QUERY:
+    if column.per == _QUERY:
         return torch.from_numpy(np.concatenate([column.lookup(query, passages[:1]) for query in queries.tolist()]))
     values = [
         torch.from_numpy(column.lookup(query, passages[group[group >= 0]]))
@@ -337,9 +337,9 @@ def column_tensor(column: StoredColumn, queries: Indices, passages: Indices, gro
 
 def training_pairs(
     query_ids: Sequence[str],
-    positives: Mapping[str, Indices],
-    negatives: Mapping[str, Indices],
-    relevant: Mapping[str, Indices] | None = None,
+    positives: Mapping[str, _Indices],
+    negatives: Mapping[str, _Indices],
+    relevant: Mapping[str, _Indices] | None = None,
 ) -> TrainingPairs:
     """Return the judged queries among `query_ids` (in the query store's order), with their passages.
 
@@ -355,7 +355,7 @@ def training_pairs(
     )
 
 
-def draw_queries(queries: int, count: int, *, seed: int, draw: int = 0) -> Indices:
+def draw_queries(queries: int, count: int, *, seed: int, draw: int = 0) -> _Indices:
     """Draw `count` of `queries` indices i64, ascending, different for every `draw`; all if `count` is 0 or too large.
 
     >>> draw_queries(10, 3, seed=1).tolist(), draw_queries(2, 3, seed=1).tolist()
@@ -367,8 +367,8 @@ def draw_queries(queries: int, count: int, *, seed: int, draw: int = 0) -> Indic
 
 
 def draw_passages(
-    positives: Sequence[Indices], mined: Sequence[Indices], draws: Draws, *, negatives: int
-) -> tuple[Indices, list[Indices]]:
+    positives: Sequence[_Indices], mined: Sequence[_Indices], draws: Draws, *, negatives: int
+) -> tuple[_Indices, list[_Indices]]:
     """Draw one positive of each query, i64[Q], and up to `negatives` of its mined passages, without repeats.
 
     positives, mined: indices in the corpus, one array per query; draws: of those queries. The passages of a query
@@ -388,7 +388,7 @@ def draw_passages(
 
 def drawn_passages(
     pairs: TrainingPairs, batches: Iterable[Sequence[Example]], *, negatives: int, seed: int
-) -> list[Indices]:
+) -> list[_Indices]:
     """Return the passages i64[n], ascending, that `PairCollator` draws for each query in these batches of a training.
 
     Memory: 8 bytes per different pair of query and passage.
@@ -407,7 +407,7 @@ def drawn_passages(
     return np.split(indices, np.searchsorted(queries, np.arange(1, len(pairs))))
 
 
-def group_indices(negatives: Sequence[int]) -> Indices:
+def group_indices(negatives: Sequence[int]) -> _Indices:
     """Return i64[Q, 1 + most]: the rows of each query's own passages in a batch, padded with -1.
 
     negatives: the number of negatives of each query. The passages of a batch are the positives of all queries, then the
@@ -424,7 +424,7 @@ def group_indices(negatives: Sequence[int]) -> Indices:
     return np.concatenate([np.arange(len(counts))[:, None], np.where(columns < counts[:, None], rows, -1)], axis=1)
 
 
-def pad_lists(lists: Sequence[Indices]) -> Tensor:
+def pad_lists(lists: Sequence[_Indices]) -> Tensor:
     """Stack arrays of different lengths as i64[n, longest], padded with -1."""
     out = np.full((len(lists), max(map(len, lists), default=0)), -1, dtype=np.int64)
     for row, values in zip(out, lists, strict=True):

@@ -79,14 +79,14 @@ class RecordProcesses(TrainerCallback):  # type: ignore[misc]
         first steps would come again otherwise.
         """
         found = self.numbers()
-        if [*found.values()][-1:] == [processes.count()]:
+        if [*found.values()][-1:] == [processes.process_count()]:
             return
         processes.barrier()  # all have read the file
         if found:
             set_seed(args.seed + state.global_step)
         if state.is_world_process_zero:
             make_folder(self._file.parent)
-            write_json(self._file, {**found, str(state.global_step + 1): processes.count()})
+            write_json(self._file, {**found, str(state.global_step + 1): processes.process_count()})
 
     def numbers(self) -> dict[str, int]:
         """Return the number of processes by the first step that it trained, in order."""
@@ -136,7 +136,7 @@ class SaveOnInterrupt(TrainerCallback):  # type: ignore[misc]
         """Handle SIGINT within a block, in the main thread only, and only where Python's own handler would."""
         is_main = threading.current_thread() is threading.main_thread()
         default = signal.default_int_handler
-        if signal.getsignal(signal.SIGINT) is not default or not is_main or processes.count() > 1:
+        if signal.getsignal(signal.SIGINT) is not default or not is_main or processes.process_count() > 1:
             yield
             return
         signal.signal(signal.SIGINT, self._ask)

@@ -24,7 +24,7 @@ from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import TIED
 from drkit.encoders.declarations import CONFIG
-from drkit.encoders.folder import PASSAGES
+from drkit.encoders.folder import PASSAGE_ENCODER
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Pretrain
@@ -32,7 +32,7 @@ from drkit.recipe.toml import plain
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer
 
-DECODER, LOSS = "decoder", "loss"
+DECODER, _LOSS = "decoder", "loss"
 # transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
 _LOADING_OPTIONS = ("is_local", "local_files_only")
 
@@ -60,7 +60,7 @@ def save_encoders(module: BiEncoder, tokenizer: Any, folder: Path) -> None:
     """Write the encoder of a bi-encoder, or both of its encoders."""
     save_masked_lm(module.encoder, tokenizer, folder)
     if module.passage_encoder is not None:
-        save_masked_lm(module.passage_encoder, tokenizer, folder / PASSAGES)
+        save_masked_lm(module.passage_encoder, tokenizer, folder / PASSAGE_ENCODER)
 
 
 def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: Path) -> None:
@@ -79,7 +79,7 @@ def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
 
 def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     """Load the passage encoder of a checkpoint folder; a second copy of its shared encoder if it has only one."""
-    separate = folder / PASSAGES
+    separate = folder / PASSAGE_ENCODER
     return load_encoder(separate if separate.is_dir() else folder, pooling=pooling)
 
 
@@ -123,7 +123,7 @@ def _trained_parts(module: AutoEncoder, settings: Pretrain) -> Iterator[tuple[st
     losses = settings.losses()
     parts: list[tuple[str, str, nn.Module, Choice]] = []
     parts += [(DECODER, name, decoder, settings.decoders[name].decoder) for name, decoder in module.decoders.items()]
-    parts += [(LOSS, name, loss, losses[name][1]) for name, loss in module.losses.items()]
+    parts += [(_LOSS, name, loss, losses[name][1]) for name, loss in module.losses.items()]
     for kind, name, part, choice in parts:
         if any(True for _ in part.parameters()):
             yield kind, name, part, choice
@@ -136,7 +136,7 @@ def part_file(folder: Path, kind: str, name: str) -> Path:
 
 def copy_parts(source: Path, folder: Path) -> None:
     """Copy a checkpoint's decoders, losses and replacer, if it has them."""
-    for kind in (DECODER, LOSS):
+    for kind in (DECODER, _LOSS):
         for path in source.glob(f"{kind}-*.safetensors"):
             copyfile(path, folder / path.name)
     if (source / REPLACER).is_dir():

@@ -23,9 +23,9 @@ from drkit.data.rows import batched
 from drkit.data.values import PAIR, PASSAGE, QUERY, Value
 from drkit.errors import DrkitError
 
-Indices = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 
-FILE = "values.arrow"
+COLUMN_FILE = "values.arrow"
 _INFO = b"column"
 _ROWS = 4096
 
@@ -60,7 +60,7 @@ def read_info(path: Path) -> ColumnInfo:
 
 def read_column(folder: Path) -> StoredColumn:
     """Open the column that a stage wrote to `folder`. Raises DrkitError if it is missing."""
-    return StoredColumn(Path(folder) / FILE)
+    return StoredColumn(Path(folder) / COLUMN_FILE)
 
 
 class StoredColumn:
@@ -84,12 +84,12 @@ class StoredColumn:
         """What has a value: a `query`, a `passage`, or a `pair` of both."""
         return self._info.per
 
-    def row(self, query_index: int) -> tuple[Indices, NDArray[Any]] | None:
+    def row(self, query_index: int) -> tuple[_Indices, NDArray[Any]] | None:
         """Return the passages i64[n] of a row, ascending, and their values [n]; None without the row."""
         which = int(np.searchsorted(self._starts, query_index, side="right")) - 1
         return self._batches[which].row(query_index) if which >= 0 else None
 
-    def lookup(self, query_index: int, passages: Indices) -> NDArray[Any]:
+    def lookup(self, query_index: int, passages: _Indices) -> NDArray[Any]:
         """Return the values [n] of passages i64[n] for a query, by index in the stores.
 
         What the file does not have is the default or, without one, NaN, -1 or False.
@@ -101,11 +101,11 @@ class StoredColumn:
         out[found] = values
         return out
 
-    def lacks(self, query_index: int, passages: Indices) -> NDArray[np.bool_]:
+    def lacks(self, query_index: int, passages: _Indices) -> NDArray[np.bool_]:
         """Return which passages i64[n] have neither a value for a query nor a default, bool[n]."""
         return ~self._find(query_index, passages)[0] & (self._info.default is None)
 
-    def _find(self, query_index: int, passages: Indices) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    def _find(self, query_index: int, passages: _Indices) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """Return which passages have a value, bool[n], and the values of those."""
         row = self.row(-1 if self.per == PASSAGE else query_index)
         if row is None:
@@ -121,8 +121,8 @@ class StoredColumn:
 class _Batch:
     """Views of one record batch: queries i64[n], ascending; passages and values, flat; starts i32[n + 1]."""
 
-    queries: Indices
-    passages: Indices
+    queries: _Indices
+    passages: _Indices
     values: NDArray[Any]
     starts: NDArray[np.int32]
 
@@ -136,7 +136,7 @@ class _Batch:
             passages.offsets.to_numpy(),
         )
 
-    def row(self, query: int) -> tuple[Indices, NDArray[Any]] | None:
+    def row(self, query: int) -> tuple[_Indices, NDArray[Any]] | None:
         index = int(np.searchsorted(self.queries, query))
         if index == len(self.queries) or self.queries[index] != query:
             return None
@@ -171,7 +171,7 @@ def write_values(
 
 def _resolve(
     some: Sequence[Value], first: Value, queries: Mapping[str, int], corpus: StoredCorpus
-) -> tuple[Indices, NDArray[Any], Indices]:
+) -> tuple[_Indices, NDArray[Any], _Indices]:
     """Return the indices i64[2,n] of queries and passages, the numbers [n], and the lines i64[n] of known values."""
     for value in some:
         if value.per != first.per:
@@ -201,13 +201,13 @@ def _typed(numbers: NDArray[Any], default: float | None) -> NDArray[Any]:
 
 
 def _write_sorted(
-    keys: Indices, numbers: NDArray[Any], queries: Mapping[str, int], folder: Path, info: ColumnInfo
+    keys: _Indices, numbers: NDArray[Any], queries: Mapping[str, int], folder: Path, info: ColumnInfo
 ) -> None:
     """Write the values of keys i64[2,n], which are sorted, a row for each query."""
     names = {index: query_id for query_id, index in queries.items()}
     schema = column_schema(info, pa.from_numpy_dtype(numbers.dtype))
     starts = np.flatnonzero(np.diff(keys[0], prepend=-2))
-    with arrow_file(folder / FILE, schema) as writer:
+    with arrow_file(folder / COLUMN_FILE, schema) as writer:
         for some in batched(zip(starts, [*starts[1:], len(numbers)], strict=True), _ROWS):
             owners = [int(keys[0, start]) for start, _ in some]
             columns = (

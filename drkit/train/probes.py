@@ -26,16 +26,16 @@ from drkit.core.protocols import MeasuresAccuracy
 from drkit.core.quantities import counted
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
-from drkit.train.pretrain import ENCODER, AutoEncoder, MaskingCollator, replace_bottleneck
+from drkit.train.pretrain import ENCODER_STATES, AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
 # Every probe uses the masks of this epoch, which training never reaches.
 EPOCH = -1
-BATCH = 32
+_BATCH = 32
 _HELD_OUT_SEED = 0x68656C64
 
-Record = Mapping[str, float]
+_Record = Mapping[str, float]
 
 Outputs = Mapping[str, Any]
 
@@ -95,14 +95,14 @@ class Probes:
             f"{counted(len(probe.indices), 'passage')}"
         )
 
-    def line(self, record: Record) -> str:
+    def line(self, record: _Record) -> str:
         """Format a probe in one line."""
         return probe_line(record)
 
     def _batches(self) -> Iterator[Mapping[str, Tensor]]:
         """Yield batches of at least two texts, because the gain is measured by swapping vectors within a batch."""
         if len(self.held_out) > 1:
-            for indices in np.array_split(self.held_out, -(-len(self.held_out) // BATCH)):
+            for indices in np.array_split(self.held_out, -(-len(self.held_out) // _BATCH)):
                 yield self.collate([(EPOCH, int(index)) for index in indices])
 
 
@@ -130,7 +130,7 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
             wrong = _local_losses(module, module.decode(swapped, views, tensors), rows)
             for name, (loss, items) in right.items():
                 means.add(f"{name}_loss", loss * items, items)
-                if module.terms[name].on != ENCODER:
+                if module.terms[name].on != ENCODER_STATES:
                     means.add(f"{name}_gain", (wrong[name][0] - loss) * items, items)
     found = means.result()
     gains = [found.pop(name) for name in list(found) if name.endswith("_gain")]
@@ -249,7 +249,7 @@ class ProbeLog:
     def __init__(self, folder: Path, name: str = PROBES) -> None:
         self.path = folder / name
         self._resumed = folder / CHECKPOINTS / CALLBACKS / name
-        self.records: list[Record] = []
+        self.records: list[_Record] = []
 
     def resume(self) -> None:
         """Keep the measurements of the checkpoint that training resumes from; an interrupted attempt may have more."""
@@ -260,7 +260,7 @@ class ProbeLog:
         """Return whether this step was measured."""
         return any(record["step"] == step for record in self.records)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: _Record) -> None:
         """Append a measurement and write the file."""
         self.records.append(record)
         self._write()
@@ -280,7 +280,7 @@ _LINE: Sequence[tuple[str, str, str]] = (
 )
 
 
-def probe_line(record: Record) -> str:
+def probe_line(record: _Record) -> str:
     """Format a probe in one line.
 
     >>> probe_line({"step": 500, "encoder_accuracy": 0.3121, "gain": 0.42, "RR@10": 0.2124})

@@ -22,8 +22,8 @@ from drkit.train.batches import Example
 from drkit.train.biencoder import TrainingPairs
 from drkit.train.gradients import ITEMS, LOSS, METRIC, Rows
 
-NAME = "ranking"
-PAIR = ("ids", "attention", "types")
+_NAME = "ranking"
+_PAIR = ("ids", "attention", "types")
 
 
 class GroupRanker(nn.Module):
@@ -36,7 +36,7 @@ class GroupRanker(nn.Module):
     """
 
     row_indices: Mapping[str, str] = {}
-    weights: Mapping[str, float] = {NAME: 1.0}
+    weights: Mapping[str, float] = {_NAME: 1.0}
     marks = ("attention",)
 
     def __init__(self, encoder: CrossEncoder, loss: Loss, *, forward_factor: int = 1) -> None:
@@ -55,7 +55,7 @@ class GroupRanker(nn.Module):
 
     def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of queries in a batch, without reading a text."""
-        return {ITEMS + NAME: torch.tensor(len(tensors["sizes"]), device=tensors["ids"].device)}
+        return {ITEMS + _NAME: torch.tensor(len(tensors["sizes"]), device=tensors["ids"].device)}
 
     def forward(self, *, sizes: Tensor, local: bool = True, **pairs: Tensor) -> dict[str, Tensor]:
         """Return the loss of these queries; sizes i64[Q]: the number of pairs of each query, in order."""
@@ -65,8 +65,8 @@ class GroupRanker(nn.Module):
             rows = self._hardest(pairs, rows)
         step = self.loss(groups=self._scored(pairs, rows))
         if local:
-            out[LOSS + NAME] = step.loss
-        return {**out, **{f"{METRIC}{NAME}.{key}": value for key, value in step.metrics.items()}}
+            out[LOSS + _NAME] = step.loss
+        return {**out, **{f"{METRIC}{_NAME}.{key}": value for key, value in step.metrics.items()}}
 
     def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
         """Cut a batch into chunks of whole groups with at most `size` pairs; a larger group is a chunk by itself."""
@@ -77,7 +77,7 @@ class GroupRanker(nn.Module):
             last, end = query + 1, pair + sizes[query]
             while last < len(sizes) and end + sizes[last] - pair <= size:
                 last, end = last + 1, end + sizes[last]
-            pairs = {name: tensors[name][pair:end] for name in PAIR if name in tensors}
+            pairs = {name: tensors[name][pair:end] for name in _PAIR if name in tensors}
             chunks.append({**pairs, "sizes": tensors["sizes"][query:last]})
             query, pair = last, end
         return chunks

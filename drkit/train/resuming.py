@@ -24,7 +24,7 @@ COMPLETE = ".complete"
 # The folder, beside the checkpoints, of files that callbacks need to resume.
 CALLBACKS = "callbacks"
 # Two, so that there is an older checkpoint if the newest is damaged.
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def complete_checkpoint(checkpoint: Path, *, kept: int = KEPT) -> None:
+def complete_checkpoint(checkpoint: Path, *, kept: int = KEPT_CHECKPOINTS) -> None:
     """Add the callbacks' files to a checkpoint, sync it to disk, mark it as complete, and remove the oldest ones.
 
     kept: the number of checkpoints that remain. transformers would remove old ones before this one is complete, and by

@@ -20,11 +20,11 @@ from drkit.search import AnyEncoder, FlatIndex, Hits
 
 MEASURE = "RR@10"
 # Hits per query, for a measure without a cutoff.
-DEPTH = 1000
+_DEPTH = 1000
 # Passages whose vectors are in memory at once.
-WINDOW = 65_536
+_WINDOW = 65_536
 # Queries that probes of pre-training may use: never those that the run is evaluated on.
-SPLITS = ("dev", "train")
+_SPLITS = ("dev", "train")
 _RETRIEVAL_SEED = 0x72657472
 
 
@@ -48,7 +48,7 @@ class RetrievalProbe:
 
     def scores(self, encoder: AnyEncoder, passages: TokenStore, measure: str = MEASURE) -> Scores:
         """Return a measure of an encoder for each query; see `measure`."""
-        depth = (cutoff(measure) or DEPTH) + bool(self.self_passages)
+        depth = (cutoff(measure) or _DEPTH) + bool(self.self_passages)
         queries = encoder.encode_queries([query.text for query in self.queries])
         found = self._search(queries, encoder, passages, depth)
         run = [
@@ -67,8 +67,8 @@ class RetrievalProbe:
         self, queries: NDArray[np.float32], encoder: AnyEncoder, passages: TokenStore, depth: int
     ) -> list[Hits]:
         best = [Hits((), ()) for _ in self.queries]
-        for start in range(0, len(self.indices), WINDOW):
-            window = self.indices[start : start + WINDOW].tolist()
+        for start in range(0, len(self.indices), _WINDOW):
+            window = self.indices[start : start + _WINDOW].tolist()
             vectors = encoder.encode_tokens([passages.tokens(index) for index in window])
             index = FlatIndex.build(vectors, [str(index) for index in window])
             found = index.search(queries, depth)
@@ -83,7 +83,7 @@ def _merge(one: Hits, two: Hits, depth: int) -> Hits:
 
 
 def retrieval_probe(
-    collection: StoredCollection, settings: Probe | Validation, *, seed: int, splits: Sequence[str] = SPLITS
+    collection: StoredCollection, settings: Probe | Validation, *, seed: int, splits: Sequence[str] = _SPLITS
 ) -> RetrievalProbe | None:
     """Draw the probe of a collection, with queries of the first of `splits` that has any; None if none has.
 

@@ -17,7 +17,7 @@ from drkit.train.checkpoints import load_tokenizer
 
 # Texts that are read at once, in the order of their lengths as an index is made; and that are learned from at once, in
 # random order as in training: the padding is that of real batches.
-_READ, TEXTS = 16, 64
+_READ, TIMED_TEXTS = 16, 64
 # The least seconds of a measurement.
 _SECONDS = 0.5
 # bfloat16 is used where it reads this many times as fast.
@@ -56,9 +56,9 @@ def measure_speed(encoder: str, texts: Sequence[str], *, length: int, learned_le
         made = tokenizer(list(some), truncation=True, max_length=cut, padding=True, return_tensors="pt")
         return made["input_ids"].to(device), made["attention_mask"].bool().to(device)
 
-    by_length = sorted(texts[:TEXTS], key=len)
+    by_length = sorted(texts[:TIMED_TEXTS], key=len)
     to_read = [batch(by_length[start : start + _READ], length) for start in range(0, len(by_length), _READ)]
-    to_learn = [batch(texts[:TEXTS], learned_length)]
+    to_learn = [batch(texts[:TIMED_TEXTS], learned_length)]
 
     def read(batches: Sequence[_Batch]) -> None:
         with torch.no_grad():

@@ -24,9 +24,9 @@ from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
-from drkit.train.columns import FILE, ColumnInfo, column_schema, read_info
+from drkit.train.columns import COLUMN_FILE, ColumnInfo, column_schema, read_info
 
-Indices = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 
 BLOCK_PAIRS = 8192
 # Pairs between two reports of progress within a block.
@@ -39,7 +39,7 @@ class ScoreRequest:
 
     index: int
     query: Query
-    passages: Indices
+    passages: _Indices
 
 
 @frozen(eq=False)
@@ -96,7 +96,7 @@ class ScoreBlocks:
                 f"block {missing[0]} of the teacher's scores is missing in {self.blocks}; run the stage again"
             )
         batches = (batch for number in numbers for batch in read_batches(self._path(number)))
-        return self._write(folder / FILE, batches)
+        return self._write(folder / COLUMN_FILE, batches)
 
     @property
     def _schema(self) -> Any:

@@ -38,9 +38,9 @@ from drkit.train.arguments import checkpoint_options, compile_options, training_
 from drkit.train.batches import Example, Schedule
 from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
-from drkit.train.resuming import KEPT, newest_checkpoint
+from drkit.train.resuming import KEPT_CHECKPOINTS, newest_checkpoint
 
-WEIGHTS = "model.safetensors"
+_WEIGHTS = "model.safetensors"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 
@@ -146,7 +146,7 @@ def train(
     arguments = training_arguments(training, folder, steps, seed, micro_batches=schedule.micro_batches)
     if options := compile_options(training.arguments):
         compile_layers(module, options)
-    kept = max(arguments.save_total_limit or 0, KEPT)
+    kept = max(arguments.save_total_limit or 0, KEPT_CHECKPOINTS)
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
     meter = Meter(module.marks if isinstance(module, MarksTokens) else ())
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
@@ -272,7 +272,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / WEIGHTS))
+            save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / _WEIGHTS))
 
 
 class _Examples(Dataset[Example]):

@@ -35,7 +35,7 @@ from drkit.train.probes import Measured, ProbeLog, Probes, evaluating
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
-Record = Mapping[str, float]
+_Record = Mapping[str, float]
 
 
 @frozen(eq=False)
@@ -77,7 +77,7 @@ class DevQueries:
             f"{counted(len(task.indices), 'passage')}"
         )
 
-    def line(self, record: Record) -> str:
+    def line(self, record: _Record) -> str:
         """Format a validation in one line."""
         return f"validation @ {record['step']:,}: {self.decides} {record[self.decides]:.3f}"
 
@@ -259,7 +259,7 @@ def validation_task(
     return found.excluding_self(collection) if exclude_self else found
 
 
-def best_step(records: Sequence[Record], measure: str) -> int | None:
+def best_step(records: Sequence[_Record], measure: str) -> int | None:
     """Return the step with the highest value, the first of equal ones; None if no record has the measure.
 
     >>> best_step([{"step": 2, "RR@10": 0.3}, {"step": 4, "RR@10": 0.5}, {"step": 6, "RR@10": 0.5}], "RR@10")

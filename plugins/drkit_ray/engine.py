@@ -201,7 +201,7 @@ def open_ray(address: str, device: str) -> Iterator[RayEngine]:
     """
     if address and not _ADDRESS.fullmatch(address):
         raise DrkitError(f"unknown address {address!r:.100} of a Ray cluster; use ray, ray:auto or ray:HOST:PORT")
-    if processes.count() > 1:
+    if processes.process_count() > 1:
         raise DrkitError("the engine ray needs a single process, since Ray starts the others; leave out torchrun")
     if device not in ("auto", "cpu"):
         raise DrkitError(f"device {device!r} cannot be chosen with the engine ray, which assigns GPUs; use auto or cpu")

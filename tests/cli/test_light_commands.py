@@ -97,11 +97,11 @@ def test_the_matrix_fits_eighty_columns():
     from rich.console import Console
 
     from drkit.core.registry import installed
-    from drkit.recipe.matrix import Matrix, Pair, matrix
+    from drkit.recipe.matrix import Matrix, PairOfParts, matrix
     from drkit_cli.matrix import print_matrix
 
     many = tuple(f"a-masker-with-a-long-name-{number}" for number in range(7))
-    wide = Matrix(many, ("some-decoder",), tuple(Pair(name, "some-decoder") for name in many), {}, ())
+    wide = Matrix(many, ("some-decoder",), tuple(PairOfParts(name, "some-decoder") for name in many), {}, ())
     for made in (matrix(installed()), wide):
         screen = Console(width=80, record=True, file=io.StringIO())
         print_matrix(made, screen)

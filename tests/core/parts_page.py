@@ -32,7 +32,7 @@ TABLES = {
     "finetune": schema.Finetune,
     "finetune.rounds": schema.Round,
     "finetune.validation": schema.Validation,
-    "reranker": schema.Reranker,
+    "reranker": schema.RerankerTraining,
     "evaluation": schema.Evaluation,
 }
 HEAD = """# Parts and settings

@@ -8,12 +8,12 @@ import numpy as np
 
 from drkit.data.arrays import ArrayWriter
 from drkit.data.counts import NgramCounts
-from drkit.data.store import FILE, TokenStore
+from drkit.data.store import TOKENS_FILE, TokenStore
 from drkit.signals.pmi import token_values
 
 
 def store_of(texts: list[list[int]], folder: Path) -> TokenStore:
-    with ArrayWriter(folder / FILE, {"ids": np.int32, "words": np.int16}, lists=True) as writer:
+    with ArrayWriter(folder / TOKENS_FILE, {"ids": np.int32, "words": np.int16}, lists=True) as writer:
         writer.metadata = {"cls": 0, "sep": 1, "pad": 2, "specials": "0 1 2", "max_length": 64}
         flat = np.array([token for text in texts for token in text], dtype=np.int32)
         writer.append(np.array([len(text) for text in texts], dtype=np.int64), ids=flat, words=np.zeros(len(flat)))

@@ -16,7 +16,7 @@ from drkit.data.corpus import collection_of, open_collection
 from drkit.data.formats import JsonlCollection
 from drkit.data.queries import (
     _CROPS,
-    LENGTH,
+    EXTRACT_TOKENS,
     Crops,
     ImportantSpans,
     Sentences,
@@ -115,7 +115,7 @@ def test_sentences_are_the_splitters_and_a_single_one_is_no_query(corpus):
 @pytest.mark.parametrize("prompt", ["", PROMPT])
 def test_extractive_queries_have_the_tokens_of_the_best_spans(prompt, corpus, spans, tokenizer):
     source, checked = spans[prompt], 0
-    ranges = list(extractive_queries(source.store, source.importance, count=3, length=LENGTH))
+    ranges = list(extractive_queries(source.store, source.importance, count=3, length=EXTRACT_TOKENS))
     for index, (passage, own) in enumerate(zip(corpus, ranges, strict=True)):
         found = source([passage], np.array([index]))[0]
         begin = source.store.offsets[index] + source.prompt_tokens

@@ -15,7 +15,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage
 from drkit.data.collection import with_titles
 from drkit.data.preview import title_note
-from drkit.data.rows import Row
+from drkit.data.rows import FileRow
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.start import find_collection
 
@@ -112,7 +112,7 @@ def test_titles_without_passages_are_refused(tmp_path):
 
 
 def passages(ids):
-    return ((Row("para.txt", n, {}), Passage(doc_id, f"text {doc_id}")) for n, doc_id in enumerate(ids, start=1))
+    return ((FileRow("para.txt", n, {}), Passage(doc_id, f"text {doc_id}")) for n, doc_id in enumerate(ids, start=1))
 
 
 @given(st.lists(st.integers(0, 50), unique=True, min_size=1), st.data())
@@ -137,7 +137,7 @@ def test_two_titles_are_refused(tmp_path):
     path = tmp_path / "para.title.txt"
     lines(path, [("1", "another")])
     with pytest.raises(DrkitError, match=r"para.txt:1: the passage '1' has a title, and .*para.title.txt:1 gives it"):
-        list(with_titles(iter([(Row("para.txt", 1, {}), Passage("1", "text", "its own"))]), path))
+        list(with_titles(iter([(FileRow("para.txt", 1, {}), Passage("1", "text", "its own"))]), path))
 
 
 def test_the_file_of_titles_is_named(tmp_path):

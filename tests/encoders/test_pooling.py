@@ -11,7 +11,13 @@ from attrs import evolve
 
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.pooling import POOLINGS, pool
-from drkit.encoders.token_weights import FILE, TokenWeights, read_token_weights, save_token_weights, weights_from_idf
+from drkit.encoders.token_weights import (
+    TOKEN_WEIGHTS_FILE,
+    TokenWeights,
+    read_token_weights,
+    save_token_weights,
+    weights_from_idf,
+)
 from drkit.errors import DrkitError
 from drkit.recipe.start import declared_settings_of
 from drkit.search import DualEncoder, TextEncoder
@@ -193,4 +199,4 @@ def test_folders_with_invalid_token_weights_are_refused(tmp_path, file, content,
     (folder / file).write_text(json.dumps(content))
     with pytest.raises(DrkitError, match=message):
         TextEncoder.load(folder)
-    assert not (folder / FILE).exists()
+    assert not (folder / TOKEN_WEIGHTS_FILE).exists()

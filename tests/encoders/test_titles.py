@@ -14,7 +14,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import BackboneInfo, BuildContext, Passage
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.titles import JOINED, PAIR, SEPARATED, SETTING, TEXT, TITLES, Titles
+from drkit.data.titles import AS_PAIR, JOINED, SEPARATED, TEXT_ALONE, TITLES, TITLES_SETTING, Titles
 from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.maskers.uniform import UniformConfig, UniformMasker
@@ -54,14 +54,14 @@ def pair(tokenizer, title, text, **how):
 @given(words, words)
 @pytest.mark.parametrize("tokenizer", [bert(), byte_level()], ids=["BERT", "bytes"])
 def test_a_pair_has_the_tokenizers_ids(tokenizer, title, text):
-    titles = Titles.of(PAIR, tokenizer)
+    titles = Titles.of(AS_PAIR, tokenizer)
     assert tokenizer(titles.read(Passage("1", text, title)))["input_ids"] == pair(tokenizer, title, text)["input_ids"]
 
 
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=4))
 def test_a_pair_has_the_tokenizers_types(pairs):
     tokenizer, config = bert(), masked_lm().config
-    titles = Titles.of(PAIR, tokenizer, config)
+    titles = Titles.of(AS_PAIR, tokenizer, config)
     rows = [tokenizer(titles.text_of(*texts))["input_ids"] for texts in pairs]
     expected = [pair(tokenizer, *texts)["token_type_ids"] for texts in pairs]
     width = max(map(len, rows))
@@ -72,23 +72,23 @@ def test_a_pair_has_the_tokenizers_types(pairs):
 
 
 def test_a_model_without_types_is_given_none():
-    assert Titles.of(PAIR, byte_level(), masked_lm().config).inputs(torch.ones(1, 3)) == {}
+    assert Titles.of(AS_PAIR, byte_level(), masked_lm().config).inputs(torch.ones(1, 3)) == {}
     assert Titles().inputs(torch.ones(1, 3)) == {}
 
 
 @pytest.mark.parametrize("pair", ["<s> $A $B </s>", "<s> $B </s> $A </s>"], ids=["no separator", "another order"])
 def test_a_tokenizer_without_such_pairs_is_refused(pair):
     with pytest.raises(DrkitError, match=r"cannot be read (as pairs|apart from them): --set encoder.titles=joined"):
-        Titles.of(PAIR, byte_level(pair))
+        Titles.of(AS_PAIR, byte_level(pair))
 
 
 @pytest.mark.parametrize(
     ("reads", "expected"),
     [
         (JOINED, "a title some text"),
-        (TEXT, "some text"),
+        (TEXT_ALONE, "some text"),
         (SEPARATED, "a title[SEP]some text"),
-        (PAIR, "a title[SEP]some text"),
+        (AS_PAIR, "a title[SEP]some text"),
     ],
 )
 def test_four_ways(reads, expected):
@@ -104,13 +104,13 @@ def test_the_way_is_kept_with_the_model(tmp_path, reads):
     model.save_pretrained(tmp_path)
     assert Titles.of_config(AutoConfig.from_pretrained(tmp_path)) == titles
     Titles().save(model.config)
-    assert not hasattr(model.config, SETTING)
+    assert not hasattr(model.config, TITLES_SETTING)
 
 
 @pytest.mark.parametrize("saved", ["pair", {"reads": "both"}, {"reads": "pair", "more": 1}, {"types_after": "3"}])
 def test_an_unknown_way_is_refused(saved):
     model = masked_lm()
-    setattr(model.config, SETTING, saved)
+    setattr(model.config, TITLES_SETTING, saved)
     with pytest.raises(DrkitError, match=r"has drkit_titles = .* does not know; update drkit, or remove it"):
         Titles.of_config(model.config)
 
@@ -125,7 +125,7 @@ PASSAGES = [
 
 def test_vectors_are_those_of_the_tokenizers_pairs():
     model, tokenizer = masked_lm(), bert()
-    Titles.of(PAIR, tokenizer, model.config).save(model.config)
+    Titles.of(AS_PAIR, tokenizer, model.config).save(model.config)
     model = model.eval()
     encoder = reader_of(model.bert, tokenizer, pooling="cls", passage_length=24)
     vectors = encoder.encode_passages([text for _, text in passage_texts(PASSAGES, encoder)])
@@ -162,14 +162,14 @@ def test_types_change_the_vector():
     plain = reader_of(model.bert, tokenizer, pooling="cls")
     text = "suffix file[SEP]remove each number"
     before = plain.encode_passages([text])
-    Titles.of(PAIR, tokenizer, model.config).save(model.config)
+    Titles.of(AS_PAIR, tokenizer, model.config).save(model.config)
     after = reader_of(model.bert, tokenizer, pooling="cls").encode_passages([text])
     assert np.abs(before - after).max() > 1e-3
 
 
 def test_no_masker_hides_a_separator(tmp_path):
     tokenizer = bert()
-    titles = Titles.of(PAIR, tokenizer)
+    titles = Titles.of(AS_PAIR, tokenizer)
     tokenise(((one.doc_id, titles.read(one)) for one in PASSAGES), tokenizer, tmp_path, max_length=24)
     store = TokenStore.open(tmp_path)
     for number, passage in enumerate(PASSAGES):

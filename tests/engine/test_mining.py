@@ -39,7 +39,7 @@ def small(monkeypatch):
     """Batches of 16 queries, of 3 for a filter, and blocks of at least 10."""
     monkeypatch.setattr(chain, "QUERIES_PER_BLOCK", 10)
     monkeypatch.setattr(sources, "MAX_QUERIES", 16)
-    monkeypatch.setattr(filters, "QUERIES_PER_BATCH", 3)
+    monkeypatch.setattr(filters, "_QUERIES_PER_BATCH", 3)
 
 
 @pytest.fixture(scope="module")

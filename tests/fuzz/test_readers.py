@@ -40,7 +40,7 @@ from drkit.recipe.start import declared_settings_of
 from drkit.recipe.toml import read_recipe, recipe_toml
 from drkit.runs.manifest import damages, load_manifest
 from drkit.search import read_qrels, read_run
-from drkit.search.flat import ABOUT
+from drkit.search.flat import INDEX_FILE
 from drkit.search.index import open_index
 from drkit.search.vectors import Vectors
 from drkit.train.checkpoints import load_tokenizer
@@ -298,7 +298,7 @@ def test_word_weights(content):
 @fuzzed
 @given(json_of(b'{"kind": "flat", "count": 2, "dimension": 4, "encoder": {"similarity": "dot"}, "similarity": "dot"}'))
 def test_descriptions_of_indexes_and_vectors(content):
-    gives_a_value_or_an_error(lambda path: open_index(path.parent), ABOUT, content)
+    gives_a_value_or_an_error(lambda path: open_index(path.parent), INDEX_FILE, content)
     gives_a_value_or_an_error(lambda path: Vectors.open(path.parent), "vectors.json", content)
 
 

@@ -14,7 +14,7 @@ from drkit.core.draws import Draws
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
-from drkit.maskers.views import find_words
+from drkit.maskers.views import find_units
 from drkit.recipe.compose import ComposeRequest
 from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit_report.inspect.source import TextSource
@@ -236,7 +236,7 @@ def test_each_row_hides_the_same_number_as_in_the_authors_code(corpus):
     rng, rows = np.random.default_rng(0), 12
     shares = {"fixed": [], "random": [], "by hand": []}
     for keys, tokens in corpus.batches():
-        counts, sizes = tokens.maskable.sum(1), find_words(tokens).sizes
+        counts, sizes = tokens.maskable.sum(1), find_units(tokens).sizes
         long = np.flatnonzero(counts >= 20)
         for name in ("fixed", "random"):
             view = corpus.uniform(ratio=0.5, row_share=name)(tokens, Draws(7, 0, keys), rows=rows)

@@ -13,7 +13,7 @@ from drkit.encoders import context_from
 from drkit.errors import DrkitError
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.pmi import largest, mean_over_words
-from drkit.maskers.views import choose_words, find_words, make_view, rounded_budget
+from drkit.maskers.views import choose_words, find_units, make_view, rounded_budget
 from tests.parts.toys import texts, toy_batch, toy_encoder
 
 
@@ -51,7 +51,7 @@ def test_words_are_found_whatever_their_numbers():
     attention = torch.tensor([[1] * 9, [1] * 6 + [0] * 3]).bool()
     ids = torch.ones_like(words)
     tokens = TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=torch.arange(2))
-    found = find_words(tokens)
+    found = find_units(tokens)
     assert found.sizes.tolist() == [[2, 1, 3], [1, 2, 1]]
     assert found.index.tolist() == [[3, 0, 0, 1, 3, 2, 2, 2, 3], [3, 0, 1, 1, 2, 3, 3, 3, 3]]
     assert found.counts.tolist() == [6, 4]
@@ -96,7 +96,7 @@ def important(tokens, seed=0):
 
 
 def test_the_real_texts_are_worth_testing_on(real):
-    sizes = find_words(real).sizes
+    sizes = find_units(real).sizes
     assert len(real.ids) > 100
     assert (sizes > 2).sum() > 500
 
@@ -123,7 +123,7 @@ def test_two_views_are_drawn_independently(real, context):
 
 def test_words_are_hidden_whole_and_tokens_are_not(real, context):
     views = [UniformMasker(UniformConfig(unit=unit), context)(real, draws(real)) for unit in ("word", "token")]
-    words = find_words(real)
+    words = find_units(real)
     assert_whole(words, hidden(views[0]).numpy())
     with pytest.raises(AssertionError):
         assert_whole(words, hidden(views[1]).numpy())
@@ -176,7 +176,7 @@ def test_nested_views_are_supersets_of_the_same_ratio(real, context, masker, uni
     assert not (hidden(outer) & ~hidden(inner)).any()
     assert (hidden(inner).sum() / tokens.maskable.sum()).item() == pytest.approx(0.5, abs=0.015)
     if unit == "word":
-        assert_whole(find_words(tokens), hidden(inner).numpy())
+        assert_whole(find_units(tokens), hidden(inner).numpy())
     for ratio in (0.0, 0.2):
         smaller = make(config(ratio=ratio, unit=unit), context)(tokens, draws(tokens, 1), nested=outer)
         assert torch.equal(hidden(outer), hidden(smaller))
@@ -226,7 +226,7 @@ def test_rows_see_each_word_with_the_decoders_share(real, context, nested, row_s
     outer = UniformMasker(UniformConfig(ratio=0.3), context)(real, draws(real))
     masker = UniformMasker(UniformConfig(ratio=0.5, row_share=row_share), context)
     view = masker(real, draws(real), rows=length, nested=outer if nested else None)
-    visible, words = view.visible, find_words(real)
+    visible, words = view.visible, find_units(real)
     maskable = real.maskable[:, None].expand_as(visible)
     assert visible[maskable].float().mean().item() == pytest.approx(0.5, abs=0.02)
     for row in (0, 1, length - 1):
@@ -293,7 +293,7 @@ def test_pmi_by_word_takes_words_whole(real, context, rows):
     config = PmiConfig(ratio=0.5, unit="word")
     view = PmiMasker(config, context)(tokens, draws(tokens), rows=rows)
     taken = [hidden(view)] if not rows else [~view.visible[:, r] & tokens.maskable for r in range(rows)]
-    words = find_words(tokens)
+    words = find_units(tokens)
     for chosen in taken:
         assert_whole(words, chosen.numpy())
         k = (tokens.maskable.sum(1) // 2).clamp(min=1)
@@ -304,7 +304,7 @@ def test_pmi_by_word_takes_words_whole(real, context, rows):
 def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
     tokens = important(real)
     view = PmiMasker(PmiConfig(ratio=0.5, unit="word", sigma=0.0), context)(tokens, draws(tokens))
-    words = find_words(tokens)
+    words = find_units(tokens)
     means = mean_over_words(words, tokens.signals["importance"].numpy())
     for b in range(0, len(tokens.ids), 9):
         chosen = naive_greedy(-means[b], words.sizes[b], max(1, words.counts[b] // 2))
@@ -347,7 +347,7 @@ def test_byte_level_tokenizers_have_whole_words_too():
         tokenizer_object=trainer._tokenizer, pad_token="<pad>", mask_token="<mask>", unk_token="<unk>"
     )
     tokens = token_batch(made(list(texts()[:20]), padding=True, truncation=True, max_length=128))
-    words = find_words(tokens)
+    words = find_units(tokens)
     assert (words.sizes > 1).mean() > 0.2
     context = context_from(toy_encoder(made), made)
     assert_whole(words, hidden(UniformMasker(UniformConfig(), context)(tokens, draws(tokens))).numpy())

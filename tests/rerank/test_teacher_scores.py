@@ -32,7 +32,7 @@ from drkit.losses import MarginMseConfig
 from drkit.miners.chain import read_negatives, write_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
-from drkit.runs.costs import sizes_of
+from drkit.runs.costs import planned_sizes
 from drkit.runs.plan import plan
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
@@ -467,7 +467,7 @@ def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
         request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=(*steps, *settings), **choices)
         recipe = compose(request, parts)
         (stage,) = (one for one in plan(recipe, parts.registry).stages if one.spec is COLUMN)
-        return stage.spec.work(stage, sizes_of(recipe, collection))
+        return stage.spec.work(stage, planned_sizes(recipe, collection))
 
     layer = 4 * 16**2 + 2 * 16 * 24
     given, pairs = work(encoder=str(lm)), 5 * 4 * (1 + 3)

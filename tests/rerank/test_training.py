@@ -22,7 +22,7 @@ from drkit.errors import DrkitError
 from drkit.losses import ListwiseLoss
 from drkit.miners.chain import read_negatives
 from drkit.plugin import NoSettings
-from drkit.recipe.schema import Choice, Reranker, Training
+from drkit.recipe.schema import Choice, RerankerTraining, Training
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.reranker import TRAIN_RERANKER, RerankerSettings
@@ -178,7 +178,7 @@ def settings(**changes):
         "per_device_train_batch_size": 4,
         "learning_rate": 1e-3,
     }
-    return Reranker(**{**given, **changes})
+    return RerankerTraining(**{**given, **changes})
 
 
 def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):

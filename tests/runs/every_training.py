@@ -24,7 +24,7 @@ def trained(name, chunk, folder):
     module = module_of(name)
     settings = Training(
         max_steps=STEPS,
-        per_device_train_batch_size=BATCH // processes.count(),
+        per_device_train_batch_size=BATCH // processes.process_count(),
         learning_rate=0.5,
         warmup_steps=0,
         weight_decay=0.0,

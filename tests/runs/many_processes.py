@@ -25,7 +25,7 @@ def wrapped(module: torch.nn.Module, wrapper: str) -> tuple[torch.nn.Module, Cal
     if wrapper == "ddp":
         ddp = DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
         return ddp, ddp.no_sync
-    sharded = fully_shard(module, mesh=init_device_mesh("cpu", (processes.count(),)))
+    sharded = fully_shard(module, mesh=init_device_mesh("cpu", (processes.process_count(),)))
 
     @contextmanager
     def no_sync():
@@ -45,14 +45,14 @@ def taken(kind: str, wrapper: str, chunk: int, steps: int) -> dict[str, object]:
     )
     total = torch.zeros(())
     for step in range(steps):
-        share = shares(batch, kind, processes.count())[processes.rank()]
+        share = shares(batch, kind, processes.process_count())[processes.rank()]
         with no_sync() if step < steps - 1 else nullcontext():
             loss, _ = gradients.backward(module, reverse(share, kind) if step else share, strategy)
         total = total + loss / steps
     dist.all_reduce(total)
     found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     whole = {name: grad.full_tensor() if wrapper == "fsdp2" else grad for name, grad in found.items()}
-    return {"loss": total / processes.count(), "gradients": whole}
+    return {"loss": total / processes.process_count(), "gradients": whole}
 
 
 def main(folder: str) -> None:

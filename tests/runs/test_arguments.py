@@ -15,7 +15,7 @@ from drkit.errors import ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
 from drkit.runs import prepare
-from drkit.runs.prepare import check_arguments
+from drkit.runs.prepare import try_arguments
 from drkit.train.arguments import problems
 from drkit.train.trainer import restored_torch
 from tests.runs.every_loss import batch_of, module_of
@@ -56,7 +56,7 @@ def test_what_can_start_passes():
 @pytest.mark.parametrize("paper", [None, *PARTS.recipes])
 def test_nothing_needs_to_be_tried_for_the_recipes_that_come_with_drkit(paper, monkeypatch):
     monkeypatch.setattr(prepare, "subprocess", None)
-    check_arguments(compose(ComposeRequest(paper=paper), PARTS))
+    try_arguments(compose(ComposeRequest(paper=paper), PARTS))
 
 
 @pytest.mark.parametrize("value", ["1.0", "-0.1", "true", "'x'", "nan"])

@@ -6,7 +6,7 @@ from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.runs.stages.retriever import BM25, Bm25Settings
+from drkit.runs.stages.retriever import BM25_STAGE, Bm25Settings
 from drkit.runs.steps.retriever import index_words
 from drkit.search import Bm25Retriever
 from tests.rerank.toys import stage_run
@@ -57,7 +57,7 @@ def built(tmp_path, wanted, k1, b, measure="RR@10", exclude_self=False):
         query_language="same",
     )
     inputs = {"passages": folder / "passages", "dev": folder / "dev"}
-    run = stage_run(BM25, tmp_path / "bm25", inputs, settings)
+    run = stage_run(BM25_STAGE, tmp_path / "bm25", inputs, settings)
     return index_words(run), Bm25Retriever.load(tmp_path / "bm25")
 
 

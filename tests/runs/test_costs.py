@@ -18,7 +18,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs import costs
 from drkit.runs.attribution import build_collection
 from drkit.runs.budget import fit_memory
-from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_notes, sizes_of
+from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_notes, planned_sizes
 from drkit.runs.manifest import Manifest, load_manifest, machine, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.work import ModelSize, Work
@@ -51,12 +51,12 @@ def planned(**request):
 
 def cost_of(size=SMALL, rates=Rates(), **request):  # noqa: B008
     recipe, stages = planned(**request)
-    return estimate_cost(stages, sizes_of(recipe, size), rates)
+    return estimate_cost(stages, planned_sizes(recipe, size), rates)
 
 
 def work_of(size=SMALL, **request):
     recipe, stages = planned(**request)
-    sizes = sizes_of(recipe, size)
+    sizes = planned_sizes(recipe, size)
     return {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work}
 
 
@@ -338,12 +338,14 @@ def test_a_second_run_is_estimated_from_the_first(tiny_run):
     recipe = read_recipe(run / "recipe.toml", PARTS.registry)
     stages = plan(recipe, PARTS.registry).stages
     size = costs.collection_size(recipe, build_collection(recipe, PARTS.registry), run)
-    found = estimate_cost(stages, sizes_of(recipe, size), earlier_rates(run.parent / "next"))
+    found = estimate_cost(stages, planned_sizes(recipe, size), earlier_rates(run.parent / "next"))
     counted = [stage for stage in stages if stage.spec.work]
     taken = sum(load_manifest(run / stage.name).seconds for stage in counted)
     assert found.unknown == ()
     assert taken / 3 < found.time < 3 * taken
     wide = evolve(recipe, encoder=evolve(recipe.encoder, hidden=2 * recipe.encoder.hidden))
-    other = estimate_cost(plan(wide, PARTS.registry).stages, sizes_of(wide, size), earlier_rates(run.parent / "next"))
+    other = estimate_cost(
+        plan(wide, PARTS.registry).stages, planned_sizes(wide, size), earlier_rates(run.parent / "next")
+    )
     assert {"retriever-1", "index-retriever-1"} <= {*other.unknown}
     assert "tokens" not in other.unknown

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from drkit.core.registry import installed
-from drkit.recipe.schema import INITIAL, LABELS_ONLY
+from drkit.recipe.schema import FROM_INITIAL, LABELS_ONLY
 from drkit.recipe.toml import read_recipe
 from drkit.runs.attribution import build_collection
 from drkit.runs.costs import estimated_size
@@ -58,7 +58,7 @@ def test_the_recipe_for_one_gpu_fits_it():
 @pytest.mark.parametrize("paper", STEPS)
 def test_no_row_is_made_that_the_paper_does_not_have(plans, paper):
     stages = {stage["stage"] for stage in plans[paper][8]["stages"]}
-    assert stages.isdisjoint({LABELS_ONLY, "as-it-is", f"index-{INITIAL}"})
+    assert stages.isdisjoint({LABELS_ONLY, "as-it-is", f"index-{FROM_INITIAL}"})
     assert not [stage for stage in stages if "=" in stage]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.core.settings import NEVER
+from drkit.core.settings import NEVER_ABSENT
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -261,7 +261,9 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     fitting = ("variant", "heads", "similarity", *of_one_generator)
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
-    may_be_absent = {path for path, a in declared.items() if a and a.metadata.get("absent_when", NEVER) is not NEVER}
+    may_be_absent = {
+        path for path, a in declared.items() if a and a.metadata.get("absent_when", NEVER_ABSENT) is not NEVER_ABSENT
+    }
     for path in (
         *(f"pretrain.{name}" for name in UNLESS_SET),
         *(path for path in declared if path.endswith(BATCH_SIZE)),

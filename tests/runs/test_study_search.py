@@ -21,7 +21,7 @@ from drkit.studies.execution import Finished, make_runs
 from drkit.studies.rungs import Timing, divide, plan_rungs, survivors
 from drkit.studies.search import RungRecord, SearchRecord, measured_timing, plan_search, read_search, run_search
 from drkit.studies.search_page import winner_line, write_search
-from drkit.studies.space import draw, open_space, shortened
+from drkit.studies.space import draw, open_space, with_fewer_steps
 from tests.refusals import says
 from tests.runs.test_experiments import TINY
 
@@ -272,14 +272,14 @@ def test_trainings_are_shortened_in_proportion(beir, tmp_path):
         ComposeRequest(pipeline="three-stage", settings=("pretrain.max_steps=1000", "pretrain.warmup_steps=100")),
         installed(),
     )
-    short = shortened(recipe, 10)
+    short = with_fewer_steps(recipe, 10)
     assert short.pretrain.max_steps == 10
     assert short.pretrain.warmup_steps == 1.0
     for one, other in ((short.finetune, recipe.finetune), (short.reranker, recipe.reranker)):
         assert one.max_steps in (other.max_steps, max(1, round(other.max_steps / 100)))
         assert one.num_train_epochs == other.num_train_epochs / 100
     with pytest.raises(DrkitError, match=r"counts in steps.*--set pretrain\.max_steps=1000"):
-        shortened(evolve(recipe, pretrain=evolve(recipe.pretrain, max_steps=-1)), 10)
+        with_fewer_steps(evolve(recipe, pretrain=evolve(recipe.pretrain, max_steps=-1)), 10)
 
 
 @pytest.mark.parametrize(

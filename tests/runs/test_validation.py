@@ -355,7 +355,7 @@ def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(store
 def test_passages_in_several_windows_are_ranked_as_in_one(stored, tmp_path, monkeypatch):
     made = constructed(stored, Validation(every=1, queries=100))
     whole = made.task.measure(made.encoder, made.passages, "AP")
-    monkeypatch.setattr(retrieval_probe, "WINDOW", 7)
+    monkeypatch.setattr(retrieval_probe, "_WINDOW", 7)
     assert made.task.measure(made.encoder, made.passages, "AP") == pytest.approx(whole, abs=1e-6)
 
 

@@ -11,7 +11,7 @@ from drkit.core.types import Judgement
 from drkit.data.qrels import encode_id
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.evaluate.tuning import WEIGHTS, tune_weight
+from drkit.evaluate.tuning import HYBRID_WEIGHTS, tune_weight
 from drkit.search.fusion import align, convex, min_max, reciprocal_ranks
 from drkit.search.run_files import read_run, write_run
 
@@ -120,12 +120,12 @@ def test_the_best_weight_of_the_grid_replaces_one_half_only_beyond_one_standard_
         return
     tuned = tune_weight(rows(first), rows(second), judgements, measure)
     means = {}
-    for weight in WEIGHTS:
+    for weight in HYBRID_WEIGHTS:
         run = naive_convex(first, second, weight)
         means[weight] = evaluate(rows(run), judgements, [measure]).mean(measure)
     assert tuned.means == pytest.approx(means)
     assert tuned.queries == len(qrels)
-    equally_good = [w for w in WEIGHTS if tuned.means[w] == max(tuned.means.values())]
+    equally_good = [w for w in HYBRID_WEIGHTS if tuned.means[w] == max(tuned.means.values())]
     assert tuned.best in equally_good
     assert all(abs(tuned.best - 0.5) <= abs(w - 0.5) for w in equally_good)
     assert tuned.weight == (tuned.best if len(qrels) > 1 and tuned.gain > tuned.error + 1e-9 else 0.5)

@@ -89,7 +89,7 @@ def test_the_first_hits_do_not_depend_on_the_depth_where_scores_are_closer_than_
 def test_the_vectors_are_gone_through_in_pieces(monkeypatch):
     matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
     whole = FlatIndex.build(matrix, ids).search(queries, 20)
-    monkeypatch.setattr(flat, "ROWS", 7)
+    monkeypatch.setattr(flat, "_ROWS", 7)
     assert FlatIndex.build(matrix, ids).search(queries, 20) == whole
 
 

@@ -68,7 +68,7 @@ def file_of(made, source, target, **how):
 
 @pytest.mark.parametrize("source", ["vectors", "flat", "int8"])
 def test_the_file_holds_ids_texts_and_vectors(made, tmp_path, source, monkeypatch):
-    monkeypatch.setattr("drkit.commands.vector_export.ROWS", 7)
+    monkeypatch.setattr("drkit.commands.vector_export._ROWS", 7)
     steps = []
     table = file_of(
         made, source, tmp_path / "a.parquet", collection=beir(made), on_progress=lambda *at: steps.append(at)

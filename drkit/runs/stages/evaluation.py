@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from drkit.core.quantities import counted
 from drkit.encoders.card import EncoderCard
-from drkit.encoders.pooling import PARTS, LexicalConfig
+from drkit.encoders.pooling import VECTOR_PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import (
@@ -100,7 +100,7 @@ SEARCH = StageSpec(
     name="search",
     version=5,
     settings=SearchSettings,
-    run="drkit.runs.steps.evaluation:search",
+    run="drkit.runs.steps.evaluation:search_runs",
     inputs={
         "passages": "the corpus",
         "queries": "the queries to rank passages for",
@@ -150,7 +150,7 @@ HYBRID = StageSpec(
     name="hybrid",
     version=8,
     settings=HybridSettings,
-    run="drkit.runs.steps.evaluation:fuse",
+    run="drkit.runs.steps.evaluation:fuse_rankings",
     inputs={
         "bm25": "BM25's rankings of the evaluated queries",
         "retriever/*": "a retriever's",
@@ -303,7 +303,7 @@ class Exported:
     choice: Mapping[str, StageOutput]
 
 
-def plan_search(
+def _plan_search(
     builder: PlanBuilder,
     name: str,
     split: str,
@@ -346,7 +346,7 @@ def plan_choice(builder: PlanBuilder, candidates: list[str]) -> str:
     measure = evaluation.measures[0]
     made_by = {name: (name, add_index(builder, name, "searched")) for name in candidates}
     depth = max(evaluation.depth, cutoff(measure) or 0)  # a hybrid reads the same rankings
-    runs = plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
+    runs = _plan_search(builder, "choice-runs", "dev", made_by, depth=depth)
     return builder.add(
         "choice",
         CHOOSE,
@@ -379,7 +379,7 @@ def plan_evaluation(
             f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
         )
     parts = _parts_of_vectors(builder, retrievers)
-    plan_search(
+    _plan_search(
         builder,
         "runs",
         evaluation.split,
@@ -480,14 +480,14 @@ def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, 
     if not isinstance(pooling, LexicalConfig) or not pooling.dense:
         return {}
     trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
-    return {f"{name}-{part}": (name, part) for name in trained for part in PARTS}
+    return {f"{name}-{part}": (name, part) for name in trained for part in VECTOR_PARTS}
 
 
 def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]]) -> list[PlannedSystem]:
     """Return the rows of a retriever's parts, which come above its own."""
     return [
         PlannedSystem(f"{system.name}-{part}", tuple(f"{stage}-{part}" for stage in system.stages))
-        for part in PARTS
+        for part in VECTOR_PARTS
         if f"{system.stages[0]}-{part}" in parts
     ]
 
@@ -504,7 +504,7 @@ def plan_hybrid(builder: PlanBuilder, exported: Exported) -> str:
     untuned = untuned_weight(builder.recipe)
     if measure:
         made_by = {} if exported.choice else {EXPORTED: ("encoder", "index")}
-        runs = plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
+        runs = _plan_search(builder, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
         inputs |= {"dev-bm25": StageOutput(runs, "bm25.arrow"), "dev": split_of("dev")}
         for name in exported.candidates:
             read = ("choice-runs", f"{name}.arrow") if exported.choice else (runs, f"{EXPORTED}.arrow")

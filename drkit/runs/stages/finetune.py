@@ -26,7 +26,7 @@ from drkit.recipe.schema import (
     Training,
     Validation,
 )
-from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
+from drkit.runs.stage import WEIGHT_FILES, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
@@ -118,7 +118,7 @@ FINETUNE = StageSpec(
     resumable=True,
     joint=True,
     folders=(LABELS_ONLY, "*=*", "*"),
-    prunable=WEIGHTS,
+    prunable=WEIGHT_FILES,
     work=_finetuning_work,
 )
 

@@ -16,7 +16,7 @@ from drkit.recipe.parts import compares_texts, join_names, required_capabilities
 from drkit.recipe.schema import PRETRAINED, Pretrain
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.generator import plan_generator
-from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES, TOKENS, plan_signals, split_of
+from drkit.runs.stages.texts import MIXTURE, PASSAGES, SOURCES_FILE, TOKENS, plan_signals, split_of
 from drkit.runs.work import (
     TRAINED,
     Sizes,
@@ -107,7 +107,7 @@ PRETRAIN = StageSpec(
     work=_pretraining_work,
 )
 # Its files are links to those of the training, so that a kept checkpoint is used like any other.
-KEPT = StageSpec(
+KEPT_STEP = StageSpec(
     name="kept-checkpoint",
     version=1,
     settings=KeptSettings,
@@ -143,7 +143,7 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
     inputs = {"start": StageOutput(INITIAL), **texts}
     inputs |= plan_signals(builder, pretrain, texts)
     if builder.has(MIXTURE):
-        inputs["sources"] = StageOutput(MIXTURE.name, SOURCES)
+        inputs["sources"] = StageOutput(MIXTURE.name, SOURCES_FILE)
     if "generator" in required:
         inputs["generator"] = plan_generator(builder, pretrain, required["generator"])
     compares = compares_texts(pretrain, builder.registry)
@@ -186,4 +186,4 @@ def plan_kept(builder: PlanBuilder, training: str, step: int) -> str:
     """Add the stage of a checkpoint that a training keeps; returns its name."""
     name = f"{training}@{step}"
     checkpoint = {"checkpoint": StageOutput(training, name)}
-    return builder.add(name, KEPT, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})
+    return builder.add(name, KEPT_STEP, f"the checkpoint of step {step:,}", checkpoint, extra={"step": step})

@@ -50,7 +50,7 @@ class CandidateSettings:
     seed: int = from_recipe("seed")
 
 
-QUERIES = StageSpec(
+CONTEXT_QUERIES = StageSpec(
     name="queries",
     version=2,
     settings=CandidateSettings,
@@ -168,7 +168,7 @@ def _plan_queries(builder: PlanBuilder, settings: QuerySettings, texts: dict[str
     passages = {} if kind == "extractive" else {"passages": passages_of_pretraining(builder)}
     return builder.add(
         "queries",
-        QUERIES,
+        CONTEXT_QUERIES,
         f"candidate queries: {origin}",
         {"vocabulary": VOCABULARY, **passages, **texts},
         sources={"pretrain.queries": path_state(source)},

@@ -18,7 +18,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.runs.stage import (
-    WEIGHTS,
+    WEIGHT_FILES,
     PlanBuilder,
     Stage,
     StageOutput,
@@ -86,7 +86,7 @@ EXPORT = StageSpec(
     run="drkit.runs.steps.retriever:export_chosen",
     inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
     folders=("encoder", AS_IT_IS),
-    prunable=WEIGHTS,
+    prunable=WEIGHT_FILES,
     work=lambda _stage, sizes: Work(disk=4.0 * sizes.encoder.weights),
 )
 
@@ -169,7 +169,7 @@ INDEX = StageSpec(
     prunable="*",
     work=_index_work,
 )
-BM25 = StageSpec(
+BM25_STAGE = StageSpec(
     name="bm25",
     version=5,
     settings=Bm25Settings,
@@ -298,4 +298,4 @@ def plan_bm25(builder: PlanBuilder) -> str:
         inputs["dev"] = split_of("dev")
         depth = cutoff(measure) or evaluation.depth
         extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}
-    return builder.add("bm25", BM25, summary, inputs, extra=extra)
+    return builder.add("bm25", BM25_STAGE, summary, inputs, extra=extra)

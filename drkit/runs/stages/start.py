@@ -13,7 +13,7 @@ from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import changed_settings
-from drkit.runs.stage import WEIGHTS, PlanBuilder, Stage, StageSpec, from_recipe
+from drkit.runs.stage import WEIGHT_FILES, PlanBuilder, Stage, StageSpec, from_recipe
 from drkit.runs.stages.texts import TOKENS, VOCABULARY, tokens_of_pretraining
 from drkit.runs.work import (
     Sizes,
@@ -81,17 +81,17 @@ ENCODER_FROM_SCRATCH = StageSpec(
     run="drkit.runs.steps.start:make_encoder",
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
     folders=(INITIAL,),
-    prunable=WEIGHTS,
+    prunable=WEIGHT_FILES,
     work=_scratch_work,
 )
 EXISTING_ENCODER = StageSpec(
     name="existing-encoder",
     version=1,
     settings=ExistingEncoderSettings,
-    run="drkit.runs.steps.start:load_encoder",
+    run="drkit.runs.steps.start:start_from_encoder",
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
     folders=(INITIAL,),
-    prunable=WEIGHTS,
+    prunable=WEIGHT_FILES,
     work=lambda _stage, sizes: Work(disk=4.0 * sizes.encoder.weights),
 )
 

@@ -22,7 +22,7 @@ from drkit.evaluate.names import INITIAL
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
-from drkit.runs.work import TOKENS as WORK_TOKENS
+from drkit.runs.work import TOKEN_UNIT as WORK_TOKENS
 from drkit.runs.work import Sizes, Work, text_work
 
 
@@ -68,7 +68,7 @@ class MixtureSettings:
 
 
 # The number of texts of each collection, in the order of the texts.
-SOURCES = "sources.json"
+SOURCES_FILE = "sources.json"
 MIXTURE = StageSpec(
     name="mixture",
     version=1,

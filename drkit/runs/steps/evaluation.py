@@ -16,7 +16,7 @@ from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.column_sources import RERANKER
-from drkit.data.corpus import StoredCorpus, collection_of, read_queries
+from drkit.data.corpus import StoredCorpus, collection_of, read_labelled_queries
 from drkit.data.folds import assign_folds
 from drkit.data.splits import PSEUDO
 from drkit.data.store import count_truncated
@@ -58,13 +58,13 @@ from drkit.search.rankings import Rankings
 from drkit.search.run_files import ARROW, write_rankings
 
 
-def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
+def search_runs(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     """Write `SYSTEM.arrow` for BM25, every retriever and the re-ranker; returns the number of queries.
 
     Queries are ranked on the engine. A ranking that an interrupted attempt has finished is kept.
     """
     settings = stage.settings
-    queries = list(read_queries(stage.inputs["queries"]))
+    queries = list(read_labelled_queries(stage.inputs["queries"]))
     truncations = []
     for name, retriever in _systems(stage):
         if name == "bm25" and (warned := _query_language(stage, retriever.value, queries)):
@@ -156,7 +156,7 @@ def _reranked(
     )
 
 
-def fuse(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
+def fuse_rankings(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
     """Write `hybrid.arrow` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
     depth, ranking = stage.settings.depth, chosen_input(stage.inputs, "retriever")
     facts = {"retriever": ranking.stem, "depth": depth, **_weight(stage)}

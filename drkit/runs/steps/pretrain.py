@@ -36,7 +36,7 @@ from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts
-from drkit.train.pretrain import ENCODER, AutoEncoder, DecoderText, MaskingCollator, Term
+from drkit.train.pretrain import ENCODER_STATES, AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
 from drkit.train.trainer import train_in
@@ -169,7 +169,10 @@ def _probes(
 
 def build_maskers(settings: Pretrain, registry: Registry, context: BuildContext) -> dict[str, Masker]:
     """Build the masker of each side that has one, the encoder's first."""
-    chosen = {ENCODER: settings.encoder.masker, **{name: task.masker for name, task in settings.decoders.items()}}
+    chosen = {
+        ENCODER_STATES: settings.encoder.masker,
+        **{name: task.masker for name, task in settings.decoders.items()},
+    }
     return {side: registry.build(Kind.MASKER, one.use, one.config, context) for side, one in chosen.items() if one}
 
 
@@ -214,7 +217,7 @@ def masking_collator(
 
     return MaskingCollator(
         texts=texts,
-        masker=maskers[ENCODER],
+        masker=maskers[ENCODER_STATES],
         seed=context.seed,
         decoders={
             name: DecoderText(maskers.get(name), rows[name], built(task.context), task.nested)

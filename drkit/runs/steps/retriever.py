@@ -23,7 +23,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
-from drkit.encoders.folder import PASSAGES
+from drkit.encoders.folder import PASSAGE_ENCODER
 from drkit.evaluate import evaluate
 from drkit.evaluate.names import AS_IT_IS
 from drkit.evaluate.systems import describe_bm25
@@ -118,7 +118,7 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     All processes, or the machines of the engine, encode shards of the vectors, which are kept until the index is
     written, so that an interrupted stage can resume.
     """
-    joint = processes.count() > 1
+    joint = processes.process_count() > 1
     # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = Loaded(load_text_encoder, stage.inputs["encoder"], stage.settings.reading)
@@ -213,9 +213,9 @@ def load_text_encoder(folder: Path, card: EncoderCard, *, device: str | None = N
         return read_encoder(folder, device).evolve(precision=card.precision)
     tokenizer = load_tokenizer(str(folder))
     encoder = encoder_of(load_encoder(folder, pooling=card.pooling).to(device), tokenizer, card)
-    if not (folder / PASSAGES).is_dir():
+    if not (folder / PASSAGE_ENCODER).is_dir():
         return encoder
-    passages = load_encoder(folder / PASSAGES, pooling=card.pooling).to(device)
+    passages = load_encoder(folder / PASSAGE_ENCODER, pooling=card.pooling).to(device)
     return DualEncoder(encoder, encoder_of(passages, tokenizer, card))
 
 

@@ -12,7 +12,7 @@ import torch
 from drkit.core.files import local_path
 from drkit.data.special_tokens import special_ids
 from drkit.data.store import TokenStore
-from drkit.data.titles import JOINED, PAIR, SEPARATED, Titles
+from drkit.data.titles import AS_PAIR, JOINED, SEPARATED, Titles
 from drkit.data.word_embeddings import log_frequencies, ppmi_svd
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.architectures import STATIC
@@ -67,7 +67,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
 
 
-def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
+def start_from_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
     """Write the existing encoder as a masked-LM checkpoint, with its decoders, losses and replacer if it has them."""
     source = stage.settings.pretrained
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
@@ -91,7 +91,7 @@ def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
 
 def set_titles(encoder: MaskedLmEncoder, tokenizer: Any, titles: str) -> None:
     """Set how a model reads titles. Raises DrkitError if it cannot read them so."""
-    if titles in (SEPARATED, PAIR) and encoder.config.model_type == STATIC:
+    if titles in (SEPARATED, AS_PAIR) and encoder.config.model_type == STATIC:
         raise DrkitError(
             f"a static encoder reads words in no order, and no separator between them: --set encoder.titles={JOINED} "
             f"@ encoder.titles"

@@ -13,7 +13,7 @@ from drkit.core.protocols import FittedSignal, ReadsAhead
 from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.data.arrays import write_signal
-from drkit.data.corpus import StoredCorpus, read_queries
+from drkit.data.corpus import StoredCorpus, read_labelled_queries
 from drkit.data.mixture import Mixture
 from drkit.data.sample import PassageSample
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
@@ -28,7 +28,7 @@ from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.texts import (
     FITTED,
-    SOURCES,
+    SOURCES_FILE,
     VALUES,
     CollectionSettings,
     ExistingVocabularySettings,
@@ -82,7 +82,7 @@ def mix_texts(stage: StageRun[MixtureSettings]) -> Mapping[str, Any]:
     }
     mixture = Mixture(StoredCorpus(stage.inputs["passages"]), others)
     counts = write_collection(mixture, stage.folder)
-    write_text(stage.folder / SOURCES, json.dumps(mixture.counts))
+    write_text(stage.folder / SOURCES_FILE, json.dumps(mixture.counts))
     return {**counts, "sources": mixture.counts, "description": dict(mixture.describe())}
 
 
@@ -107,7 +107,7 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
     """Yield every passage and training query; dev and test queries stay unseen."""
     yield from (passage.content for passage in StoredCorpus(stage.inputs["passages"]))
     if "queries" in stage.inputs:
-        yield from (query.text for query in read_queries(stage.inputs["queries"]))
+        yield from (query.text for query in read_labelled_queries(stage.inputs["queries"]))
 
 
 def tokenise_passages(stage: StageRun[PassageReading]) -> Mapping[str, Any]:
@@ -138,7 +138,7 @@ def _describe_untitled(titled: Mapping[bool, int]) -> str:
 def tokenise_queries(stage: StageRun[QueryReading]) -> Mapping[str, Any]:
     """Write a memory-mapped store of training queries; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
-    texts = ((query.query_id, query.text) for query in read_queries(stage.inputs["queries"]))
+    texts = ((query.query_id, query.text) for query in read_labelled_queries(stage.inputs["queries"]))
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
     what = "training queries" if stage.name == "query-tokens" else "pseudo-queries"
     _record_truncated(stage, counts, what, "encoder.query_length")

@@ -20,7 +20,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
-from drkit.maskers.views import find_words, hidden_tokens
+from drkit.maskers.views import find_units, hidden_tokens
 from drkit_report.inspect.masks import ViewStatistics, common_tokens, view_statistics
 from drkit_report.inspect.source import COUNTS_STAGE, IMPORTANCE, TextSource
 
@@ -125,7 +125,7 @@ def hiding_rates(
     index: of the text in the run's tokens.
     """
     tokens = sample.store.batch([index], signals=sample.signals)
-    words = find_words(tokens).index[0]
+    words = find_units(tokens).index[0]
     inside = np.flatnonzero(tokens.maskable[0].numpy())
     groups = np.split(inside, np.flatnonzero(np.diff(words[inside])) + 1)
     rates = {}

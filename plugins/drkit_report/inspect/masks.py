@@ -25,7 +25,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch
 from drkit.data.spelling import token_text
 from drkit.errors import DrkitError, import_extra
-from drkit.maskers.views import find_words, hidden_tokens
+from drkit.maskers.views import find_units, hidden_tokens
 from drkit.recipe.schema import ITSELF, Choice
 from drkit.train.checkpoints import load_encoder
 from drkit.train.pretrain import REPLACER
@@ -295,7 +295,7 @@ def view_statistics(view: MaskedView, tokens: TokenBatch, tokenizer: Any, *, mas
 
 def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:
     """Count the words that are partly hidden. hidden bool[B,L]."""
-    words = find_words(tokens)
+    words = find_units(tokens)
     batch, most = words.sizes.shape
     bins = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
     counts = np.bincount(bins, weights=hidden.numpy().ravel(), minlength=batch * (most + 1))
@@ -306,7 +306,7 @@ def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:
 def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
     """Return the tokens bool[B,L] of stop-words and of words without a letter or digit."""
     checked: dict[tuple[int, ...], bool] = {}
-    index = find_words(tokens).index
+    index = find_units(tokens).index
     out = np.zeros(index.shape, dtype=np.bool_)
     for row, ids in enumerate(tokens.ids.numpy()):
         inside = np.flatnonzero(tokens.maskable[row].numpy())

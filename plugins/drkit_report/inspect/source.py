@@ -27,7 +27,7 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.manifest import read_manifest
 from drkit.runs.stages.texts import FITTED
-from drkit.signals.pmi import COUNTS, importance
+from drkit.signals.pmi import NGRAM_COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
 
 IMPORTANCE = "importance"
@@ -62,7 +62,7 @@ class TextSource:
         if read_manifest(self.folder / COUNTS_STAGE) is None:
             return None
         check_unchanged(self.folder / COUNTS_STAGE)
-        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS)
+        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / NGRAM_COUNTS)
 
     def pretrain(self) -> Pretrain:
         """Return the recipe's pre-training. Raises DrkitError if it has none."""
