@@ -119,10 +119,10 @@ def tokens(folder: Path, _memory: int) -> None:
 
 
 def statistics(folder: Path, memory: int) -> None:
-    from drkit.data.counts import count_keys
+    from drkit.data.counts import count_ngrams
     from drkit.data.store import TokenStore
 
-    count_keys(TokenStore.open(folder / "tokens"), folder / "statistics", window=4, memory_mb=memory)
+    count_ngrams(TokenStore.open(folder / "tokens"), folder / "statistics", window=4, memory_mb=memory)
 
 
 def importance(folder: Path, _memory: int) -> None:

@@ -44,7 +44,7 @@ _TABLE = {"keys": np.int64, "counts": np.int64}
 T = TypeVar("T")
 
 
-def count_keys(
+def count_ngrams(
     store: TokenStore,
     folder: Path,
     *,

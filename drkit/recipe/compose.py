@@ -181,6 +181,8 @@ def _read(request: ComposeRequest, parts: Installed) -> _Table:
     if request.collection:  # in place of one whose package may be missing
         table = merge(table, {"collection": part_table(Kind.COLLECTION, request.collection, parts.registry)})
     recipe_from_table(table, parts.registry, subject=f"recipe {name}")  # from here on, it has the shape of a recipe
+    if name == IMPROVE and not request.paper:
+        table = _without_made_queries(table)
     if start:
         table = merge(table, {"encoder": dict(start.encoder), "evaluation": {"start": True}})
         if start.embeds and not _asks_for_pretraining(request):
@@ -242,6 +244,12 @@ def _without_pretraining(table: _Table) -> _Table:
     """Return a recipe that fine-tunes at once, without the baselines that compare pre-training."""
     kept = {key: value for key, value in table.items() if key != "pretrain"}
     return merge(kept, {"finetune": {"baselines": []}}) if "finetune" in kept else kept
+
+
+def _without_made_queries(table: _Table) -> _Table:
+    """Return a recipe without the rounds that learn from queries made from the texts, which `drkit improve` tries."""
+    rounds = [one for one in table["finetune"]["rounds"] if one["pairs"] != PSEUDO]
+    return {**table, "finetune": {**table["finetune"], "rounds": rounds}}
 
 
 def _with_careful_rates(table: _Table, rates: Mapping[str, float]) -> _Table:

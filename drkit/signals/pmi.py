@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from drkit.core.engine import Engine
 from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import SignalValues, write_signal
-from drkit.data.counts import NgramCounts, count_keys, remaining_tokens, text_chunks
+from drkit.data.counts import NgramCounts, count_ngrams, remaining_tokens, text_chunks
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.specs import ImportanceConfig
@@ -43,7 +43,7 @@ class ImportanceSignal:
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the n-grams of the corpus; return a description of the counts."""
         config, given = self.config, (texts.store, folder / NGRAM_COUNTS)
-        counts = count_keys(*given, window=config.window, min_count=config.min_count, engine=texts.engine)
+        counts = count_ngrams(*given, window=config.window, min_count=config.min_count, engine=texts.engine)
         return {"ngrams": counts.describe()}
 
     def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
@@ -68,7 +68,7 @@ def corpus_importance(
         folder = Path(scratch)
         tokenise(((str(n), text) for n, text in enumerate(texts)), tokenizer, folder, max_length=max_length)
         store = TokenStore.open(folder)
-        counts = count_keys(store, folder / NGRAM_COUNTS, window=config.window, min_count=config.min_count)
+        counts = count_ngrams(store, folder / NGRAM_COUNTS, window=config.window, min_count=config.min_count)
         chunks = token_values(store, counts, pmi=config.pmi, ends=config.ends)
         values = np.concatenate([np.empty(0, np.float32), *chunks])
         return [values[start:stop] for start, stop in pairwise(store.offsets.tolist())]

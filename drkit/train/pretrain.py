@@ -24,13 +24,13 @@ from drkit.decoders.layers import layers_read
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
 from drkit.maskers.views import keep_targets, replaced_targets, unmasked_view
+from drkit.recipe.schema import ENCODER_SIDE
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, ROWS, Rows
 
 _TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
 # The side of the encoder among those that have a text, a view and losses; the others are the decoders, by name.
-ENCODER_STATES = "encoder"
 # The name of a replacer's own loss among the recipe's terms, with its weight already applied, and of its folder in a
 # checkpoint.
 REPLACER = "generator"
@@ -152,14 +152,14 @@ class AutoEncoder(nn.Module):
         """Return the number of items of each local loss in a batch that nothing has read; None if a part cannot say."""
         if trains_replacer(self.replacer):
             return None
-        views = {side: _view(side, tensors) for side in (ENCODER_STATES, *self.decoders)}
-        ids, tokens = views[ENCODER_STATES].ids, _tokens(ENCODER_STATES, tensors)
+        views = {side: _view(side, tensors) for side in (ENCODER_SIDE, *self.decoders)}
+        ids, tokens = views[ENCODER_SIDE].ids, _tokens(ENCODER_SIDE, tensors)
         nothing = Encoded(bottleneck=torch.zeros(len(ids), 0), hidden=torch.zeros(*ids.shape, 0))
-        encoder_pass = EncoderPass(views[ENCODER_STATES], tokens, nothing)
-        outputs: dict[str, Mapping[str, Any]] = {ENCODER_STATES: self._encoder_outputs(encoder_pass)}
+        encoder_pass = EncoderPass(views[ENCODER_SIDE], tokens, nothing)
+        outputs: dict[str, Mapping[str, Any]] = {ENCODER_SIDE: self._encoder_outputs(encoder_pass)}
         for name, decoder in self.decoders.items():
             if isinstance(decoder, CountsTargets):
-                inputs = DecoderInput(nothing, _tokens(name, tensors), views[name], views[ENCODER_STATES])
+                inputs = DecoderInput(nothing, _tokens(name, tensors), views[name], views[ENCODER_SIDE])
                 outputs[name] = {**decoder.targets(inputs), **_signals(inputs.tokens)}
         counts, rows = {}, torch.tensor(len(ids))
         for name, term in self.terms.items():
@@ -197,7 +197,7 @@ class AutoEncoder(nn.Module):
         It learns from the first view that it fills.
         """
         views, replacer_step = {}, None
-        for side in (ENCODER_STATES, *self.decoders):
+        for side in (ENCODER_SIDE, *self.decoders):
             view = _view(side, tensors)
             if self.replacer is not None and view.noise is not None:
                 learn = self.training and replacer_step is None
@@ -208,10 +208,8 @@ class AutoEncoder(nn.Module):
 
     def encode(self, views: Mapping[str, MaskedView], tensors: Mapping[str, Tensor]) -> EncoderPass:
         """Encode the encoder's view."""
-        view, layers = views[ENCODER_STATES], self._layers()
-        return EncoderPass(
-            view, _tokens(ENCODER_STATES, tensors), self.encoder.encode(view.ids, view.attention, layers)
-        )
+        view, layers = views[ENCODER_SIDE], self._layers()
+        return EncoderPass(view, _tokens(ENCODER_SIDE, tensors), self.encoder.encode(view.ids, view.attention, layers))
 
     def _layers(self) -> tuple[int, ...]:
         """Return the encoder's layers that any decoder reads."""
@@ -223,7 +221,7 @@ class AutoEncoder(nn.Module):
     ) -> dict[str, dict[str, Any]]:
         """Return the outputs of the encoder and of each decoder, by name."""
         partners = {"partners": tensors["partners"]} if "partners" in tensors else {}
-        outputs = {ENCODER_STATES: self._encoder_outputs(encoder_pass), **self.decode(encoder_pass, views, tensors)}
+        outputs = {ENCODER_SIDE: self._encoder_outputs(encoder_pass), **self.decode(encoder_pass, views, tensors)}
         return {side: {**found, **partners} for side, found in outputs.items()}
 
     def _encoder_outputs(self, encoder_pass: EncoderPass) -> dict[str, Any]:
@@ -284,7 +282,7 @@ def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
 
 
 def _tokens(side: str, tensors: Mapping[str, Tensor]) -> TokenBatch:
-    prefix = f"{side if f'{side}.tokens.ids' in tensors else ENCODER_STATES}.tokens."
+    prefix = f"{side if f'{side}.tokens.ids' in tensors else ENCODER_SIDE}.tokens."
     start = f"{prefix}{_SIGNAL}"
     signals = {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
     return TokenBatch(**{name: tensors[f"{prefix}{name}"] for name in _TOKENS}, signals=signals)
@@ -338,7 +336,7 @@ class MaskingCollator:
         both = tokens if partner is None else self._stacked(tokens, evolve(partner, keys=tokens.keys + PARTNER))
         rng = Draws(self.seed, epoch, both.keys.numpy())
         view = self.masker(both, rng)
-        tensors = side_tensors(ENCODER_STATES, view, both)
+        tensors = side_tensors(ENCODER_SIDE, view, both)
         for name, decoder in self.decoders.items():
             text = tokens if decoder.context is None else self._chosen(decoder.context, tokens, epoch)
             if text is tokens:

@@ -25,8 +25,9 @@ from drkit.core.files import CHECKPOINTS, PROBES, read_log, write_text
 from drkit.core.protocols import MeasuresAccuracy
 from drkit.core.quantities import counted
 from drkit.data.store import TokenStore
+from drkit.recipe.schema import ENCODER_SIDE
 from drkit.search import TextEncoder
-from drkit.train.pretrain import ENCODER_STATES, AutoEncoder, MaskingCollator, replace_bottleneck
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
@@ -130,7 +131,7 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
             wrong = _local_losses(module, module.decode(swapped, views, tensors), rows)
             for name, (loss, items) in right.items():
                 means.add(f"{name}_loss", loss * items, items)
-                if module.terms[name].on != ENCODER_STATES:
+                if module.terms[name].on != ENCODER_SIDE:
                     means.add(f"{name}_gain", (wrong[name][0] - loss) * items, items)
     found = means.result()
     gains = [found.pop(name) for name in list(found) if name.endswith("_gain")]

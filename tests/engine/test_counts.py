@@ -9,7 +9,7 @@ import pytest
 
 from drkit.core.engine import open_engine
 from drkit.data import counts as module
-from drkit.data.counts import count_keys
+from drkit.data.counts import count_ngrams
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.pmi import token_values
@@ -57,7 +57,7 @@ def tokens(tmp_path_factory):
 def made(store, folder, engine, **options):
     """The bytes of all tables, and the importance of every token."""
     folder.mkdir()
-    counted = count_keys(store, folder / "counts", window=4, min_count=2, engine=engine, **options)
+    counted = count_ngrams(store, folder / "counts", window=4, min_count=2, engine=engine, **options)
     values = np.concatenate(list(token_values(store, counted, scratch=folder, engine=engine)))
     assert [path.name for path in folder.iterdir()] == ["counts"], "nothing temporary is left"
     return {path.name: path.read_bytes() for path in (folder / "counts").iterdir()}, values.tobytes()

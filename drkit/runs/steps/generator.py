@@ -20,7 +20,7 @@ from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.recipe.schema import Training
+from drkit.recipe.schema import ENCODER_SIDE, Training
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.generator import (
     MASK_RATIO,
@@ -31,7 +31,7 @@ from drkit.runs.stages.generator import (
 from drkit.runs.steps.start import set_titles
 from drkit.train.batches import SubsetCollator, count_steps
 from drkit.train.checkpoints import load_tokenizer, save_masked_lm
-from drkit.train.pretrain import ENCODER_STATES, AutoEncoder, MaskingCollator, Term
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
 from drkit.train.probes import held_out
 from drkit.train.trainer import train_in
 
@@ -70,7 +70,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     module = AutoEncoder(
         generator,
         {},
-        {"mlm": Term(mlm, receives=("token_states",), on=ENCODER_STATES)},
+        {"mlm": Term(mlm, receives=("token_states",), on=ENCODER_SIDE)},
     )
     collate = MaskingCollator(
         texts=PretrainingTexts(store),

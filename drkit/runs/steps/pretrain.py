@@ -29,14 +29,14 @@ from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
-from drkit.recipe.schema import Choice, Pretrain, Validation
+from drkit.recipe.schema import ENCODER_SIDE, Choice, Pretrain, Validation
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts
-from drkit.train.pretrain import ENCODER_STATES, AutoEncoder, DecoderText, MaskingCollator, Term
+from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
 from drkit.train.trainer import train_in
@@ -170,7 +170,7 @@ def _probes(
 def build_maskers(settings: Pretrain, registry: Registry, context: BuildContext) -> dict[str, Masker]:
     """Build the masker of each side that has one, the encoder's first."""
     chosen = {
-        ENCODER_STATES: settings.encoder.masker,
+        ENCODER_SIDE: settings.encoder.masker,
         **{name: task.masker for name, task in settings.decoders.items()},
     }
     return {side: registry.build(Kind.MASKER, one.use, one.config, context) for side, one in chosen.items() if one}
@@ -217,7 +217,7 @@ def masking_collator(
 
     return MaskingCollator(
         texts=texts,
-        masker=maskers[ENCODER_STATES],
+        masker=maskers[ENCODER_SIDE],
         seed=context.seed,
         decoders={
             name: DecoderText(maskers.get(name), rows[name], built(task.context), task.nested)
