@@ -45,7 +45,7 @@ def drkit_pipelines() -> Mapping[str, Traversable]:
 def drkit_architectures() -> Sequence[Extension]:
     """Return the architectures of transformers, and drkit's own without layers."""
     declared = (
-        ("bert", "BERT", "BERT; what drkit makes from scratch"),
+        ("bert", "BERT_LAYOUT", "BERT; what drkit makes from scratch"),
         ("roberta", "ROBERTA", "RoBERTa; positions start after the padding id"),
         ("xlm-roberta", "ROBERTA", "XLM-R, multilingual; built like RoBERTa"),
         ("camembert", "ROBERTA", "CamemBERT, French; built like RoBERTa"),

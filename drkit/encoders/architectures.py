@@ -148,7 +148,7 @@ MPNET_LAYER = evolve(
     attention_output="attention.attn.o",
     attention_norm="attention.LayerNorm",
 )
-_BERT = Architecture(transform=("cls.predictions.transform",), layer=BERT_LAYER)
+BERT_LAYOUT = Architecture(transform=("cls.predictions.transform",), layer=BERT_LAYER)
 ROBERTA = Architecture(transform=("lm_head.dense", GELU, "lm_head.layer_norm"), position_offset=None, layer=BERT_LAYER)
 ELECTRA = Architecture(transform=("generator_predictions",), embeddings_project="embeddings_project", layer=BERT_LAYER)
 DISTILBERT = Architecture(
