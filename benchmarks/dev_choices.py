@@ -24,7 +24,7 @@ from drkit.commands.inputs import open_encoder
 from drkit.core.types import Judgement, Passage, Query
 from drkit.evaluate import evaluate
 from drkit.evaluate.tuning import HYBRID_WEIGHTS, choose_plainly
-from drkit.recipe.schema import Evaluation
+from drkit.recipe.evaluation import Evaluation
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, align, convex
 from drkit.search.fusion import DEFAULT_WEIGHT, find_rankings
 

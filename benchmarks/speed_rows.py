@@ -116,7 +116,7 @@ def train_drkit(folder: Path, sizes: Sizes, clock: Clock, *, length: int, chunks
     from drkit.core.registry import installed
     from drkit.data.store import TokenStore, tokenise
     from drkit.encoders import MaskedLmEncoder
-    from drkit.recipe.schema import Training
+    from drkit.recipe.training import Training
     from drkit.train.biencoder import BiEncoder, PairCollator, TrainingPairs
     from drkit.train.trainer import train
 

@@ -24,13 +24,14 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import Passage
 from drkit.data.queries import LEAST_WORDS, gives_query
+from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import JUDGED, LEARNED_PAIRS, PSEUDO, Recipe
+from drkit.recipe.schema import JUDGED, LEARNED_PAIRS, Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes

@@ -17,7 +17,7 @@ from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores, cutoff, evaluate
 from drkit.evaluate.significance import rounding
-from drkit.recipe.schema import SAME_LANGUAGE, UNKNOWN
+from drkit.recipe.evaluation import SAME_LANGUAGE, UNKNOWN
 from drkit.search.fusion import DEFAULT_WEIGHT, align, convex
 from drkit.search.rankings import RunRow
 

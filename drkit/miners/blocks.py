@@ -18,12 +18,13 @@ from drkit.core.file_chunks import FileChunk, FileChunks, items_of
 from drkit.core.files import replacing
 from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
+from drkit.core.spec import Choice
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus, collection_of
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, model_hashes
-from drkit.recipe.schema import Choice, MinerChoice
+from drkit.recipe.schema import MinerChoice
 from drkit.recipe.toml import plain, recipe_converter
 
 

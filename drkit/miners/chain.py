@@ -33,14 +33,14 @@ from drkit.core.protocols import (
 )
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, read_arrow, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import part_table
-from drkit.recipe.schema import Choice, MinerChoice
+from drkit.recipe.schema import MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
 
 _CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.

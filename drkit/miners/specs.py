@@ -13,8 +13,8 @@ from attrs.validators import and_, ge, gt, in_, le, optional
 from drkit.core.citations import ANCE, BM25, DPR, FUSION, GPL, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
-from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe.schema import IDENTIFIER_SPLITS, LANGUAGES, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN, Choice
+from drkit.core.spec import Choice, ComponentSpec, Kind
+from drkit.recipe.evaluation import IDENTIFIER_SPLITS, LANGUAGES, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 

@@ -22,6 +22,7 @@ from drkit.core.spec import (
     OFFERED_TO_PRETRAINING,
     PROVIDED,
     WORD_SCORES,
+    Choice,
     Kind,
     builtin_names,
     provided_by,
@@ -34,6 +35,7 @@ from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import (
     PartInUse,
     join_names,
@@ -44,7 +46,7 @@ from drkit.recipe.parts import (
     parts_of,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
-from drkit.recipe.schema import ITSELF, NONE, REPLACED, Choice, DecoderTask, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.schema import ITSELF, NONE, REPLACED, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 

@@ -26,23 +26,15 @@ from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
 from drkit.data.column_sources import RERANKER
+from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.recipe.encoder_settings import FROM_SCRATCH, EncoderSettings
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import (
-    ENCODER_SIDE,
-    FROM_SCRATCH,
-    ITSELF,
-    MAIN,
-    NONE,
-    PSEUDO,
-    REPLACED,
-    SCHEDULE,
-    EncoderSettings,
-    Recipe,
-)
+from drkit.recipe.schema import ENCODER_SIDE, ITSELF, MAIN, NONE, REPLACED, Recipe
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
+from drkit.recipe.training import SCHEDULE
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 # What a pipeline follows if no paper is named, and it has no recipe of its own; and what an encoder of sentences does,

@@ -19,6 +19,7 @@ from drkit.core.spec import (
     PAIRS,
     PROVIDED,
     RERANKING,
+    Choice,
     ComponentSpec,
     Kind,
     provided_by,
@@ -27,7 +28,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check, unread_choices
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import columns_of
-from drkit.recipe.schema import MAIN, Choice, Recipe
+from drkit.recipe.schema import MAIN, Recipe
 
 
 @frozen

@@ -9,10 +9,10 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import PAIRS, ComponentSpec, Kind
+from drkit.core.spec import PAIRS, Choice, ComponentSpec, Kind
 from drkit.data.column_sources import is_computed
 from drkit.errors import MissingExtraError
-from drkit.recipe.schema import Choice, DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
+from drkit.recipe.schema import DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
 FOR_EXTRACTIVE = "importance"

@@ -9,8 +9,8 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind, brief
-from drkit.recipe.schema import Choice, Recipe
+from drkit.core.spec import Choice, Kind, brief
+from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
 
 

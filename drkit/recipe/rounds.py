@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from drkit.core.protocols import NamesModel, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Kind, provided_by
+from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Choice, Kind, provided_by
 from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored
+from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.cross_encoder_folder import check_scorer, check_trainable
 from drkit.errors import DrkitError, did_you_mean
+from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.parts import (
     columns_of,
     join_names,
@@ -25,19 +27,7 @@ from drkit.recipe.parts import (
     received_columns,
     with_nested,
 )
-from drkit.recipe.schema import (
-    JUDGED,
-    PROVEN,
-    PSEUDO,
-    ROUND_STARTS,
-    Choice,
-    Finetune,
-    Pretrain,
-    Recipe,
-    RerankerTraining,
-    Round,
-    similarity_of,
-)
+from drkit.recipe.schema import JUDGED, ROUND_STARTS, Finetune, Pretrain, Recipe, RerankerTraining, Round, similarity_of
 
 RETRIEVER = "retriever"
 _OR_A_TEACHER = "; or set the round's teacher to reranker, or to a cross-encoder's path or hub id"

@@ -10,20 +10,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from attrs import Factory, evolve, field, fields, frozen, resolve_types
-from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
+from attrs import evolve, field, fields, frozen, resolve_types
+from attrs.validators import and_, ge, in_, lt, min_len, optional
 
 from drkit.core.protocols import SearchSimilarity
-from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
-from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
-from drkit.core.spec import Choice as Choice
+from drkit.core.settings import MOST, at_least, local_name, setting
+from drkit.core.spec import TEACHER, Choice, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.data.column_sources import COLUMN_SOURCES
 from drkit.data.mixture import OWN
-from drkit.data.splits import PSEUDO as PSEUDO
-from drkit.data.splits import SPLITS as QUERY_SPLITS
-from drkit.data.titles import JOINED, TITLES
-from drkit.encoders.folder import PRECISIONS
-from drkit.recipe.trainer_arguments import check_arguments
+from drkit.data.splits import PSEUDO
+from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.evaluation import Evaluation
+from drkit.recipe.pseudo_queries import PseudoQueries
+from drkit.recipe.training import Probe, Training, Validation
 
 SCHEMA = 1
 
@@ -32,7 +31,6 @@ ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
-PoolingChoice = Annotated[Choice, Kind.POOLING]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER_SIDE = "encoder"
@@ -42,7 +40,6 @@ MAIN = "main"
 NONE = "none"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
-MEAN = Choice("mean", NoSettings())
 
 
 @frozen
@@ -66,149 +63,6 @@ WeightedLoss = Annotated[Choice, Kind.LOSS, Weighted]
 # Further data of queries, passages or pairs, which losses receive by name.
 ColumnChoice = Annotated[Choice, Kind.COLUMN, WithDefault]
 TeacherChoice = Annotated[Choice, Kind.COLUMN]
-
-
-# Settings of an encoder made from scratch, which do not apply to an existing one.
-FROM_SCRATCH = (
-    "architecture",
-    "architecture_settings",
-    "layers",
-    "hidden",
-    "heads",
-    "intermediate",
-    "vocab_size",
-    "dropout",
-    "init_embeddings",
-    "lm_head",
-)
-
-
-@frozen
-class EncoderSettings:
-    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
-
-    pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id of an encoder to start from")
-    architecture: str | None = setting(
-        None, optional(min_len(1)), "model type, when made from scratch, of `drkit list architecture`; none: bert"
-    )
-    architecture_settings: dict[str, Any] | None = setting(
-        None, None, "further keys of the model's configuration, when made from scratch"
-    )
-    layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: only word embeddings")
-    hidden: int = setting(128, at_least(8, 16_384), "hidden size, when made from scratch")
-    heads: int = setting(2, at_least(1, 512), "attention heads, when made from scratch")
-    intermediate: int = setting(256, at_least(8, 65_536), "feed-forward size, when made from scratch")
-    vocab_size: int = setting(
-        8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
-    )
-    dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
-    init_embeddings: str = setting(
-        "random", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
-    )
-    lm_head: str = setting(
-        "tied",
-        in_(("transform", "tied")),
-        "LM head, when made from scratch: BERT's transform and tied projection, or only the projection",
-    )
-    pooling: PoolingChoice = field(
-        default=MEAN, metadata={"help": "how hidden states become the bottleneck", "written": brief}
-    )
-    query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
-    passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
-    passages_per_document: int | None = setting(
-        None,
-        optional(at_least(2, 1000)),
-        "passages that a long text is split into for search, ranked by the best one; none: only its beginning",
-    )
-    query_prompt: str = setting("", None, "text put before every query, in training and search")
-    passage_prompt: str = setting("", None, "text put before every passage, in training and search")
-    titles: str = setting(
-        JOINED,
-        in_(TITLES),
-        "how a passage's title and text are read: joined by a space, separated by [SEP], as a pair, or the text alone",
-    )
-    precision: str = setting(
-        "float32",
-        in_(PRECISIONS),
-        "of matrix products when texts are encoded; for training, set bf16",
-    )
-    declared: str = setting(
-        "keep",
-        in_(("keep", "ignore")),
-        "pooling, lengths and prompts that the pretrained encoder declares; keep: reject others; ignore: override them",
-    )
-
-
-# The settings of `Training` that decide which examples it reads in which step.
-SCHEDULE = (
-    *("max_steps", "num_train_epochs", "batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"),
-)
-
-
-def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> None:
-    """Validate that no argument has a setting of its own, or is one that runs rely on."""
-    check_arguments((a.name for a in fields(Training)), attribute, value)
-
-
-@frozen
-class Training:
-    """Settings of one training, named as in `transformers.TrainingArguments`."""
-
-    learning_rate: float = setting(1e-3, more_than(0, 100), "peak learning rate")
-    max_steps: int = setting(-1, training_steps, "optimizer steps; -1: num_train_epochs decides")
-    num_train_epochs: float = setting(3.0, more_than(0), "passes over the data, if max_steps is -1")
-    batch_size: int | None = setting(
-        None,
-        optional(at_least(1, 1_000_000)),
-        "texts or queries of an optimizer step, over all processes; none: per_device_train_batch_size x processes x "
-        "gradient_accumulation_steps",
-        absent_when=None,
-    )
-    per_device_train_batch_size: int = setting(
-        32, at_least(1, 1_000_000), "texts or queries that a process reads at a time, as its memory allows"
-    )
-    gradient_accumulation_steps: int = setting(
-        1, at_least(1, 1_000_000), "batches whose gradients are summed in a step, without batch_size"
-    )
-    warmup_steps: float = setting(0.1, at_least(0), "warm-up: below 1, a share of all steps; otherwise steps")
-    gradient_cache_chunk: int = setting(
-        0,
-        at_least(0),
-        "texts per forward pass with cached gradients, for batches larger than memory; 0: those of "
-        "per_device_train_batch_size",
-    )
-    weight_decay: float = setting(0.01, at_least(0, 100), "decoupled weight decay")
-    max_grad_norm: float = setting(1.0, at_least(0), "maximum gradient norm (clipping)")
-    lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by its name in transformers")
-    logging_steps: int = setting(
-        50, at_least(1), "steps between log lines; a tenth of all in a shorter training", observes=True
-    )
-    save_steps: int = setting(500, at_least(1), "steps between checkpoints", observes=True)
-    bf16: bool = setting(False, None, "mixed precision in bfloat16")
-    arguments: dict[str, Any] = setting(Factory(dict), _free_arguments, "any other TrainingArguments, by name")
-
-    def training_only(self) -> Training:
-        """Return only the training settings of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""
-        return Training(**{a.name: getattr(self, a.name) for a in fields(Training)})
-
-    def schedule_only(self) -> Training:
-        """Return only the settings that decide which examples a training reads; the others have their defaults."""
-        return Training(**{name: getattr(self, name) for name in SCHEDULE})
-
-
-@frozen
-class Probe:
-    """Measurements during pre-training: on held-out texts, and on queries.
-
-    With `every = 0` nothing is measured, but the same texts are held out, so that runs stay comparable.
-    """
-
-    every: int = setting(
-        500, at_least(0), "steps between probes, besides the first and the last; 0: none", observes=True
-    )
-    texts: int = setting(256, at_least(0), "held-out texts that are probed, at most a tenth of all")
-    queries: int = setting(200, at_least(0), "dev queries of the retrieval probe", observes=True)
-    passages: int = setting(2000, at_least(2), "maximum passages to search for them", observes=True)
 
 
 @frozen
@@ -364,72 +218,6 @@ def _baselines(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
         raise ValueError(f"'{attribute.name}' must name each baseline once, got {value}")
 
 
-_FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
-_FINDERS = ("bm25", "encoder")
-# Those of Snowball, without second stemmers of a language.
-LANGUAGES = (
-    *("none", "arabic", "armenian", "basque", "catalan", "danish", "dutch", "english", "finnish", "french", "german"),
-    *("greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian"),
-    *("portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish"),
-)
-# The queries' language, if it is that of the passages.
-SAME_LANGUAGE = "same"
-QUERY_LANGUAGES = (SAME_LANGUAGE, *LANGUAGES)
-# Whether BM25 splits identifiers in queries: if no passage has the whole one, always, or never.
-IDENTIFIER_SPLITS = (UNKNOWN, ALWAYS, NEVER) = ("unknown", "always", "never")
-
-
-def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
-    """Validate sources of pseudo-queries."""
-    for source in value:
-        kind, colon, rest = source.partition(":")
-        if source not in _FREE_SOURCES and not (kind in ("file", "model") and colon and rest.strip()):
-            raise ValueError(
-                f"'{attribute.name}' must be {', '.join(_FREE_SOURCES)}, file:PATH or model:PATH_OR_ID, got {source!r}"
-            )
-    if not value or len({*value}) < len(value):
-        raise ValueError(f"'{attribute.name}' must name at least one source, each once, got {value}")
-
-
-def _finders(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
-    """Validate the retrievers of the round trip."""
-    if not value or len({*value}) < len(value) or not {*value} <= {*_FINDERS}:
-        raise ValueError(f"'{attribute.name}' must name {' or '.join(_FINDERS)} or both, each once, got {value}")
-
-
-@frozen
-class PseudoQueries:
-    """Training queries made from the passages: rounds with `pairs = "pseudo"` learn from them, not from judgements."""
-
-    sources: tuple[str, ...] = setting(
-        ("extractive", "crops"),
-        _query_sources,
-        "extractive, crops, sentences, titles, file:PATH, or model:PATH_OR_ID of a seq2seq model",
-    )
-    count: int = setting(3, at_least(1), "maximum queries per passage from each source")
-    prefix: str = setting("", None, "put before each passage for a model, as in 'text2query: '")
-    round_trip: int = setting(
-        10, at_least(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"
-    )
-    found_by: tuple[str, ...] = setting(
-        ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (that fine-tuning starts from)"
-    )
-    passages: int | None = setting(
-        None, optional(at_least(1)), "make training queries from this many passages, drawn at random; none: from all"
-    )
-    held_out: int | None = setting(
-        None,
-        optional(at_least(1)),
-        "make no training queries from this many passages, drawn at random, but one query each to evaluate on "
-        "(evaluation.split = pseudo)",
-    )
-
-    @property
-    def searches_with_encoder(self) -> bool:
-        """Whether the round trip needs the encoder that fine-tuning starts from."""
-        return self.round_trip > 0 and "encoder" in self.found_by
-
-
 def _column_names(_instance: Any, attribute: Any, value: dict[str, Choice] | None) -> None:
     """Validate names of columns."""
     if wrong := [name for name in value or () if not _COLUMN_NAME.fullmatch(name)]:
@@ -469,22 +257,6 @@ class Round:
     keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
     draws: int = setting(1, at_least(1), "repeat with this many draws of the queries, and average the metrics")
-
-
-@frozen
-class Validation:
-    """Validation on development queries while a retriever is fine-tuned."""
-
-    every: int = setting(0, at_least(0), "steps between validations; 0: none")
-    measure: str = setting("RR@10", min_len(1), "deciding measure, by its ir_measures name")
-    queries: int = setting(500, at_least(1), "maximum dev queries")
-    passages: int = setting(0, at_least(0), "passages to search, the judged ones included; 0: all")
-    patience: int = setting(0, at_least(0), "stop after this many validations without a gain; 0: never")
-    keep_best: bool = setting(
-        True,
-        None,
-        "end with the weights of the best validation if they gain more than one standard error over the last ones",
-    )
 
 
 @frozen
@@ -568,79 +340,6 @@ class RerankerTraining(Training):
         192, at_least(16, 131_072), "maximum tokens of query and passage together, special tokens included"
     )
     depth: int = setting(200, at_least(1), "passages of every ranking to re-rank")
-
-
-PROVEN = "proven"
-
-
-@frozen
-class Evaluation:
-    """Evaluation: measures, queries, and systems to compare with."""
-
-    measures: tuple[str, ...] = setting(
-        ("RR@10", "nDCG@10", "R@100", "R@1000"), min_len(1), "measures by their ir_measures names"
-    )
-    depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
-    split: str = setting(
-        "test",
-        in_((*QUERY_SPLITS, PSEUDO)),
-        "split whose queries are evaluated; pseudo: queries made from pseudo_queries.held_out passages",
-    )
-    baseline: str | None = setting(
-        None,
-        optional(min_len(1)),
-        "system that the others are tested against; none: labels-only, else the encoder as it starts, else bm25",
-    )
-    bm25: bool = setting(True, None, "also rank by BM25, for comparison")
-    bm25_k1: tuple[float, ...] = setting(
-        (1.2, 0.9),
-        deep_iterable(more_than(0), min_len(1)),
-        "BM25's term-frequency saturation; of several values, the best on the dev queries, or the first without any",
-    )
-    bm25_b: tuple[float, ...] = setting(
-        (0.75, 0.4, 1.0),
-        deep_iterable(at_least(0, 1), min_len(1)),
-        "BM25's length normalisation; of several values, the best on the dev queries, or the first without any",
-    )
-    bm25_language: str = setting(
-        "english", in_(LANGUAGES), "language of BM25's stemmer and stop words; none for whole words"
-    )
-    bm25_query_language: str = setting(
-        SAME_LANGUAGE, in_(QUERY_LANGUAGES), "language of the queries, for BM25; same: that of bm25_language"
-    )
-    bm25_split_queries: tuple[str, ...] = setting(
-        (UNKNOWN, ALWAYS),
-        deep_iterable(in_(IDENTIFIER_SPLITS), min_len(1)),
-        "identifiers in BM25's queries that are split into words: those that no passage has (unknown), always, never; "
-        "of several values, the best on the dev queries, or the first without any",
-    )
-    hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
-    start: bool = setting(True, None, "also evaluate the initial encoder, for comparison")
-    pretrained: bool = setting(False, None, "also rank by the pre-trained encoder before any fine-tuning")
-    rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
-    exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")
-    export: str = setting(
-        "best",
-        in_(("best", "last", PROVEN)),
-        "retriever to export: the best on the dev queries, the last, or (proven) the last if it is no worse than the "
-        "encoder as it is and a system that gains needs it, else that encoder",
-    )
-    folds: int | None = setting(
-        None,
-        optional(at_least(2, 100)),
-        "cross-validate on the evaluated queries: as many trainings, each ranking the queries that it has not seen; "
-        "the retriever itself learns from all of them",
-    )
-    passages: int | None = setting(
-        None,
-        optional(at_least(1)),
-        "read only this many passages of the collection: those that are judged, and a random rest",
-    )
-    index: str = setting(
-        "flat",
-        min_len(1),
-        "index to search: flat (exact), hnsw, ivf-pq, int8, binary, or a factory string of faiss",
-    )
 
 
 # The most steps of a training that only tries whether it works, as `--quick` makes it; and where an existing encoder is

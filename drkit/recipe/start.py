@@ -16,14 +16,14 @@ from attrs import frozen
 
 from drkit.core.files import MANIFEST, local_path
 from drkit.core.registry import Installed
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.data.column_advice import column_choices
 from drkit.data.rows import FORMATS as ENDINGS
 from drkit.data.rows import file_kind
 from drkit.encoders.card import LENGTHS, TAKEN_OVER, EncoderCard, declared_settings
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.schema import Choice, EncoderSettings
+from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.toml import (
     assign,
     changed_settings,

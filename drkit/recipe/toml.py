@@ -23,21 +23,12 @@ from cattrs.gen import make_dict_structure_fn, override
 from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
-from drkit.core.spec import Kind, brief
+from drkit.core.spec import Choice, Kind, brief
 from drkit.data.column_sources import COLUMN_SOURCES, MODEL
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
-from drkit.recipe.schema import (
-    FROM_SCRATCH,
-    ITSELF,
-    MEAN,
-    NONE,
-    Choice,
-    DecoderTask,
-    EncoderSettings,
-    EncoderTask,
-    Recipe,
-)
+from drkit.recipe.schema import ITSELF, NONE, DecoderTask, EncoderTask, Recipe
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,8 +10,9 @@ from drkit.core.plugin_code import PluginCode, part_code
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.evaluate.names import INITIAL
+from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import parts_within
-from drkit.recipe.schema import EncoderSettings, Recipe
+from drkit.recipe.schema import Recipe
 
 # The inputs of a stage that are models; their code is that of the recipe's encoder.
 _MODELS = {"start", "encoder", "checkpoint", "generator", "reranker"}

@@ -20,8 +20,10 @@ from drkit.core import processes
 from drkit.core.protocols import Collection, EstimatesSize
 from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
+from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError
-from drkit.recipe.schema import PSEUDO, Recipe, Training
+from drkit.recipe.schema import Recipe
+from drkit.recipe.training import Training
 from drkit.runs.manifest import Manifest, load_manifest, machine
 from drkit.runs.stage import Stage
 from drkit.runs.work import (

@@ -26,14 +26,16 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
+from drkit.data.splits import PSEUDO
 from drkit.encoders.card import PROMPTS
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
+from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.parts import required_capabilities, required_signals
-from drkit.recipe.schema import PRETRAINED, PROVEN, PSEUDO, Recipe
+from drkit.recipe.schema import PRETRAINED, Recipe
 from drkit.recipe.start import declared_settings_of
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput
 from drkit.runs.stages import stage_folders

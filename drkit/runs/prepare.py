@@ -17,9 +17,10 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.schema import Recipe, Training
+from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.trainer_arguments import OPTIMIZER
+from drkit.recipe.training import Training
 from drkit.runs.attribution import build_collection
 from drkit.runs.manifest import recorded_processes
 from drkit.runs.plan import Plan, plan

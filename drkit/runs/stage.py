@@ -28,12 +28,14 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.settings import NEVER_ABSENT, is_lasting
 from drkit.core.spec import ComponentSpec, declared_by
+from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within
-from drkit.recipe.schema import PSEUDO, Recipe, Round, Training
+from drkit.recipe.schema import Recipe, Round
 from drkit.recipe.toml import plain, typed
+from drkit.recipe.training import Training
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
 from drkit.runs.work import Sizes, Work
@@ -69,7 +71,7 @@ def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
 def lasting_settings(settings: Any) -> dict[str, Any]:
     """Return the settings that affect a result, as plain values by the recipe's dotted paths (without observing ones).
 
-    >>> from drkit.recipe.schema import Training
+    >>> from drkit.recipe.training import Training
     >>> lasting = lasting_settings(Training())
     >>> lasting["learning_rate"], "logging_steps" in lasting
     (0.001, False)

@@ -23,7 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
@@ -36,14 +36,9 @@ from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
+from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
-from drkit.recipe.schema import (
-    ENCODER_SIDE,
-    Choice,
-    EncoderSettings,
-    Pretrain,
-    Recipe,
-)
+from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
     build_part,

@@ -15,7 +15,8 @@ from drkit.core.files import local_path, read_json
 from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize
 from drkit.encoders.architectures import SizeNames, find_architecture
-from drkit.recipe.schema import EncoderSettings, Training
+from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.training import Training
 from drkit.train.batches import StepSize, check_step
 
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.

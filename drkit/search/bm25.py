@@ -20,7 +20,7 @@ from drkit.core.files import digest, read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, UnknownNameError, import_extra
-from drkit.recipe.schema import ALWAYS, IDENTIFIER_SPLITS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN
+from drkit.recipe.evaluation import ALWAYS, IDENTIFIER_SPLITS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN
 from drkit.search.postings import Postings, best_positions
 from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds

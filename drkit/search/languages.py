@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from drkit.data.words import find_words
 from drkit.errors import MissingExtraError
-from drkit.recipe.schema import LANGUAGES
+from drkit.recipe.evaluation import LANGUAGES
 from drkit.search.bm25 import Bm25Retriever, stop_words_of
 
 # Texts of one language have 15 to 35 % of its stop words, and at most half of that of another language's.

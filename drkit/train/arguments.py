@@ -21,7 +21,7 @@ from transformers import Trainer, TrainingArguments
 from drkit.core import processes
 from drkit.core.files import SCRATCH
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 
 # The fewest log lines of a training, whatever `logging_steps` is, so that its loss is a curve.
 _LOG_LINES = 10

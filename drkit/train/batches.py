@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from drkit.core import processes
 from drkit.core.quantities import counted
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,13 +31,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives, Loss
+from drkit.core.spec import Choice
 from drkit.core.types import EmbeddedPairs
 from drkit.data.contexts import BUCKET
 from drkit.data.rows import batched
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Example, passage_counts, query_counts
 from drkit.train.columns import StoredColumn
 from drkit.train.gradients import ROWS, Rows, padding_of

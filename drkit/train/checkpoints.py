@@ -21,13 +21,14 @@ from torch import nn
 
 from drkit.core.files import read_json, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_save, without_progress_bars
+from drkit.core.spec import Choice
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import TIED
 from drkit.encoders.declarations import CONFIG
 from drkit.encoders.folder import PASSAGE_ENCODER
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Pretrain
+from drkit.recipe.schema import Pretrain
 from drkit.recipe.toml import plain
 from drkit.train.biencoder import BiEncoder
 from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer

@@ -22,12 +22,12 @@ from drkit.core import processes
 from drkit.core.files import FileEntry, digest, find_damages, link_or_copy, make_folder, remove_folder, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Registry
+from drkit.core.spec import Choice
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, read_negatives, write_negatives
-from drkit.recipe.schema import Choice
 from drkit.search import AnyEncoder, Retriever, Vectors, encode_corpus
 from drkit.search.encode import stored_texts
 from drkit.search.index import exact_index

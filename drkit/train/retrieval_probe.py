@@ -15,7 +15,7 @@ from drkit.core.types import Judgement, Query
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.evaluate import Scores, cutoff, evaluate
-from drkit.recipe.schema import Probe, Validation
+from drkit.recipe.training import Probe, Validation
 from drkit.search import AnyEncoder, FlatIndex, Hits
 
 MEASURE = "RR@10"

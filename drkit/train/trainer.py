@@ -32,7 +32,7 @@ from drkit.core.loading import weights_to_save
 from drkit.core.progress import Progress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train import gradients
 from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
 from drkit.train.batches import Example, Schedule

@@ -29,7 +29,7 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.tuning import PlainChoice, choose_plainly
-from drkit.recipe.schema import Validation
+from drkit.recipe.training import Validation
 from drkit.search import AnyEncoder
 from drkit.train.probes import Measured, ProbeLog, Probes, evaluating
 from drkit.train.resuming import CALLBACKS

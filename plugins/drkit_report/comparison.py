@@ -11,8 +11,9 @@ from attrs import frozen
 from drkit.charts import Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.core.files import json_text
+from drkit.data.splits import PSEUDO
 from drkit.evaluate.names import AS_IT_IS, INITIAL
-from drkit.recipe.schema import LABELS_ONLY, MAIN, PRETRAINED, PSEUDO, Recipe
+from drkit.recipe.schema import LABELS_ONLY, MAIN, PRETRAINED, Recipe
 from drkit.recipe.toml import plain
 from drkit.runs.stage import lasting_settings
 from drkit_report.charts import Chart

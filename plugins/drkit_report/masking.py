@@ -12,10 +12,10 @@ from drkit.charts import Bars, Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.core.protocols import MaskingRatio
 from drkit.core.registry import Installed
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.data.spelling import token_text
 from drkit.errors import DrkitError
-from drkit.recipe.schema import ITSELF, Choice
+from drkit.recipe.schema import ITSELF
 from drkit_report.charts import Chart
 from drkit_report.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source

@@ -27,7 +27,7 @@ import attrs
 
 import drkit
 import drkit_cli
-from drkit.recipe.schema import Choice
+from drkit.core.spec import Choice
 from drkit_cli.main import main
 
 MASKER, PART = "pmi", "PmiMasker"

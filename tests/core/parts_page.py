@@ -8,7 +8,11 @@ from drkit.core.escaping import escape_markdown
 from drkit.core.registry import installed
 from drkit.core.settings import MOST, describe_settings
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe import schema
+from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.evaluation import Evaluation
+from drkit.recipe.pseudo_queries import PseudoQueries
+from drkit.recipe.schema import DecoderTask, EncoderTask, Finetune, Pretrain, RerankerTraining, Round
+from drkit.recipe.training import Probe, Validation
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
 KINDS = {
@@ -23,17 +27,17 @@ KINDS = {
     Kind.COLLECTION: "Collections",
 }
 TABLES = {
-    "encoder": schema.EncoderSettings,
-    "pretrain": schema.Pretrain,
-    "pretrain.encoder": schema.EncoderTask,
-    "pretrain.decoders.NAME": schema.DecoderTask,
-    "pretrain.probe": schema.Probe,
-    "pseudo_queries": schema.PseudoQueries,
-    "finetune": schema.Finetune,
-    "finetune.rounds": schema.Round,
-    "finetune.validation": schema.Validation,
-    "reranker": schema.RerankerTraining,
-    "evaluation": schema.Evaluation,
+    "encoder": EncoderSettings,
+    "pretrain": Pretrain,
+    "pretrain.encoder": EncoderTask,
+    "pretrain.decoders.NAME": DecoderTask,
+    "pretrain.probe": Probe,
+    "pseudo_queries": PseudoQueries,
+    "finetune": Finetune,
+    "finetune.rounds": Round,
+    "finetune.validation": Validation,
+    "reranker": RerankerTraining,
+    "evaluation": Evaluation,
 }
 HEAD = """# Parts and settings
 

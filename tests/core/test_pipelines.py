@@ -12,8 +12,8 @@ from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose, quickened
-from drkit.recipe.schema import Training
 from drkit.recipe.toml import assign, plain, read_recipe, recipe_from_table, recipe_table, write_recipe
+from drkit.recipe.training import Training
 from drkit.runs.plan import plan
 from drkit.runs.stage import StageOutput
 from drkit.runs.stages.texts import PASSAGES, split_of

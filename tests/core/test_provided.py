@@ -8,12 +8,11 @@ import pytest
 
 from drkit.core import protocols
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import CAPABILITIES, PROVIDED, ComponentSpec
+from drkit.core.spec import CAPABILITIES, PROVIDED, Choice, ComponentSpec
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import required_signals
-from drkit.recipe.schema import Choice
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
+from drkit.recipe.encoder_settings import FROM_SCRATCH
 from drkit.recipe.parts import required_capabilities, required_signals
-from drkit.recipe.schema import FROM_SCRATCH
 from drkit.recipe.toml import parse_toml, read_recipe, recipe_from_table, recipe_toml, write_recipe
 from tests.refusals import refused
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from drkit.builtin import drkit_components
 from drkit.core.registry import Registry, installed
+from drkit.core.spec import Choice
 from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
 from drkit.data.corpus import open_collection
 from drkit.data.specs import BeirConfig
@@ -36,7 +37,6 @@ from drkit.miners import (
     build_chain,
 )
 from drkit.miners.chain import mining_requests
-from drkit.recipe.schema import Choice
 from drkit.testing import check_filter, check_miner
 from drkit.testing.toys import ToyReranker, toy_context, toy_requests
 from tests.miners.test_miners import InOrder, ListCorpus, corpus_of

@@ -22,7 +22,7 @@ from drkit.miners.filters import CrossEncoderFilter
 from drkit.miners.specs import CrossEncoderFilterConfig
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.runs.making.reranker import load_teacher
 from drkit.runs.stage import Stage
 from drkit.runs.stages.columns import COLUMN, ColumnSettings

@@ -18,7 +18,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.core.spec import NoSettings
+from drkit.core.spec import Choice, NoSettings
 from drkit.core.types import CollectionSize, Mined, Query
 from drkit.data.column_sources import GIVEN, MODEL, RERANKER, ModelConfig
 from drkit.data.corpus import open_collection
@@ -31,7 +31,7 @@ from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig
 from drkit.miners.chain import read_negatives, write_negatives
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.training import Training
 from drkit.runs.costs import planned_sizes
 from drkit.runs.making.columns import make_column
 from drkit.runs.making.finetune import finetune

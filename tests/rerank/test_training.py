@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
+from drkit.core.spec import Choice
 from drkit.core.types import ScoredGroups
 from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import open_collection
@@ -22,7 +23,8 @@ from drkit.errors import DrkitError
 from drkit.losses import ListwiseLoss
 from drkit.miners.chain import read_negatives
 from drkit.plugin import NoSettings
-from drkit.recipe.schema import Choice, RerankerTraining, Training
+from drkit.recipe.schema import RerankerTraining
+from drkit.recipe.training import Training
 from drkit.runs.making.columns import make_column
 from drkit.runs.making.reranker import train_reranker
 from drkit.runs.stage import settings_from

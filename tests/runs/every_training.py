@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from drkit.core import processes
 from drkit.core.progress import Silent
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Schedule
 from drkit.train.trainer import train
 from tests.runs.every_loss import GROUPS, batch_of, module_of

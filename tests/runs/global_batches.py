@@ -14,7 +14,7 @@ from attrs import evolve
 from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.testing.toys import rows_of, toy_tokens
 from drkit.train.batches import Schedule
 from drkit.train.pretrain import PARTNER, AutoEncoder, stacked

@@ -21,7 +21,7 @@ from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 from drkit.train.arguments import compile_options, problems, training_arguments
 from drkit.train.batches import Schedule

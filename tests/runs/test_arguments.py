@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from drkit.core.registry import installed
 from drkit.errors import ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.runs import prepare
 from drkit.runs.prepare import try_arguments
 from drkit.train.arguments import problems

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drkit.core.processes import batches_of
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Schedule, check_step, count_steps
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import (
     PairCollator,

@@ -15,8 +15,8 @@ from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore, tokenise
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
+from drkit.recipe.training import Training
 from drkit.runs.execute import execute
 from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.runs.plan import plan

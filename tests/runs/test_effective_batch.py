@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from drkit.core.spec import Choice
 from drkit.losses import ContrastiveConfig, KlDistillationConfig, MarginMseConfig, PairwiseConfig
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.training import Training
 from drkit.train.biencoder import PairCollator, TrainingPairs, effective_batch
 
 

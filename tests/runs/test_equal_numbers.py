@@ -9,8 +9,8 @@ from drkit.core.registry import installed
 from drkit.core.spec import Choice, Kind
 from drkit.losses import ContrastiveConfig
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training
 from drkit.recipe.toml import plain
+from drkit.recipe.training import Training
 from drkit.runs.stage import lasting_settings
 
 PARTS = installed()

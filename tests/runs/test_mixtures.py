@@ -19,8 +19,8 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training
 from drkit.recipe.toml import write_recipe
+from drkit.recipe.training import Training
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.trial import try_parts

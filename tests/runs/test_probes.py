@@ -30,8 +30,8 @@ from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.specs import UniformConfig
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Probe
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
+from drkit.recipe.training import Probe
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan

@@ -13,6 +13,7 @@ from drkit.builtin import drkit_components
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import Registry
+from drkit.core.spec import Choice
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
@@ -22,7 +23,7 @@ from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
 from drkit.miners.chain import read_negatives
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Schedule, batches_per_epoch
 from drkit.train.biencoder import BiEncoder, PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher

@@ -16,10 +16,11 @@ import pytest
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.settings import NEVER_ABSENT
+from drkit.core.spec import Choice
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import assign, recipe_from_table, recipe_table
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest

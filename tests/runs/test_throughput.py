@@ -8,7 +8,7 @@ import torch
 from transformers import TrainerCallback
 
 from drkit.core.progress import Silent
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train import logs
 from drkit.train.batches import Schedule
 from drkit.train.logs import Meter

@@ -11,7 +11,7 @@ from torch import nn
 
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Training
+from drkit.recipe.training import Training
 from drkit.train.batches import Schedule
 from drkit.train.resuming import COMPLETE, newest_checkpoint
 from drkit.train.trainer import train

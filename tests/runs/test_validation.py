@@ -20,7 +20,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Training, Validation
+from drkit.recipe.training import Training, Validation
 from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import settings_from
 from drkit.train import retrieval_probe

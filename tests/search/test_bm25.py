@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Passage
 from drkit.data.words import find_words
 from drkit.errors import DrkitError
-from drkit.recipe.schema import LANGUAGES
+from drkit.recipe.evaluation import LANGUAGES
 from drkit.search import HybridRetriever
 from drkit.search.bm25 import Bm25Retriever, best_positions, split_words
 from tests.refusals import unknown

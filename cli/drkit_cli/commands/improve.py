@@ -8,7 +8,7 @@ from shlex import quote
 import click
 
 from drkit.core.registry import installed
-from drkit.recipe.schema import PSEUDO
+from drkit.data.splits import PSEUDO
 from drkit_cli.names import Between, LocalPath, PathOrId
 from drkit_cli.options import settings_option
 from drkit_cli.output import output_options, print_note

@@ -20,7 +20,8 @@ from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.recipe.schema import ENCODER_SIDE, Training
+from drkit.recipe.schema import ENCODER_SIDE
+from drkit.recipe.training import Training
 from drkit.runs.making.start import set_titles
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.generator import (

@@ -18,7 +18,7 @@ from drkit.core.files import WRITTEN, link_or_copy
 from drkit.core.progress import Progress
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, open_signals
@@ -29,7 +29,8 @@ from drkit.decoders.layers import visibility_rows
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
-from drkit.recipe.schema import ENCODER_SIDE, Choice, Pretrain, Validation
+from drkit.recipe.schema import ENCODER_SIDE, Pretrain
+from drkit.recipe.training import Validation
 from drkit.runs.making.retriever import encoder_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings

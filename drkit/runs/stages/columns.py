@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from drkit.core.files import local_path
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, Kind, brief
+from drkit.core.spec import TEACHER, Choice, Kind, brief
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -28,7 +28,8 @@ from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.parts import received_columns
-from drkit.recipe.schema import JUDGED, Choice, Finetune, Round, Training
+from drkit.recipe.schema import JUDGED, Finetune, Round
+from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import scoring_work

@@ -25,8 +25,9 @@ from drkit.evaluate.names import (
     system_in_words,
 )
 from drkit.evaluate.systems import describe_bm25
+from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.rivals import replaced_part
-from drkit.recipe.schema import LABELS_ONLY, PROVEN, Recipe
+from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.finetune import FINETUNE, labelled_round

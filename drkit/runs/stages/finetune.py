@@ -7,25 +7,16 @@ from collections.abc import Iterator
 from attrs import evolve, field, frozen
 
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.core.spec import Choice
 from drkit.data.column_sources import RERANKER
+from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.rivals import rival_of
-from drkit.recipe.schema import (
-    JUDGED,
-    LABELS_ONLY,
-    PRETRAINED,
-    PREVIOUS,
-    PSEUDO,
-    Choice,
-    Finetune,
-    Pretrain,
-    Round,
-    Training,
-    Validation,
-)
+from drkit.recipe.schema import JUDGED, LABELS_ONLY, PRETRAINED, PREVIOUS, Finetune, Pretrain, Round
+from drkit.recipe.training import Training, Validation
 from drkit.runs.stage import WEIGHT_FILES, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.columns import plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by

@@ -13,7 +13,8 @@ from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
 from drkit.data.titles import JOINED
 from drkit.encoders.architectures import check_start_model
-from drkit.recipe.schema import Pretrain, Training
+from drkit.recipe.schema import Pretrain
+from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.texts import VOCABULARY, tokens_of_pretraining
 from drkit.runs.work import (

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.data.column_sources import RERANKER
 from drkit.data.rows import require_file
 from drkit.encoders.card import EncoderCard
@@ -19,7 +19,6 @@ from drkit.miners.specs import (
     RunFileConfig,
     refresh_settings,
 )
-from drkit.recipe.schema import Choice
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.retriever import add_index, reading_of, searching_stage, vectors_memory, words_memory

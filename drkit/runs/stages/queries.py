@@ -15,12 +15,13 @@ from attrs import frozen
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
+from drkit.data.splits import PSEUDO
 from drkit.data.titles import JOINED
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
-from drkit.recipe.schema import PSEUDO, Choice, PseudoQueries
+from drkit.recipe.pseudo_queries import PseudoQueries
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
 from drkit.runs.stages.retriever import vectors_memory, words_memory
 from drkit.runs.stages.texts import (

@@ -7,10 +7,11 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
+from drkit.core.spec import Choice
 from drkit.data.column_sources import RERANKER
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
 from drkit.runs.stages.negatives import plan_negatives
 from drkit.runs.stages.queries import training_split

@@ -14,13 +14,15 @@ from typing import Any
 from attrs import field, frozen
 
 from drkit.core.files import path_state
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.data.column_sources import GIVEN
+from drkit.data.splits import PSEUDO
 from drkit.data.titles import JOINED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
+from drkit.recipe.encoder_settings import FROM_SCRATCH, EncoderSettings
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain
+from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import TOKEN_UNIT as WORK_TOKENS
 from drkit.runs.work import Sizes, Work, text_work

@@ -21,12 +21,12 @@ from torch import Tensor
 from drkit.core.draws import Draws
 from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
 from drkit.core.types import MaskedView, TokenBatch
 from drkit.data.spelling import token_text
 from drkit.errors import DrkitError, import_extra
 from drkit.maskers.views import find_units, hidden_tokens
-from drkit.recipe.schema import ITSELF, Choice
+from drkit.recipe.schema import ITSELF
 from drkit.train.checkpoints import load_encoder
 from drkit.train.pretrain import REPLACER
 from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource, full_path
