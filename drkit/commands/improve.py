@@ -23,13 +23,14 @@ from drkit.core.quantities import counted
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import Passage
+from drkit.data.queries import LEAST_WORDS, gives_query
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.folder import PRECISIONS
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import _PAIRS, JUDGED, PSEUDO, Recipe
+from drkit.recipe.schema import JUDGED, LEARNED_PAIRS, PSEUDO, Recipe
 from drkit.recipe.start import RECIPE, find_collection
 from drkit.recipe.toml import read_recipe, toml_value
 from drkit.runs.budget import HELD_OUT, SHORT, fit_budget, hold_out, is_held_out, run_minutes
@@ -44,8 +45,6 @@ _FEWEST = 20
 # Of queries made from texts: as many as the steps that a training should have read, and the passages that are held out
 # to evaluate on where there are no labels, or this share of few passages.
 _MADE, _HELD_OUT, _HELD_OUT_SHARE = 800, 300, 5
-# The fewest words of a text without a title that a query is made from.
-_WORDS = 8
 _NO_MADE = "no row of training on queries made from the texts, beside that on labels"
 # The collection that reads texts and labels as people have them.
 _LABELLED = "labelled"
@@ -186,15 +185,15 @@ def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tu
 
     Raises DrkitError if there is nothing to evaluate on.
     """
-    count, telling = sum(labels.queries.values()), sum(_gives_query(passage) for passage in some)
+    count, telling = sum(labels.queries.values()), sum(gives_query(passage) for passage in some)
     can_make = telling * _HELD_OUT_SHARE >= len(some) > 0
     if labels.are_enough:
-        return (_PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
+        return (LEARNED_PAIRS, ()) if can_make else ((JUDGED,), (f"{_NO_MADE}: these are too short",))
     if not can_make and not count:
         raise DrkitError(
             f"there are no labelled queries, and no queries can be made from these texts: {telling} of "
-            f"{counted(len(some), 'text')} have a title or {_WORDS} words. Give at least {_FEWEST} queries with their "
-            f"passages (--labels FILE)"
+            f"{counted(len(some), 'text')} have a title or {LEAST_WORDS} words. Give at least {_FEWEST} queries with "
+            f"their passages (--labels FILE)"
         )
     if not count:
         return (PSEUDO,), (
@@ -207,11 +206,6 @@ def _pairs(labels: Labels, some: Sequence[Passage]) -> tuple[tuple[str, ...], tu
     return (PSEUDO,), (
         f"{few}: they measure the encoder, and one that is tuned on queries made from the texts, alone and with BM25",
     )
-
-
-def _gives_query(passage: Passage) -> bool:
-    """Return whether a query can be made from a passage, which is not all of it."""
-    return bool(passage.title.strip() and passage.text.strip()) or len(passage.text.split()) >= _WORDS
 
 
 def _evaluation(labels: Labels, source: Any) -> list[str]:

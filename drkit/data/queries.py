@@ -240,10 +240,17 @@ class Queries:
         return len(self.offsets) - 1
 
 
+# The fewest words of a text without a title that a query can be made from.
+LEAST_WORDS = 8
 _SHORTEST, LONGEST = 4, 16  # words of a crop
 _PASSAGES_AT_ONCE = 1024
 # Added to the seed of a run, which is smaller, so that crops, sentences and masks are drawn independently.
 _CROPS, _SENTENCES = 4 << 40, 5 << 40
+
+
+def gives_query(passage: Passage) -> bool:
+    """Return whether a query that is not all of it can be made from a passage."""
+    return bool(passage.title.strip() and passage.text.strip()) or len(passage.text.split()) >= LEAST_WORDS
 
 
 class QuerySource(Protocol):

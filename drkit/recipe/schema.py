@@ -330,7 +330,7 @@ class Pretrain(Training):
 
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 JUDGED = "judged"
-_PAIRS = (JUDGED, PSEUDO)
+LEARNED_PAIRS = (JUDGED, PSEUDO)
 PRETRAINED, PREVIOUS, FROM_INITIAL = ROUND_STARTS = ("pretrained", "previous", "initial")
 LABELS_ONLY = "labels-only"
 # The slots of pre-training whose part a baseline replaces (`masker=uniform`), with the kind and its plainest part.
@@ -459,7 +459,7 @@ class Round:
         min_len(1),
         "weights to start from: pretrained, previous (round), initial, an earlier round, or NAME@STEP (kept)",
     )
-    pairs: str = setting(JUDGED, in_(_PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
+    pairs: str = setting(JUDGED, in_(LEARNED_PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
     teacher: TeacherChoice | None = field(
         default=None,
         metadata={"help": f"whose scores it learns from: {COLUMN_SOURCES}", "written": brief, "absent": ""},

@@ -162,9 +162,9 @@ def _is_alike(manifest: Manifest) -> bool:
 
 
 def unit_of(work: Work) -> str:
-    """Return the unit of some work, with the number of processes that share it if there are several."""
+    """Return the unit of some work, with the number of processes that share it if there are several; "" for none."""
     count = processes.process_count()
-    return f"{work.unit} in {count} processes" if count > 1 else work.unit
+    return f"{work.unit} in {count} processes" if work.unit and count > 1 else work.unit
 
 
 def collection_size(recipe: Recipe, collection: Collection, run: Path) -> CollectionSize | None:

@@ -96,13 +96,13 @@ def test_settings_of_such_names_are_not_read(site, texts):
         "from drkit.core.registry import installed\n"
         "from drkit.core.types import CollectionSize\n"
         "from drkit.recipe.compose import ComposeRequest, compose\n"
-        "from drkit.runs.costs import sizes_of\n"
+        "from drkit.runs.costs import planned_sizes\n"
         "from drkit.runs.plan import plan\n"
         "parts = installed()\n"
         "request = ComposeRequest(masker='uniform', decoder=sys.argv[1], collection=sys.argv[2])\n"
         "recipe = compose(request, parts)\n"
         "stages = {stage.name: stage for stage in plan(recipe, parts.registry).stages}\n"
-        "sizes = sizes_of(recipe, CollectionSize(1000, {}, (100,)))\n"
+        "sizes = planned_sizes(recipe, CollectionSize(1000, {}, (100,)))\n"
         "print(stages['pretrained'].spec.work(stages['pretrained'], sizes))\n"
     )
     work = [run_code(counted, decoder, f"jsonl:{texts}", site=site) for decoder in ("capitals", "bow")]

@@ -66,7 +66,7 @@ def compose(name, beir, run):
 
 
 # Names of values and files that depend on the time.
-TIMES = {"seconds", "memory", "pairs_per_second", "finished", "training.json"}
+TIMES = {"seconds", "amount", "unit", "memory", "pairs_per_second", "finished", "training.json"}
 
 
 def contents(folder):

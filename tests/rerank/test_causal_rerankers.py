@@ -23,9 +23,9 @@ from drkit.miners.specs import CrossEncoderFilterConfig
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
+from drkit.runs.making.reranker import load_teacher
 from drkit.runs.stage import Stage
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
-from drkit.runs.steps.reranker import load_teacher
 from drkit.search import Reranker, read_run, write_run
 from drkit.train.columns import read_column
 from tests.encoders.toys import SHARED_KEYS, SIZES, tiny, tokenizer_of

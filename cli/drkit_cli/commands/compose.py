@@ -10,10 +10,11 @@ import click
 from drkit.core.files import local_path
 from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
+from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, with_mixed_precision
 from drkit.recipe.compose import compose as compose_recipe
-from drkit.recipe.schema import NONE
+from drkit.recipe.schema import NONE, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand
@@ -144,7 +145,11 @@ def compose(
     parts, request = installed(), ComposeRequest(scale="quick" if quick else scale, **choices)
     recipe = compose_recipe(request, parts)
     check(recipe, parts.registry)  # before it is planned
-    collection = build_collection(recipe, parts.registry)
+    try:
+        collection = build_collection(recipe, parts.registry)
+    except DrkitError:  # the data may be on another machine, where the recipe is to run
+        _write(recipe, output)
+        raise
     recipe, notes = fit_lengths(recipe, collection, request, parts.registry)
     if not has_gpu():
         recipe, fitted = fit_memory(recipe, parts.registry, machine_memory(), collection)
@@ -158,9 +163,7 @@ def compose(
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
     if request.encoder and not local_path(request.encoder).exists():
         notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
-    if output:
-        write_recipe(recipe, output)
-        print_note(f"the recipe is {output}")
+    _write(recipe, output)
     run_recipe(
         recipe,
         parts.registry,
@@ -174,3 +177,9 @@ def compose(
         engine=engine,
         collection=collection,
     )
+
+
+def _write(recipe: Recipe, output: Path | None) -> None:
+    if output:
+        write_recipe(recipe, output)
+        print_note(f"the recipe is {output}")

@@ -54,7 +54,7 @@ CONTEXT_QUERIES = StageSpec(
     name="queries",
     version=2,
     settings=CandidateSettings,
-    run="drkit.runs.steps.queries:make_candidates",
+    run="drkit.runs.making.queries:make_candidates",
     libraries=("tokenizers", "regex"),
     inputs={
         "vocabulary": "the tokenizer",
@@ -123,7 +123,7 @@ PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
     version=4,
     settings=PseudoQuerySettings,
-    run="drkit.runs.steps.queries:make_pseudo_queries",
+    run="drkit.runs.making.queries:make_pseudo_queries",
     inputs={
         "passages": "the passages that queries are made from",
         "vocabulary": "the tokenizer, for extractive and generated queries",

@@ -38,9 +38,9 @@ from drkit.data.store import TokenStore, prompt_tokens
 from drkit.data.titles import Titles
 from drkit.data.writing import write_pairs
 from drkit.errors import DrkitError
+from drkit.runs.making.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.queries import SPLIT, CandidateSettings, PseudoQuerySettings
-from drkit.runs.steps.retriever import load_text_encoder
 from drkit.search import Bm25Retriever, Retriever, open_index
 from drkit.train.checkpoints import load_tokenizer
 
