@@ -15,7 +15,6 @@ from drkit.encoders.folder import PRECISIONS
 PoolingChoice = Annotated[Choice, Kind.POOLING]
 MEAN = Choice("mean", NoSettings())
 
-
 # Settings of an encoder made from scratch, which do not apply to an existing one.
 FROM_SCRATCH = (
     "architecture",

@@ -20,8 +20,7 @@ SAME_LANGUAGE = "same"
 QUERY_LANGUAGES = (SAME_LANGUAGE, *LANGUAGES)
 # Whether BM25 splits identifiers in queries: if no passage has the whole one, always, or never.
 IDENTIFIER_SPLITS = (UNKNOWN, ALWAYS, NEVER) = ("unknown", "always", "never")
-
-
+# The choice to export the last retriever if the evaluation favours it, else the encoder as it is.
 PROVEN = "proven"
 
 

@@ -1,7 +1,7 @@
 """The schema of a recipe: everything a run depends on, as frozen plain data.
 
-The defaults are those of a small encoder from scratch. Training settings have their names from
-`transformers.TrainingArguments`.
+The defaults are those of a small encoder from scratch. `Recipe` lists the tables. A table that needs no other
+table has its own module beside this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from drkit.recipe.pseudo_queries import PseudoQueries
 from drkit.recipe.training import Probe, Training, Validation
 
 SCHEMA = 1
-
 
 ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
