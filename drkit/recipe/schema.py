@@ -17,6 +17,7 @@ from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import TEACHER, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.core.spec import Choice as Choice
+from drkit.core.types import EncoderSizes
 from drkit.data.column_sources import COLUMN_SOURCES
 from drkit.data.mixture import OWN
 from drkit.data.splits import PSEUDO as PSEUDO
@@ -84,8 +85,11 @@ FROM_SCRATCH = (
 
 
 @frozen
-class EncoderSettings:
-    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
+class EncoderSettings(EncoderSizes):
+    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch.
+
+    A class of its own, because users write it: the table `[encoder]` of a recipe.
+    """
 
     pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id of an encoder to start from")
     architecture: str | None = setting(
