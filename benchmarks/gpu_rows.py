@@ -38,7 +38,7 @@ from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import required_signals
 from drkit.recipe.schema import Training
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.search import FlatIndex, TextEncoder
 from drkit.testing.contexts import toy_pretraining_texts
 from drkit.testing.data import written_signal

@@ -30,7 +30,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.train.batches import Schedule
 from drkit.train.trainer import train
 

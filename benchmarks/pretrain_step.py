@@ -135,7 +135,7 @@ def pair(name: str):
     from drkit.core.registry import installed
     from drkit.decoders.layers import visibility_rows
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.steps.pretrain import auto_encoder, build_maskers
+    from drkit.runs.making.pretrain import auto_encoder, build_maskers
     from drkit.train.pretrain import side_tensors
 
     (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")

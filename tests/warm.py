@@ -36,7 +36,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALL
 WARM = """torch accelerate transformers.trainer transformers.models.bert.modeling_bert safetensors.torch tokenizers
 pyarrow.ipc faiss bm25s ir_measures scipy.stats datasets drkit_cli.main drkit.train.trainer
 drkit.train.biencoder drkit.train.pretrain drkit.train.refresh drkit.search drkit.evaluate drkit.runs.plan
-drkit.runs.costs drkit.runs.steps.evaluation"""
+drkit.runs.costs drkit.runs.making.evaluation"""
 
 
 class WarmProcess:

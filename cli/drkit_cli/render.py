@@ -191,8 +191,8 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, fact
     lines.append(("stages", _describe_progress(len(to_do), len(found))))
     if facts.downloads:
         lines.append(("downloads", f"{', '.join(facts.downloads)} (not on this machine yet)"))
-    if cost := facts.cost:
-        lines.append(("in all", f"{cost} on this machine"))
+    if facts.cost and to_do:
+        lines.append(("in all", f"{facts.cost} on this machine"))
     drawn = Table.grid(padding=(0, 2))
     for label, text in lines:
         drawn.add_row(Text(label, style="bold"), Text(text))

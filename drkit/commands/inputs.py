@@ -40,9 +40,9 @@ from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.start import RECIPE, is_stage_of_run
 from drkit.recipe.toml import read_recipe
+from drkit.runs.making.retriever import load_text_encoder, write_encoder
 from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import settings_from
-from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
 from drkit.search.backends import add_backend, check_conversion, find_backend

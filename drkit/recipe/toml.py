@@ -18,7 +18,7 @@ import attrs
 import tomli_w
 from cattrs import BaseValidationError, Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError
-from cattrs.gen import make_dict_structure_fn, override
+from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn, override
 
 from drkit.core.files import write_text
 from drkit.core.registry import Registry
@@ -146,6 +146,7 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook(EncoderTask, _task(converter, registry, EncoderTask))
     converter.register_structure_hook(DecoderTask, _task(converter, registry, DecoderTask))
     converter.register_structure_hook_func(_is_made_of(tuple), _tuple(converter))
+    converter.register_structure_hook_factory(_is_made_of(dict, Mapping), lambda cls: _names(converter, cls))
     return converter
 
 
@@ -157,6 +158,15 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
         cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **hooks
     )
 
+    return _only_tables(inner)
+
+
+def _names(converter: Converter, cls: Any) -> Callable[[Any, Any], Any]:
+    """Structure a table whose keys are names of the user's own, such as those of columns and losses."""
+    return _only_tables(make_mapping_structure_fn(cls, converter, detailed_validation=True))
+
+
+def _only_tables(inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError(f"expected a table of settings, got {shortened(value)}")

@@ -7,7 +7,7 @@
 
 `plan` walks through the recipe once, front to back. Each step adds its stages to a `PlanBuilder` and names the stages
 before it as inputs, so the order of adding is an order of execution. A file of `drkit/runs/stages` declares the stages
-of a step and adds them; here is the order of the steps, and what is exported.
+of a part of the run and adds them; here is the order of these parts, and what is exported.
 
 Price: time and memory O(stages), besides reading the splits and first rows of the collection: some 20 ms for the 31
 stages of SimLM's three-stage pipeline. Imports no torch, so that `--dry-run` is quick.

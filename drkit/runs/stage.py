@@ -1,7 +1,7 @@
 """A stage: one folder of a run, made by one function from declared settings and declared inputs only.
 
 The files in `drkit/runs/stages` declare stages: a frozen class of settings, the inputs by name, the record files
-(logs, probes), and the name of the function, which is in `drkit/runs/steps`. The plan (`drkit.runs.plan`) fills in the
+(logs, probes), and the name of the function, which is in `drkit/runs/making`. The plan (`drkit.runs.plan`) fills in the
 settings and connects the inputs in a `PlanBuilder`. The fingerprint covers exactly what the function can see, so a
 finished stage cannot be stale.
 """

@@ -52,8 +52,8 @@ from drkit.runs.attribution import (
     target_of,
     trying,
 )
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.stages.columns import column_scope
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys

@@ -52,7 +52,7 @@ def format_change(value: float) -> str:
 def _format_interval(low: float, high: float) -> str:
     """Format an interval.
 
-    >>> format_interval(-0.01, 0.0213), format_interval(float("nan"), float("nan"))
+    >>> _format_interval(-0.01, 0.0213), _format_interval(float("nan"), float("nan"))
     ('-0.010 to +0.021', 'no interval')
     """
     return "no interval" if math.isnan(low) else f"{format_change(low)} to {format_change(high)}"

@@ -2,7 +2,7 @@
 
 1. **Draw** (`PairCollator`). In each epoch, every query gets one of its positives and up to n of its hard negatives,
    drawn again. Hard negatives come from a chain of `drkit/miners`, are mined by the stage of
-   `drkit/runs/steps/negatives.py`, read by `judged_pairs` in `drkit/runs/steps/finetune.py`, and drawn by
+   `drkit/runs/making/negatives.py`, read by `judged_pairs` in `drkit/runs/making/finetune.py`, and drawn by
    `draw_passages` here. `drkit/train/refresh.py` replaces them during a training.
 2. **Encode** (`BiEncoder`). One encoder for queries and passages, or one each, turns the texts into vectors.
 3. **Mask** (`candidate_mask`). A query's candidates are all passages of the batch, of all processes. A judged positive

@@ -6,7 +6,7 @@ import pytest
 
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.runs import costs
-from drkit.runs.steps import texts as steps
+from drkit.runs.making import texts as steps
 from drkit_cli.main import cli
 
 

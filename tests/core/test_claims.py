@@ -128,3 +128,17 @@ def test_every_feature_with_a_name_of_its_own_occurs_in_the_code(page):
 )
 def test_what_exists_is_told_from_what_does_not(name, is_there):
     assert exists(name) is is_there
+
+
+def test_the_table_of_where_to_add_what_names_files_and_the_code_in_them():
+    page = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.split("## Where to add what")[1].split("\n## ")[0].split("|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert len(rows) == 6
+    for row in rows:
+        quoted = re.findall(r"`([^`]+)`", row)
+        paths = [ROOT / "drkit" / name for name in quoted if name.endswith(".py")]
+        assert len(paths) >= 2, row
+        assert [path for path in paths if not path.is_file()] == []
+        text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+        words = {*re.findall(r"\w+", text)}
+        assert [name for name in quoted if not name.endswith(".py") and name not in words] == [], row

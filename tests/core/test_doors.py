@@ -62,10 +62,10 @@ WRITERS = {
     "drkit/charts.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
     "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
-    "drkit/runs/steps/retriever.py": {"rmtree", "replace", "copytree"},
-    "drkit/runs/steps/pretrain.py": {"copytree"},  # links a kept checkpoint into the folder of its stage
+    "drkit/runs/making/retriever.py": {"rmtree", "replace", "copytree"},
+    "drkit/runs/making/pretrain.py": {"copytree"},  # links a kept checkpoint into the folder of its stage
     "drkit/testing/encoders.py": {"save_pretrained"},  # into a temporary folder
-    "drkit/runs/steps/queries.py": {"rmtree"},
+    "drkit/runs/making/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open"},
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},

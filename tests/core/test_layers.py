@@ -32,7 +32,7 @@ LAYERS = (
     ("studies",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Within runs: what a stage is, the stages, the plan that puts them in order, the steps that make them, and what carries
+# Within runs: what a stage is, the stages, the plan that puts them in order, the code that makes them, and what carries
 # it out.
 RUNS = (
     ("work", "manifest", "code"),
@@ -40,7 +40,7 @@ RUNS = (
     ("stages",),
     ("survey",),
     ("plan", "costs"),
-    ("steps",),
+    ("making",),
     ("stale",),
     ("execute",),
     ("attribution",),
@@ -85,5 +85,5 @@ def test_the_parts_of_a_run_import_one_way(part):
         for name in imported(ROOT / path):
             if name.startswith("drkit.runs."):
                 other = name.split(".")[2]
-                within = other == part in ("stages", "steps")
+                within = other == part in ("stages", "making")
                 assert within or RUNS_LEVEL[other] < RUNS_LEVEL[part], f"{path} imports {name}"

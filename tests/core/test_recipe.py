@@ -400,6 +400,24 @@ def test_none_unsets_an_optional_setting_of_a_part():
     assert recipe.collection.config.limit is None
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "collection.columns",
+        "pretrain.decoders",
+        "pretrain.encoder.losses",
+        "pretrain.arguments",
+        "pretrain.baseline_learning_rates",
+        "finetune.columns",
+    ],
+)
+@pytest.mark.parametrize("value", ["3", "zzz", "[]", "true"])
+def test_a_table_of_names_refuses_other_values(path, value):
+    texts = "jsonl:texts.jsonl"
+    with refused("expected a table of settings", setting=path):
+        compose(ComposeRequest(collection=texts, masker="pmi", settings=(f"{path}={value}",)), PARTS)
+
+
 def test_a_file_of_another_shape_is_named_with_its_problems(tmp_path):
     """Of a plugin: composing starts only from what is a recipe."""
     (tmp_path / "odd.toml").write_text("name = 'odd'\ncollection = 'pydocs'\npretrain = 3\nfinetune = []\n")

@@ -12,13 +12,13 @@ import torch
 from drkit.core.registry import installed
 from drkit.core.types import map_tensors
 from drkit.data.contexts import PretrainingTexts, open_signals, open_texts, stacked
-from drkit.data.counts import NgramCounts
+from drkit.data.counts import NgramCounts, count_ngrams
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.specs import MixedContextConfig, QueryContextConfig
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.signals.pmi import count, importance
+from drkit.signals.pmi import importance
 from tests.data.stores import score
 
 SEED = 7
@@ -33,7 +33,7 @@ def inputs(real_texts, tokenizer, tmp_path_factory):
     found = {"spans": run / "spans", "queries": run / "queries"}
     found |= {"signals/importance": run / "importance", "query-signals/importance": run / "of-queries"}
     store = open_texts(found)
-    grams = count(store, run / "counts", workers=1)
+    grams = count_ngrams(store, run / "counts", workers=1)
     weighed = importance(store, grams, run / "importance")
     write_candidates(store, weighed, tokenizer, run / "queries", count=4, max_length=16)
     importance(Queries(run / "queries").store, grams, run / "of-queries")

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data.arrays import SignalValues
-from drkit.data.counts import _digits, text_chunks
+from drkit.data.counts import _digits, count_ngrams, text_chunks
 from drkit.data.merging import sorted_with_positions, spill
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.word_embeddings import log_frequencies, ppmi_svd
 from drkit.errors import DrkitError
-from drkit.signals.pmi import NgramCounts, corpus_importance, count, importance
+from drkit.signals.pmi import NgramCounts, corpus_importance, importance
 from drkit.signals.specs import ImportanceConfig
 from tests.data.stores import score, store_of
 
@@ -80,7 +80,7 @@ def small(real_texts, tokenizer, tmp_path_factory) -> TokenStore:
 @pytest.mark.parametrize("ends", ["fitting", "window"])
 @pytest.mark.parametrize(("window", "min_count"), [(2, 1), (4, 1), (4, 3), (6, 2)])
 def test_importance_equals_the_formula(small, tmp_path, pmi, ends, window, min_count):
-    counts = count(small, tmp_path / "counts", window=window, min_count=min_count)
+    counts = count_ngrams(small, tmp_path / "counts", window=window, min_count=min_count)
     got = importance(small, counts, tmp_path / "importance", pmi=pmi, ends=ends)
     read = {"window": window, "min_count": min_count, "pmi": pmi, "ends": ends}
     wanted = [x for text in expected(sequences(small), **read) for x in text]
@@ -90,14 +90,14 @@ def test_importance_equals_the_formula(small, tmp_path, pmi, ends, window, min_c
 
 
 def test_both_kinds_agree_on_bigrams(small, tmp_path):
-    counts = count(small, tmp_path / "counts", window=2)
+    counts = count_ngrams(small, tmp_path / "counts", window=2)
     one, other = (importance(small, counts, tmp_path / pmi, pmi=pmi).values for pmi in ("fragment", "specific"))
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("min_count", [1, 2])
 def test_counts_equal_a_counter(small, tmp_path, min_count):
-    counts = count(small, tmp_path, window=5, min_count=min_count)
+    counts = count_ngrams(small, tmp_path, window=5, min_count=min_count)
     exact = count_all(sequences(small), 5)
     facts = counts.describe()
     assert facts["total"] == [sum(c.values()) for c in exact]
@@ -108,10 +108,10 @@ def test_counts_equal_a_counter(small, tmp_path, min_count):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_chunks_spilled_and_merged_count_as_one_pass(store, tmp_path, monkeypatch, workers):
-    whole = count(store, tmp_path / "whole", workers=1)
+    whole = count_ngrams(store, tmp_path / "whole", workers=1)
     monkeypatch.setattr("drkit.data.counts._SMALLEST_CHUNK", 1)
     monkeypatch.setattr("drkit.data.counts._BYTES_PER_TOKEN", 2**20 // 150)
-    parts = count(store, tmp_path / "parts", workers=workers, memory_mb=1)
+    parts = count_ngrams(store, tmp_path / "parts", workers=workers, memory_mb=1)
     assert len(list(text_chunks(store.offsets, 150 // workers))) > 20
     for one, other in zip(whole.tables, parts.tables, strict=True):
         assert np.array_equal(one.keys, other.keys)
@@ -136,7 +136,7 @@ def test_keys_of_any_number_of_digits_count_as_a_counter(small, tmp_path, monkey
     monkeypatch.setattr("drkit.data.counts._digits", lambda base, beginnings: digits)
     monkeypatch.setattr("drkit.data.counts._SMALLEST_CHUNK", 1)
     monkeypatch.setattr("drkit.data.counts._BYTES_PER_TOKEN", 2**20 // 150)
-    counts = count(small, tmp_path, window=5, min_count=min_count, memory_mb=1)
+    counts = count_ngrams(small, tmp_path, window=5, min_count=min_count, memory_mb=1)
     texts, exact = sequences(small), count_all(sequences(small), 5)
     (found,) = counts.log_shares(small, [(0, len(texts))])
     for n, (table, shares) in enumerate(zip(counts.tables, found, strict=True)):
@@ -169,14 +169,14 @@ def test_any_vocabulary_fits(tmp_path):
     rng = np.random.default_rng(0)
     ids = rng.choice(rng.integers(2**30, 2**31 - 2, 6), 400).tolist()
     store = store_of([ids[:150], [], ids[150:]], tmp_path)
-    got = importance(store, count(store, tmp_path / "counts"), tmp_path)
+    got = importance(store, count_ngrams(store, tmp_path / "counts"), tmp_path)
     wanted = [x for text in expected(sequences(store), window=4, min_count=1, pmi="fragment") for x in text]
     np.testing.assert_allclose(got.values, wanted, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("beyond", [1, 7])
 def test_text_that_was_not_counted_adds_nothing(small, tmp_path, beyond):
-    counts = count(small, tmp_path)
+    counts = count_ngrams(small, tmp_path)
     text = next(t for t in sequences(small) if len(t) > 10)
     assert np.allclose(score([text], counts, tmp_path)[0], expected_of(small, text), rtol=1e-6, atol=1e-5)
     unseen = int(small.flat_ids.max()) + beyond
@@ -194,7 +194,7 @@ def expected_of(store: TokenStore, text: list[int]) -> list[float]:
 
 
 def test_a_batch_carries_the_importance(small, tmp_path):
-    counts = count(small, tmp_path / "counts")
+    counts = count_ngrams(small, tmp_path / "counts")
     weights = importance(small, counts, tmp_path / "importance")
     batch = small.batch([5, 60, 2], pad_to=8, signals={"importance": weights})
     assert batch.signals["importance"].dtype == torch.float32
@@ -213,7 +213,7 @@ def test_a_batch_carries_the_importance(small, tmp_path):
 def test_an_empty_store_has_counts(tokenizer, tmp_path):
     tokenise([("a", "")], tokenizer, tmp_path, max_length=8)
     store = TokenStore.open(tmp_path)
-    counts = count(store, tmp_path / "counts")
+    counts = count_ngrams(store, tmp_path / "counts")
     assert counts.describe()["total"] == [0, 0, 0, 0]
     assert len(importance(store, counts, tmp_path).values) == 0
     assert score([[1, 2, 3]], counts, tmp_path)[0].tolist() == [0.0, 0.0, 0.0]
@@ -224,7 +224,7 @@ def test_what_is_missing_or_unknown_says_so(small, tmp_path):
         NgramCounts(tmp_path)
     with pytest.raises(DrkitError, match=r"/values\.arrow: "):
         SignalValues.open(tmp_path)
-    counts = count(small, tmp_path)
+    counts = count_ngrams(small, tmp_path)
     with pytest.raises(DrkitError, match=r"pmi .*fragment, specific, got 'broken'"):
         importance(small, counts, tmp_path, pmi="broken")
 
@@ -287,7 +287,7 @@ def test_log_frequencies_are_shares(small, tokenizer, at_once, monkeypatch):
 
 
 def test_folders_may_be_given_as_paths_or_made(small, tmp_path: Path):
-    counts = count(small, tmp_path / "deep" / "folder")
+    counts = count_ngrams(small, tmp_path / "deep" / "folder")
     assert NgramCounts(counts.folder).describe() == counts.describe()
 
 
@@ -296,7 +296,7 @@ def test_importance_of_plain_texts_is_that_of_their_store(tokenizer, tmp_path):
     found = corpus_importance(iter(some), tokenizer, ImportanceConfig(window=3), max_length=7)
     tokenise(((str(n), text) for n, text in enumerate(some)), tokenizer, tmp_path / "tokens", max_length=7)
     store = TokenStore.open(tmp_path / "tokens")
-    values = importance(store, count(store, tmp_path / "counts", window=3), tmp_path / "values").values
+    values = importance(store, count_ngrams(store, tmp_path / "counts", window=3), tmp_path / "values").values
     assert [len(one) for one in found] == np.diff(store.offsets).tolist()
     np.testing.assert_array_equal(np.concatenate(found), values)
     assert corpus_importance([], tokenizer) == []

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.data import merging, ppmi, train_wordpiece, vocabulary
+from drkit.data import merging, train_wordpiece, vocabulary, word_embeddings
 from drkit.data.arrays import Arrays
 from drkit.data.merging import merged, spill
 from tests.data.stores import store_of
@@ -23,8 +23,11 @@ VOCABULARY = 24
 
 def pairs_of(store, folder, window, bytes_per_pair):
     folder.mkdir()
-    with mock.patch.object(ppmi, "_BYTES_PER_PAIR", bytes_per_pair), mock.patch.object(ppmi, "_RUNS", 3):
-        sums = ppmi._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
+    with (
+        mock.patch.object(word_embeddings, "_BYTES_PER_PAIR", bytes_per_pair),
+        mock.patch.object(word_embeddings, "_RUNS", 3),
+    ):
+        sums = word_embeddings._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
     found = Arrays(folder / "pairs.arrow")
     return sums, dict(zip(found["keys"].tolist(), found["counts"].tolist(), strict=True)), found["keys"].tolist()
 
@@ -91,10 +94,10 @@ def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
     rng = np.random.default_rng(0)
     store = store_of([rng.integers(0, VOCABULARY, rng.integers(0, 30)) ** 2 // VOCABULARY for _ in range(60)], tmp_path)
     how = {"vocab_size": VOCABULARY, "dim": 6, "seed": 1}
-    held = ppmi.ppmi_svd(store, **how)
+    held = word_embeddings.ppmi_svd(store, **how)
     for pairs in (7, 100, 3000):
-        with mock.patch.object(ppmi, "_BYTES_PER_PAIR", 2**20 // pairs):
-            spilled = ppmi.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
+        with mock.patch.object(word_embeddings, "_BYTES_PER_PAIR", 2**20 // pairs):
+            spilled = word_embeddings.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
         assert np.array_equal(held, spilled)
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.arrow"]
 

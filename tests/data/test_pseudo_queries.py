@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.corpus import collection_of, open_collection
+from drkit.data.counts import count_ngrams
 from drkit.data.formats import JsonlCollection
 from drkit.data.queries import (
     _CROPS,
@@ -29,7 +30,7 @@ from drkit.data.spans import punkt_for
 from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, prompt_tokens, tokenise
 from drkit.data.writing import write_collection, write_pairs
-from drkit.signals.pmi import count, importance
+from drkit.signals.pmi import importance
 
 PROMPT = "passage: "
 
@@ -55,7 +56,7 @@ def spans(corpus, tokenizer, tmp_path_factory):
         folder = tmp_path_factory.mktemp("store")
         tokenise(((p.doc_id, p.content) for p in corpus), tokenizer, folder, max_length=40, prompt=prompt)
         store = TokenStore.open(folder)
-        values = importance(store, count(store, folder / "counts", workers=1), folder / "importance")
+        values = importance(store, count_ngrams(store, folder / "counts", workers=1), folder / "importance")
         return ImportantSpans(3, store, values, tokenizer, len(prompt_tokens(prompt, tokenizer, 40)))
 
     return {prompt: source(prompt) for prompt in ("", PROMPT)}

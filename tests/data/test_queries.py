@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from drkit.core.processes import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
 from drkit.data.corpus import open_collection
+from drkit.data.counts import count_ngrams
 from drkit.data.formats import JsonlCollection
 from drkit.data.generation import NucleusDraw, QueryModel, generate_file, truncate_texts
 from drkit.data.queries import (
@@ -37,7 +38,7 @@ from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.signals.pmi import count, importance
+from drkit.signals.pmi import importance
 from tests.data.seq2seq import write_t5
 from tests.refusals import refused
 from tests.warm import warm_process
@@ -46,7 +47,7 @@ from tests.warm import warm_process
 @pytest.fixture(scope="module")
 def weighed(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("statistics")
-    return importance(store, count(store, folder / "counts", workers=1), folder / "importance")
+    return importance(store, count_ngrams(store, folder / "counts", workers=1), folder / "importance")
 
 
 @pytest.fixture(scope="module")

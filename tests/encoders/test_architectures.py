@@ -28,7 +28,7 @@ from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.runs.work import stored_size
 from drkit.search import TextEncoder
 from drkit.testing import check_architecture

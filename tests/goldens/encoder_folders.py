@@ -24,7 +24,7 @@ from drkit.encoders.folder import read_modules, read_routes, transformer_folder
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
-from drkit.runs.steps.retriever import write_encoder
+from drkit.runs.making.retriever import write_encoder
 from drkit.search import DualEncoder, TextEncoder
 from tests.search.folders import CASES
 from tests.search.made import reader_of

@@ -17,8 +17,8 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.runs.plan import plan
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
 from drkit.train.checkpoints import load_encoder, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from tests.parts.toys import texts

@@ -53,7 +53,7 @@ def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
     """(the AutoEncoder of a paper's recipe with these settings, in float64; views of a text as tensors)."""
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest, compose
-    from drkit.runs.steps.pretrain import auto_encoder, build_maskers
+    from drkit.runs.making.pretrain import auto_encoder, build_maskers
     from drkit.train.pretrain import side_tensors
 
     parts = installed()

@@ -11,9 +11,10 @@ import torch
 
 from drkit.core.draws import Draws
 from drkit.data import train_wordpiece
+from drkit.data.counts import count_ngrams
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
-from drkit.signals.pmi import count, importance
+from drkit.signals.pmi import importance
 from drkit.train import gradients
 from drkit_pydocs.docstrings import read_file, summary_and_rest
 from tests.references.cdmae import Counts, cdmae, masked_places
@@ -47,7 +48,7 @@ class Corpus:
         self.tokenizer = train_wordpiece(iter(texts), folder / "vocabulary", size=400)
         tokenise(((str(n), t) for n, t in enumerate(texts)), self.tokenizer, folder / "tokens", max_length=32)
         self.store = TokenStore.open(folder / "tokens")
-        counts = count(self.store, folder / "counts")
+        counts = count_ngrams(self.store, folder / "counts")
         self.importance = importance(self.store, counts, folder / "importance")
         self.texts = [
             self.store.flat_ids[a:b].tolist()

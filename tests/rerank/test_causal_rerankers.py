@@ -12,6 +12,8 @@ import transformers as hf
 from torch.nn import Identity
 
 from drkit.core.registry import installed
+from drkit.core.spec import Choice
+from drkit.data.column_sources import ModelConfig
 from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.encoders.cross_encoder import join_pairs
@@ -23,9 +25,9 @@ from drkit.miners.specs import CrossEncoderFilterConfig
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
+from drkit.runs.making.reranker import load_teacher
 from drkit.runs.stage import Stage
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
-from drkit.runs.steps.reranker import load_teacher
 from drkit.search import Reranker, read_run, write_run
 from drkit.train.columns import read_column
 from tests.encoders.toys import SHARED_KEYS, SIZES, tiny, tokenizer_of
@@ -336,7 +338,7 @@ def test_the_page_makes_a_re_ranker_of_a_plain_checkpoint(tmp_path, monkeypatch)
 def test_the_stage_scores_with_it(saved, tmp_path):
     inputs = parts_of(stored(tmp_path / "collection"), "train")
     inputs["negatives"] = mined(tmp_path / "collection", tmp_path / "negatives")
-    metrics = taught(tmp_path, inputs, source=str(saved))
+    metrics = taught(tmp_path, inputs, source=Choice("model", ModelConfig(str(saved))))
     assert metrics["max_length"] == 80
     collection = open_collection(tmp_path / "collection")
     query = next(iter(collection.queries("train")))
@@ -385,7 +387,7 @@ def test_the_stage_depends_on_the_library_that_computes_its_scores(saved, tmp_pa
     settings = {"column": "teacher", "default": None, "max_length": None, "queries": 0, "draws": 1, "negatives": 1}
 
     def packages(source):
-        made = ColumnSettings(**settings, source=str(source), training=Training(), seed=1)
+        made = ColumnSettings(**settings, source=Choice("model", ModelConfig(str(source))), training=Training(), seed=1)
         return Stage("teacher-one", COLUMN, made, "", {}, {}).packages
 
     assert packages(saved) == {"sentence-transformers": version("sentence-transformers")}

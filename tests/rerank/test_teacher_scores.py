@@ -33,13 +33,13 @@ from drkit.miners.chain import read_negatives, write_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
 from drkit.runs.costs import planned_sizes
+from drkit.runs.making.columns import make_column
+from drkit.runs.making.finetune import finetune
+from drkit.runs.making.texts import store_collection
 from drkit.runs.plan import plan
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.texts import COLLECTION
-from drkit.runs.steps.columns import make_column
-from drkit.runs.steps.finetune import finetune
-from drkit.runs.steps.texts import store_collection
 from drkit.runs.work import BERT_BASE
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores

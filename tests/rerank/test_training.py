@@ -23,11 +23,11 @@ from drkit.losses import ListwiseLoss
 from drkit.miners.chain import read_negatives
 from drkit.plugin import NoSettings
 from drkit.recipe.schema import Choice, RerankerTraining, Training
+from drkit.runs.making.columns import make_column
+from drkit.runs.making.reranker import train_reranker
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.columns import COLUMN, ColumnSettings
 from drkit.runs.stages.reranker import TRAIN_RERANKER, RerankerSettings
-from drkit.runs.steps.columns import make_column
-from drkit.runs.steps.reranker import train_reranker
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.biencoder import training_pairs

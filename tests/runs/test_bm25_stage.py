@@ -6,8 +6,8 @@ from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
+from drkit.runs.making.retriever import index_words
 from drkit.runs.stages.retriever import BM25_STAGE, Bm25Settings
-from drkit.runs.steps.retriever import index_words
 from drkit.search import Bm25Retriever
 from tests.rerank.toys import stage_run
 

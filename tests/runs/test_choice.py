@@ -6,8 +6,8 @@ import pytest
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
+from drkit.runs.making.retriever import choose, chosen_input
 from drkit.runs.stages.retriever import CHOOSE, ChoiceSettings
-from drkit.runs.steps.retriever import choose, chosen_input
 from drkit.search import write_run
 from tests.rerank.toys import stage_run
 

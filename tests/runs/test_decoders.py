@@ -18,8 +18,8 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
+from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.runs.plan import plan
-from drkit.runs.steps.pretrain import auto_encoder, build_maskers, masking_collator
 from drkit.testing.contexts import toy_pretraining_texts
 from drkit.testing.toys import toy_encoder, toy_texts, toy_tokenizer
 from drkit.train.batches import Schedule

@@ -12,9 +12,9 @@ from drkit.data import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.systems import VERDICT_CAPTION, results_warning
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.making.evaluation import evaluate_systems
 from drkit.runs.plan import plan
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
-from drkit.runs.steps.evaluation import evaluate_systems
 from drkit.search import write_run
 from drkit_cli.render import print_results
 from tests.refusals import says

@@ -82,7 +82,7 @@ def test_the_table_has_both_encoders_with_and_without_bm25_and_a_verdict(improve
 def test_each_query_is_ranked_by_the_fold_that_has_not_learned_from_it(improved):
     """As in a loop over the folds that ranks with each of their encoders."""
     from drkit.encoders import EncoderCard
-    from drkit.runs.steps.retriever import load_retriever
+    from drkit.runs.making.retriever import load_retriever
 
     _, run, _ = improved
     recipe = read_recipe(run / "recipe.toml", PARTS.registry)

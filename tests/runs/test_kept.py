@@ -115,7 +115,7 @@ def test_a_kept_checkpoint_is_exported_and_trained_on(kept, beir, tmp_path):
     exported, checkpoint = (open_encoder(folder, device="cpu") for folder in folders)
     assert exported.identity() == checkpoint.identity()
     start = compose(ComposeRequest(encoder=str(run / "pretrained@2"), collection=f"beir:{beir}"), PARTS).encoder
-    assert (start.pooling, start.passage_length) == ("mean", 24)
+    assert (start.pooling.use, start.passage_length) == ("mean", 24)
 
 
 def test_pruning_leaves_kept_checkpoints(kept, tmp_path):

@@ -10,7 +10,7 @@ from drkit.commands import open_encoder
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders import EncoderCard
 from drkit.encoders.folder import PRECISIONS
-from drkit.runs.steps.retriever import load_text_encoder, write_encoder
+from drkit.runs.making.retriever import load_text_encoder, write_encoder
 from drkit.search import open_index
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit

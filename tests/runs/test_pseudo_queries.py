@@ -22,10 +22,10 @@ from drkit.evaluate.names import system_in_words
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
+from drkit.runs.making.retriever import load_text_encoder, write_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import settings_from
-from drkit.runs.steps.retriever import load_text_encoder, write_encoder
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder, align, convex
 from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5

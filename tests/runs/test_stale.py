@@ -93,7 +93,7 @@ BASELINE_RATES = "pretrain.baseline_learning_rates"
 def leaves(value: Any, declared: Any = None, path: str = "") -> Iterator[tuple[str, Any, attrs.Attribute[Any]]]:
     """(dotted path, value, attribute) of every setting that is not a table."""
     if isinstance(value, Choice) or hasattr(value, "use"):
-        if hasattr(value, "weight"):
+        if value.weight is not None:
             yield f"{path}.weight", value.weight, attrs.fields(type(value)).weight
         yield from leaves(value.config, None, path)
     elif attrs.has(type(value)):

@@ -21,8 +21,8 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
+from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import settings_from
-from drkit.runs.steps.retriever import encoders_of
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder

@@ -138,9 +138,9 @@ def test_broken_folders(tmp_path):
 def test_a_collection_too_small_for_product_quantisation_is_told_before_anything_is_trained(tmp_path):
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest, compose
+    from drkit.runs.making.texts import store_collection
     from drkit.runs.stage import settings_from
     from drkit.runs.stages.texts import COLLECTION, CollectionSettings
-    from drkit.runs.steps.texts import store_collection
     from tests.data.test_files import beir
     from tests.rerank.toys import stage_run
 

@@ -1,6 +1,6 @@
-"""The stages of a run, those of one step in a file: settings, inputs, version, work, and how a plan adds them.
+"""The stages of a run, those of one part of it in a file: settings, inputs, version, work, and how a plan adds them.
 
-The files import no torch; the functions that make the stages are in the file of the same name in `runs/steps`.
+The files import no torch; the functions that make the stages are in the file of the same name in `runs/making`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ COLUMN = StageSpec(
     name="column",
     version=2,
     settings=ColumnSettings,
-    run="drkit.runs.steps.columns:make_column",
+    run="drkit.runs.making.columns:make_column",
     inputs={
         "passages": "the corpus",
         "train": "training queries and judgements",

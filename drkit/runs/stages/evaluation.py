@@ -100,7 +100,7 @@ SEARCH = StageSpec(
     name="search",
     version=5,
     settings=SearchSettings,
-    run="drkit.runs.steps.evaluation:search_runs",
+    run="drkit.runs.making.evaluation:search_runs",
     inputs={
         "passages": "the corpus",
         "queries": "the queries to rank passages for",
@@ -150,7 +150,7 @@ HYBRID = StageSpec(
     name="hybrid",
     version=8,
     settings=HybridSettings,
-    run="drkit.runs.steps.evaluation:fuse_rankings",
+    run="drkit.runs.making.evaluation:fuse_rankings",
     inputs={
         "bm25": "BM25's rankings of the evaluated queries",
         "retriever/*": "a retriever's",
@@ -177,7 +177,7 @@ UNTUNED_HYBRID = StageSpec(
     name="hybrid-untuned",
     version=2,
     settings=UntunedSettings,
-    run="drkit.runs.steps.evaluation:keep_weight",
+    run="drkit.runs.making.evaluation:keep_weight",
     inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
     folders=(HYBRID_NAME,),
 )
@@ -202,7 +202,7 @@ EVEN_FUSION = StageSpec(
     name="hybrids",
     version=1,
     settings=EvenFusionSettings,
-    run="drkit.runs.steps.evaluation:fuse_evenly",
+    run="drkit.runs.making.evaluation:fuse_evenly",
     inputs={"runs": "the rankings of BM25 and of the retrievers"},
     folders=(HYBRIDS,),
     work=_even_fusion_work,
@@ -225,7 +225,7 @@ GAINS = StageSpec(
     name="gains",
     version=2,
     settings=GainSettings,
-    run="drkit.runs.steps.evaluation:choose_by_gains",
+    run="drkit.runs.making.evaluation:choose_by_gains",
     inputs={
         "judged": "the evaluated split of the collection",
         "runs": "the systems' rankings",
@@ -262,7 +262,7 @@ EVALUATION = StageSpec(
     name="evaluation",
     version=7,
     settings=EvaluationSettings,
-    run="drkit.runs.steps.evaluation:evaluate_systems",
+    run="drkit.runs.making.evaluation:evaluate_systems",
     inputs={
         "judged": "the evaluated split of the collection",
         "runs": "the systems' rankings",

@@ -102,7 +102,7 @@ FINETUNE = StageSpec(
     name="finetune",
     version=6,
     settings=FinetuneSettings,
-    run="drkit.runs.steps.finetune:finetune",
+    run="drkit.runs.making.finetune:finetune",
     inputs={
         "start": "the checkpoint that training starts from",
         "passages": "the corpus",

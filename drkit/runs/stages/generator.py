@@ -85,7 +85,7 @@ EXISTING_GENERATOR = StageSpec(
     name="existing-generator",
     version=1,
     settings=ExistingGeneratorSettings,
-    run="drkit.runs.steps.generator:load_generator",
+    run="drkit.runs.making.generator:load_generator",
     inputs={"vocabulary": "the run's tokenizer, which a model must share"},
     folders=("generator",),
 )
@@ -93,7 +93,7 @@ TRAINED_GENERATOR = StageSpec(
     name="trained-generator",
     version=3,
     settings=TrainedGeneratorSettings,
-    run="drkit.runs.steps.generator:train_generator",
+    run="drkit.runs.making.generator:train_generator",
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
     records=(LOG, TRAINING),
     resumable=True,

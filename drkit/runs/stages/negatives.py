@@ -57,7 +57,7 @@ NEGATIVES = StageSpec(
     name="negatives",
     version=4,
     settings=NegativeSettings,
-    run="drkit.runs.steps.negatives:mine_negatives",
+    run="drkit.runs.making.negatives:mine_negatives",
     inputs={
         "passages": "the passages to mine",
         "train": "training queries, judgements and given negatives",

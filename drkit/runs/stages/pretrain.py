@@ -88,7 +88,7 @@ PRETRAIN = StageSpec(
     name="pretrain",
     version=5,
     settings=PretrainSettings,
-    run="drkit.runs.steps.pretrain:pretrain",
+    run="drkit.runs.making.pretrain:pretrain",
     inputs={
         "start": "the checkpoint that training starts from",
         "tokens": "the passages' tokens, without spans",
@@ -111,7 +111,7 @@ KEPT_STEP = StageSpec(
     name="kept-checkpoint",
     version=1,
     settings=KeptSettings,
-    run="drkit.runs.steps.pretrain:link_kept",
+    run="drkit.runs.making.pretrain:link_kept",
     inputs={"checkpoint": "the checkpoint, in the folder of the training"},
     folders=("*@*",),
 )

@@ -53,7 +53,7 @@ CONTEXT_QUERIES = StageSpec(
     name="queries",
     version=2,
     settings=CandidateSettings,
-    run="drkit.runs.steps.queries:make_candidates",
+    run="drkit.runs.making.queries:make_candidates",
     libraries=("tokenizers", "regex"),
     inputs={
         "vocabulary": "the tokenizer",
@@ -74,8 +74,9 @@ SPLIT = "train"
 class PseudoQuerySettings:
     """Where queries come from, and which are kept.
 
-    texts: how passages are read, to make queries from. reading: how the encoder of the round trip reads texts, None if the round trip does not search with one. language:
-    of BM25, None if the round trip does not search with it. passages, held_out: see `PseudoQueries`.
+    texts: how passages are read. reading: how the encoder of the round trip reads texts, None if the round trip does
+    not search with one. language: of BM25, None if the round trip does not search with it. passages, held_out: see
+    `PseudoQueries`.
     """
 
     texts: PassageReading
@@ -120,7 +121,7 @@ PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
     version=4,
     settings=PseudoQuerySettings,
-    run="drkit.runs.steps.queries:make_pseudo_queries",
+    run="drkit.runs.making.queries:make_pseudo_queries",
     inputs={
         "passages": "the passages that queries are made from",
         "vocabulary": "the tokenizer, for extractive and generated queries",

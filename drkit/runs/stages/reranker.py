@@ -67,7 +67,7 @@ TRAIN_RERANKER = StageSpec(
     name="reranker",
     version=3,
     settings=RerankerSettings,
-    run="drkit.runs.steps.reranker:train_reranker",
+    run="drkit.runs.making.reranker:train_reranker",
     inputs={
         "start": "the checkpoint that training starts from",
         "passages": "the corpus",

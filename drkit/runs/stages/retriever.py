@@ -66,7 +66,7 @@ CHOOSE = StageSpec(
     name="choice",
     version=3,
     settings=ChoiceSettings,
-    run="drkit.runs.steps.retriever:choose",
+    run="drkit.runs.making.retriever:choose",
     inputs={"judged": "the dev split of the collection", "runs": "the retrievers' rankings of the dev queries"},
     folders=("choice",),
 )
@@ -83,7 +83,7 @@ EXPORT = StageSpec(
     name="export",
     version=2,
     settings=ExportSettings,
-    run="drkit.runs.steps.retriever:export_chosen",
+    run="drkit.runs.making.retriever:export_chosen",
     inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
     folders=("encoder", AS_IT_IS),
     prunable=WEIGHT_FILES,
@@ -157,7 +157,7 @@ INDEX = StageSpec(
     name="index",
     version=3,
     settings=IndexSettings,
-    run="drkit.runs.steps.retriever:index_vectors",
+    run="drkit.runs.making.retriever:index_vectors",
     inputs={
         "encoder": "an encoder's folder",
         "tokens": "the passages' tokens, unless documents are cut into passages",
@@ -173,7 +173,7 @@ BM25_STAGE = StageSpec(
     name="bm25",
     version=5,
     settings=Bm25Settings,
-    run="drkit.runs.steps.retriever:index_words",
+    run="drkit.runs.making.retriever:index_words",
     inputs={
         "passages": "the passages to index",
         "dev": "dev queries and judgements, to choose k1, b and split_queries by",
@@ -186,7 +186,7 @@ CHOSEN_INDEX = StageSpec(
     name="chosen-index",
     version=1,
     settings=NoSettings,
-    run="drkit.runs.steps.retriever:copy_index",
+    run="drkit.runs.making.retriever:copy_index",
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
     folders=("index",),
 )

@@ -25,9 +25,9 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
 from drkit.miners.specs import refresh_settings
+from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
-from drkit.runs.steps.retriever import encoders_of
 from drkit.search import Reranker
 from drkit.train.batches import Schedule, StepSize, batches_per_epoch, describe_batch
 from drkit.train.biencoder import (

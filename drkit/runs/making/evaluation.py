@@ -38,6 +38,8 @@ from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused
 from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
 from drkit.evaluate.ties import tie_lines
 from drkit.recipe.schema import is_baseline
+from drkit.runs.making.reranker import loaded_teacher
+from drkit.runs.making.retriever import chosen_input, loaded_retriever
 from drkit.runs.stage import StageRun, Truncation, record_truncations
 from drkit.runs.stages.evaluation import (
     EvaluationSettings,
@@ -48,8 +50,6 @@ from drkit.runs.stages.evaluation import (
     UntunedSettings,
 )
 from drkit.runs.stages.retriever import CHOICE, CHOSEN
-from drkit.runs.steps.reranker import loaded_teacher
-from drkit.runs.steps.retriever import chosen_input, loaded_retriever
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
 from drkit.search.fusion import WEIGHT

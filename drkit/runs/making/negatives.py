@@ -19,9 +19,9 @@ from drkit.encoders.card import EncoderCard
 from drkit.miners.blocks import mine_on, open_collected
 from drkit.miners.chain import Chain, build_chain, mining_requests, model_hashes, write_negatives
 from drkit.miners.specs import refresh_settings
+from drkit.runs.making.retriever import load_retriever
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.negatives import NegativeSettings
-from drkit.runs.steps.retriever import load_retriever
 from drkit.search import Reranker
 
 

@@ -15,10 +15,10 @@ from drkit.core.spec import TEACHER, Kind
 from drkit.data.column_sources import is_computed, is_scored, source_name
 from drkit.data.corpus import StoredCollection, StoredCorpus, collection_of
 from drkit.data.values import PASSAGE, QUERY, Value, computed_values
+from drkit.runs.making.finetune import judged_pairs
+from drkit.runs.making.reranker import loaded_teacher
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.columns import ColumnSettings, missing_values
-from drkit.runs.steps.finetune import judged_pairs
-from drkit.runs.steps.reranker import loaded_teacher
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import draw_queries, drawn_passages, schedule_lengths
 from drkit.train.columns import ColumnInfo, StoredColumn, read_column, write_values

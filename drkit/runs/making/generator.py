@@ -21,6 +21,7 @@ from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.recipe.schema import ENCODER_SIDE, Training
+from drkit.runs.making.start import set_titles
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.generator import (
     MASK_RATIO,
@@ -28,7 +29,6 @@ from drkit.runs.stages.generator import (
     GeneratorSizes,
     TrainedGeneratorSettings,
 )
-from drkit.runs.steps.start import set_titles
 from drkit.train.batches import SubsetCollator, count_steps
 from drkit.train.checkpoints import load_tokenizer, save_masked_lm
 from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term

@@ -38,9 +38,9 @@ from drkit.data.store import TokenStore, prompt_tokens
 from drkit.data.titles import Titles
 from drkit.data.writing import write_pairs
 from drkit.errors import DrkitError
+from drkit.runs.making.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.queries import SPLIT, CandidateSettings, PseudoQuerySettings
-from drkit.runs.steps.retriever import load_text_encoder
 from drkit.search import Bm25Retriever, Retriever, open_index
 from drkit.train.checkpoints import load_tokenizer
 
@@ -87,7 +87,15 @@ def _read_or_generate(
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
     path = local_path(source)
     if kind == "model":
-        path = generate(stage, iter(texts), len(texts), source, stage.folder / GENERATED, settings.candidates, settings.passage_length)
+        path = generate(
+            stage,
+            iter(texts),
+            len(texts),
+            source,
+            stage.folder / GENERATED,
+            settings.candidates,
+            settings.passage_length,
+        )
     return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=settings.max_length)
 
 

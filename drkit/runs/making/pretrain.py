@@ -30,9 +30,9 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.parts import call_signals, signal_scopes
 from drkit.recipe.schema import ENCODER_SIDE, Choice, Pretrain, Validation
+from drkit.runs.making.retriever import encoder_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
-from drkit.runs.steps.retriever import encoder_of
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts

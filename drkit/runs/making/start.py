@@ -22,8 +22,8 @@ from drkit.encoders.token_weights import read_token_weights, weights_from_idf
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.start import (
-    NewEncoderSettings,
     ExistingEncoderSettings,
+    NewEncoderSettings,
 )
 from drkit.signals.idf import document_frequencies, idf
 from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
