@@ -259,7 +259,8 @@ def stored_size(model: str) -> ModelSize | None:
     sizes: list[Any] = [config.get(key) for key in keys]
     if not all(map(_is_size, sizes)):
         return None
-    return ModelSize(*sizes, dropout=config.get(names.attention_dropout, 0.1))
+    hidden, heads, intermediate, layers, vocabulary = sizes
+    return ModelSize(hidden, heads, intermediate, layers, vocabulary, config.get(names.attention_dropout, 0.1))
 
 
 def local_config(model: str) -> Mapping[str, Any]:
