@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from drkit.core.spec import Choice
+from drkit.core.types import EncoderSizes
 
 # The value of `absent_when` of a setting that is never absent.
 NEVER_ABSENT = object()
@@ -176,8 +177,10 @@ class QuerySettings:
 
 
 @attrs.frozen
-class GeneratorSettings:
+class GeneratorSettings(EncoderSizes):
     """Settings of the masked LM that a part requires of the run (`generator`), as to fill masked positions.
+
+    A class of its own, because plugins write it.
 
     model: path or hub id; empty: the run makes one of these sizes. random: it starts from random weights; otherwise the
     run trains the one it makes for `steps` steps (0: a third of the steps of pre-training). weight: of its own loss, if

@@ -318,17 +318,39 @@ def _as_tuple(ids: Iterable[int]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-@frozen
-class BackboneInfo:
-    """The sizes and special ids of an encoder, as parts need them to be built.
+_Sizes = TypeVar("_Sizes", bound="EncoderSizes")
 
-    mask_id: None for a tokenizer without a mask token; parts that mask call `require_mask_id`.
+
+@frozen
+class EncoderSizes:
+    """The sizes of a transformer's layers. What is made with these sizes, or counted from them, is made by `of`.
+
+    Recipes, users and parts write classes of their own, with defaults and bounds, which are subclasses of this one.
     """
 
     hidden: int
     heads: int
     intermediate: int
     layers: int
+
+    @classmethod
+    def of(cls: type[_Sizes], sizes: EncoderSizes, **more: Any) -> _Sizes:
+        """Return the sizes of `sizes` in this class; more: the other settings of this class.
+
+        >>> backbone = BackboneInfo(128, 2, 256, 1, vocab=8000, max_positions=128, mask_id=4, pad_id=0)
+        >>> EncoderSizes.of(backbone)
+        EncoderSizes(hidden=128, heads=2, intermediate=256, layers=1)
+        """
+        return cls(**{one.name: getattr(sizes, one.name) for one in attrs.fields(EncoderSizes)}, **more)
+
+
+@frozen
+class BackboneInfo(EncoderSizes):
+    """The sizes and special ids of an encoder, as parts need them to be built.
+
+    mask_id: None for a tokenizer without a mask token; parts that mask call `require_mask_id`.
+    """
+
     vocab: int
     max_positions: int
     mask_id: int | None

@@ -19,7 +19,7 @@ from drkit.core.files import local_path, read_json
 from drkit.core.hub import check_model_path
 from drkit.core.registry import installed
 from drkit.core.settings import setting
-from drkit.core.types import BackboneInfo
+from drkit.core.types import BackboneInfo, EncoderSizes
 from drkit.data.special_tokens import special_ids
 from drkit.errors import DrkitError, did_you_mean
 
@@ -32,8 +32,10 @@ GELU = "gelu()"
 
 
 @frozen
-class BertSizes:
+class BertSizes(EncoderSizes):
     """Sizes of a BERT that starts from random weights; without layers, a static encoder.
+
+    A class of its own, because users write it.
 
     Raises ValueError if `hidden` is not a multiple of `heads`.
     """

@@ -9,6 +9,7 @@ from attrs.validators import and_, ge, in_, lt, min_len, optional
 
 from drkit.core.settings import at_least, setting
 from drkit.core.spec import Choice, Kind, NoSettings, brief
+from drkit.core.types import EncoderSizes
 from drkit.data.titles import JOINED, TITLES
 from drkit.encoders.folder import PRECISIONS
 
@@ -31,8 +32,11 @@ FROM_SCRATCH = (
 
 
 @frozen
-class EncoderSettings:
-    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
+class EncoderSettings(EncoderSizes):
+    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch.
+
+    A class of its own, because users write it: the table `[encoder]` of a recipe.
+    """
 
     pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id of an encoder to start from")
     architecture: str | None = setting(

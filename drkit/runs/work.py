@@ -13,7 +13,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.quantities import counted
-from drkit.core.types import CollectionSize
+from drkit.core.types import CollectionSize, EncoderSizes
 from drkit.encoders.architectures import SizeNames, find_architecture
 from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.training import Training
@@ -53,13 +53,9 @@ class Work:
 
 
 @frozen
-class ModelSize:
-    """The sizes of a model that is built like BERT's."""
+class ModelSize(EncoderSizes):
+    """The sizes of a model that is built like BERT's, and what is counted from them."""
 
-    hidden: int
-    layers: int
-    heads: int
-    intermediate: int
     vocabulary: int
     dropout: float = 0.1
 
@@ -110,7 +106,7 @@ class ModelSize:
 
 
 # Assumed of a model on the hub, because planning downloads nothing.
-BERT_BASE = ModelSize(768, 12, 12, 3072, 30_522)
+BERT_BASE = ModelSize(hidden=768, heads=12, intermediate=3072, layers=12, vocabulary=30_522)
 
 
 @frozen
@@ -252,14 +248,7 @@ def encoder_size(encoder: EncoderSettings) -> ModelSize | None:
     """
     if encoder.pretrained:
         return stored_size(encoder.pretrained)
-    return ModelSize(
-        hidden=encoder.hidden,
-        layers=encoder.layers,
-        heads=encoder.heads,
-        intermediate=encoder.intermediate,
-        vocabulary=encoder.vocab_size,
-        dropout=encoder.dropout,
-    )
+    return ModelSize.of(encoder, vocabulary=encoder.vocab_size, dropout=encoder.dropout)
 
 
 def stored_size(model: str) -> ModelSize | None:
@@ -267,12 +256,12 @@ def stored_size(model: str) -> ModelSize | None:
     config = local_config(model)
     where = find_architecture(str(config.get("model_type")))
     names = where.sizes if where else SizeNames()
-    keys = (names.hidden, names.layers, names.heads, names.intermediate, "vocab_size")
+    keys = (names.hidden, names.heads, names.intermediate, names.layers, "vocab_size")
     sizes: list[Any] = [config.get(key) for key in keys]
     if not all(map(_is_size, sizes)):
         return None
-    hidden, layers, heads, intermediate, vocabulary = sizes
-    return ModelSize(hidden, layers, heads, intermediate, vocabulary, config.get(names.attention_dropout, 0.1))
+    hidden, heads, intermediate, layers, vocabulary = sizes
+    return ModelSize(hidden, heads, intermediate, layers, vocabulary, config.get(names.attention_dropout, 0.1))
 
 
 def local_config(model: str) -> Mapping[str, Any]:

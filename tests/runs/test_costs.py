@@ -21,7 +21,7 @@ from drkit.runs.budget import fit_memory
 from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_notes, planned_sizes
 from drkit.runs.manifest import Manifest, load_manifest, machine, write_manifest
 from drkit.runs.plan import plan
-from drkit.runs.work import ModelSize, Work
+from drkit.runs.work import BERT_BASE, ModelSize, Work
 from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
@@ -140,7 +140,8 @@ def test_what_a_text_keeps_is_what_torch_keeps(dropout):
     import torch
     from transformers import BertConfig, BertModel
 
-    length, texts, size = 128, 3, ModelSize(192, 4, 6, 768, 100, dropout)
+    length, texts = 128, 3
+    size = ModelSize(hidden=192, heads=6, intermediate=768, layers=4, vocabulary=100, dropout=dropout)
     config = BertConfig(
         hidden_size=192,
         num_hidden_layers=4,
@@ -169,7 +170,7 @@ def test_what_a_text_keeps_is_what_torch_keeps(dropout):
 
 
 def test_scores_of_attention_are_not_kept_on_a_gpu_or_without_dropout():
-    bert = ModelSize(768, 12, 12, 3072, 30_522)
+    bert = BERT_BASE
     assert bert.text_bytes(8192) > 100e9
     assert bert.text_bytes(8192, gpu=True) < 8e9
     assert evolve(bert, dropout=0.0).text_bytes(8192) < 8e9

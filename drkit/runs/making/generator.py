@@ -95,8 +95,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
 
 
 def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
-    named = attrs.asdict(sizes)
-    bert_sizes = BertSizes(max_positions=named.pop("positions"), dropout=0.0, **named)
+    bert_sizes = BertSizes.of(sizes, max_positions=sizes.positions, dropout=0.0)
     return MaskedLmEncoder.from_scratch(bert_sizes, tokenizer, seed=seed + 1)  # other weights than the encoder
 
 

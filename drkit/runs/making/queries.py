@@ -79,24 +79,33 @@ def _read_or_generate(
     stage: StageRun[CandidateSettings], tokenizer: Any, scratch: Path
 ) -> tuple[GivenQueries | None, dict[str, int]]:
     """Return the tokenised queries of the file or the model with counts; None for extractive queries."""
-    kind, _, source = stage.settings.queries.partition(":")
+    settings = stage.settings
+    kind, _, source = settings.queries.partition(":")
     if kind == "extractive":
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
     path = local_path(source)
     if kind == "model":
-        path = generate(stage, iter(texts), len(texts), source, stage.folder / GENERATED, stage.settings.candidates)
-    return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)
+        path = generate(
+            stage,
+            iter(texts),
+            len(texts),
+            source,
+            stage.folder / GENERATED,
+            settings.candidates,
+            settings.passage_length,
+        )
+    return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=settings.max_length)
 
 
 def generate(
-    stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int
+    stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int, length: int
 ) -> Path:
-    """Generate `count` queries of every (name, text) to `path`, texts as long as the stage's encoder reads them."""
+    """Generate `count` queries of every (name, text), cut after `length` tokens, to `path`."""
     settings = stage.settings
     done = generate_file(
-        truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), settings.passage_length),
+        truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), length),
         Loaded(QueryModel.open, model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
         path,
         engine=stage.engine,
@@ -278,7 +287,8 @@ def _queries(
         read = [index for index in range(len(corpus)) if index in drawn]
         texts = ((passage.doc_id, passage.content) for index, passage in enumerate(corpus) if index in drawn)
         path = stage.folder / f"queries-{number}.jsonl"
-        return given_queries(corpus, generate(stage, texts, len(read), value, path, stage.settings.count))
+        count, length = stage.settings.count, stage.settings.texts.length
+        return given_queries(corpus, generate(stage, texts, len(read), value, path, count, length))
     return made_queries(corpus, _source(stage, corpus, kind))
 
 
@@ -292,8 +302,8 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
             TokenStore.open(inputs["tokens"]),
             SignalValues.open(inputs["importance"]),
             tokenizer,
-            len(prompt_tokens(settings.prompt, tokenizer, settings.passage_length)),
-            Titles.of(settings.titles, tokenizer),
+            len(prompt_tokens(settings.texts.prompt, tokenizer, settings.texts.length)),
+            Titles.of(settings.texts.titles, tokenizer),
         )
     if kind == "sentences":
         return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))

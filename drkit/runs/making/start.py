@@ -22,22 +22,23 @@ from drkit.encoders.token_weights import read_token_weights, weights_from_idf
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.start import (
-    EncoderSizes,
     ExistingEncoderSettings,
+    NewEncoderSettings,
 )
 from drkit.signals.idf import document_frequencies, idf
 from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
 
 
-def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
+def make_encoder(stage: StageRun[NewEncoderSettings]) -> Mapping[str, Any]:
     """Write an untrained masked-LM checkpoint; returns its number of parameters.
 
     With `init_embeddings = "ppmi-svd"` its word embeddings are the truncated SVD of the collection's PPMI matrix. The
     LM head's bias starts from the log frequencies of words, so vectors need not encode them.
     """
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
-    named = ("layers", "hidden", "heads", "intermediate", "dropout", "lm_head")
-    sizes = BertSizes(max_positions=settings.positions, **{name: getattr(settings, name) for name in named})
+    sizes = BertSizes.of(
+        settings.sizes, max_positions=settings.positions, dropout=settings.dropout, lm_head=settings.lm_head
+    )
     encoder = MaskedLmEncoder.from_scratch(
         sizes,
         tokenizer,
@@ -52,7 +53,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
         matrix = ppmi_svd(
             store,
             vocab_size=len(tokenizer),
-            dim=settings.hidden,
+            dim=settings.sizes.hidden,
             seed=settings.seed,
             std=0.1,
             folder=stage.folder,
@@ -84,7 +85,7 @@ def start_from_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str,
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
 
 
-def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
+def _pooling(settings: NewEncoderSettings | ExistingEncoderSettings) -> str:
     """Return a pooling with or without token weights; which one it is exactly does not affect a checkpoint."""
     return "weighted" if settings.token_weights else "mean"
 
@@ -102,7 +103,7 @@ def set_titles(encoder: MaskedLmEncoder, tokenizer: Any, titles: str) -> None:
 def _with_learned_pooling(
     encoder: MaskedLmEncoder,
     tokenizer: Any,
-    stage: StageRun[EncoderSizes] | StageRun[ExistingEncoderSettings],
+    stage: StageRun[NewEncoderSettings] | StageRun[ExistingEncoderSettings],
     source: Path | None = None,
 ) -> MaskedLmEncoder:
     """Return the encoder with the pooling of its settings: that of `source` if it was saved with the same, else new.

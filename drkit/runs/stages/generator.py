@@ -11,6 +11,7 @@ from attrs import frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
+from drkit.core.types import EncoderSizes
 from drkit.data.titles import JOINED
 from drkit.encoders.architectures import check_start_model
 from drkit.recipe.schema import Pretrain
@@ -34,14 +35,10 @@ MASK_RATIO = 0.15
 
 
 @frozen
-class GeneratorSizes:
+class GeneratorSizes(EncoderSizes):
     """Sizes of a generator made from scratch; positions: tokens of the longest text."""
 
     positions: int
-    layers: int
-    hidden: int
-    heads: int
-    intermediate: int
 
 
 @frozen
@@ -73,7 +70,7 @@ class TrainedGeneratorSettings:
 
 def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Work:
     settings, made = stage.settings, stage.settings.sizes
-    model = ModelSize(made.hidden, made.layers, made.heads, made.intermediate, sizes.encoder.vocabulary, dropout=0.0)
+    model = ModelSize.of(made, vocabulary=sizes.encoder.vocabulary, dropout=0.0)
     pretraining = count_examples(settings.training, sizes.passages)
     examples = settings.steps * examples_per_step(settings.training) or pretraining / 3
     tokens = sizes.collection.passage_tokens(made.positions)
@@ -110,13 +107,7 @@ TRAINED_GENERATOR = StageSpec(
 def plan_generator(builder: PlanBuilder, pretrain: Pretrain, required: GeneratorSettings | None) -> StageOutput:
     """Add the masked LM that a part requires: an existing model, random weights, or one trained first."""
     encoder, settings = builder.recipe.encoder, required or GeneratorSettings()
-    sizes = GeneratorSizes(
-        positions=max(encoder.passage_length, encoder.query_length),
-        layers=settings.layers,
-        hidden=settings.hidden,
-        heads=settings.heads,
-        intermediate=settings.intermediate,
-    )
+    sizes = GeneratorSizes.of(settings, positions=max(encoder.passage_length, encoder.query_length))
     if settings.is_trained_first:
         check_step(pretrain, "pretrain")
         name = builder.add(

@@ -17,8 +17,7 @@ from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Choice, Kind
 from drkit.data.splits import PSEUDO
-from drkit.data.titles import JOINED
-from drkit.encoders.card import EncoderCard
+from drkit.encoders.card import EncoderCard, PassageReading
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.pseudo_queries import PseudoQueries
@@ -74,12 +73,14 @@ SPLIT = "train"
 
 @frozen
 class PseudoQuerySettings:
-    """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
+    """Where queries come from, and which are kept.
 
-    reading: how the encoder of the round trip reads texts, None if the round trip does not search with one. language:
-    of BM25, None if the round trip does not search with it. passages, held_out: see `PseudoQueries`.
+    texts: how passages are read. reading: how the encoder of the round trip reads texts, None if the round trip does
+    not search with one. language: of BM25, None if the round trip does not search with it. passages, held_out: see
+    `PseudoQueries`.
     """
 
+    texts: PassageReading
     reading: EncoderCard | None
     language: str | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
@@ -89,9 +90,6 @@ class PseudoQuerySettings:
     found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
     passages: int | None = from_recipe("pseudo_queries.passages", absent_when=None)
     held_out: int | None = from_recipe("pseudo_queries.held_out", absent_when=None)
-    passage_length: int = from_recipe("encoder.passage_length")
-    prompt: str = from_recipe("encoder.passage_prompt")
-    titles: str = from_recipe("encoder.titles", absent_when=JOINED)
     seed: int = from_recipe("seed")
 
     @property
@@ -205,6 +203,7 @@ def plan_pseudo_queries(
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
         extra={
+            "texts": settings_from(PassageReading, builder.recipe),
             "reading": settings_from(EncoderCard, builder.recipe) if retriever else None,
             "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import path_state
+from drkit.core.types import EncoderSizes
 from drkit.data.titles import JOINED
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
@@ -31,7 +32,7 @@ class PoolingPart:
 
 
 @frozen
-class EncoderSizes:
+class NewEncoderSettings:
     """Sizes and initialisation of an encoder made from scratch.
 
     positions: tokens of the longest text. token_weights: whether the pooling has learned weights of tokens, which start
@@ -43,10 +44,7 @@ class EncoderSizes:
     learned_pooling: PoolingPart | None
     architecture: str | None = from_recipe("encoder.architecture", absent_when=None)
     architecture_settings: Mapping[str, Any] | None = from_recipe("encoder.architecture_settings", absent_when=None)
-    layers: int = from_recipe("encoder.layers")
-    hidden: int = from_recipe("encoder.hidden")
-    heads: int = from_recipe("encoder.heads")
-    intermediate: int = from_recipe("encoder.intermediate")
+    sizes: EncoderSizes = from_recipe("encoder", converter=EncoderSizes.of)
     dropout: float = from_recipe("encoder.dropout")
     lm_head: str = from_recipe("encoder.lm_head")
     init_embeddings: str = from_recipe("encoder.init_embeddings")
@@ -68,7 +66,7 @@ class ExistingEncoderSettings:
     titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 
-def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
+def _scratch_work(stage: Stage[NewEncoderSettings], sizes: Sizes) -> Work:
     init = stage.settings.init_embeddings
     tokens = 0.0 if init == "random" else sizes.tokens
     return Work(tokens, f"tokens for {init} embeddings", disk=4.0 * sizes.encoder.weights)
@@ -77,7 +75,7 @@ def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
 ENCODER_FROM_SCRATCH = StageSpec(
     name="encoder-from-scratch",
     version=1,
-    settings=EncoderSizes,
+    settings=NewEncoderSettings,
     run="drkit.runs.making.start:make_encoder",
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
     folders=(INITIAL,),
