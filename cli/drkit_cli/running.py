@@ -23,6 +23,7 @@ from drkit_cli.terminal import echo
 if TYPE_CHECKING:
     from drkit.runs.costs import Rates
     from drkit.runs.plan import Plan
+    from drkit.runs.work import Sizes
 
 
 def run_recipe(
@@ -59,12 +60,13 @@ def run_recipe(
     of_memory = () if has_gpu() else memory_notes(recipe, made.stages, machine_memory())
     made = evolve(made, notes=(*notes, *made.notes, *of_memory, *_notes_of_plugins(recipe, registry)))
     if trial:
-        made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
+        passed = "trial: every part of the recipe passes on a toy batch"
+        made = evolve(made, notes=(*made.notes, passed))
     if not dry_run:
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, keep_stale=keep_stale, engine=opened)
     elif not processes.rank():
-        _print_plan(evolve(made, stages=kept), run, recipe, registry, rates)
+        _print_plan(evolve(made, stages=kept), run, recipe, registry, rates, timed=bool(trial))
 
 
 def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
@@ -76,16 +78,22 @@ def _notes_of_plugins(recipe: Recipe, registry: Registry) -> list[str]:
     return [f"the plugin {report.name!r} {note}" for report in used for note in report.notes]
 
 
-def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None) -> None:
-    """Print a plan, what is downloaded, and its cost, for a collection whose size is known."""
+def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates: Rates | None, *, timed: bool) -> None:
+    """Print a plan, what is downloaded, and its cost, for a collection whose size is known.
+
+    timed: take steps of the encoder for trainings that no earlier run has shown.
+    """
     from drkit.runs.costs import collection_size, earlier_rates, estimate_cost, planned_sizes, stage_work
     from drkit.runs.downloads import downloads
     from drkit_cli.render import PlanFacts, console, plan_document, plan_summary, stage_lines
 
     size = collection_size(recipe, made.collection, run)
     sizes = planned_sizes(recipe, size) if size else None
+    rates = rates or earlier_rates(run)
+    if timed and sizes:
+        rates = rates.or_else(_timed_steps(recipe, sizes))
     facts = PlanFacts(
-        cost=estimate_cost(made.stages, sizes, rates or earlier_rates(run)) if sizes else None,
+        cost=estimate_cost(made.stages, sizes, rates) if sizes else None,
         work=stage_work(made.stages, sizes) if sizes else {},
         downloads=tuple(downloads(recipe)),
     )
@@ -97,6 +105,20 @@ def _print_plan(made: Plan, run: Path, recipe: Recipe, registry: Registry, rates
             screen.print(line)
 
     print_result(plan_document(recipe, made, run, facts), draw)
+
+
+def _timed_steps(recipe: Recipe, sizes: Sizes) -> Rates:
+    """Return the rates of three steps of the recipe's encoder, in batches of its first training; none of a hub's."""
+    from drkit.runs.costs import Rates
+    from drkit.runs.work import encoder_size, examples_at_once
+    from drkit.train.speed import measure_steps  # loads torch and transformers
+
+    training, model = recipe.pretrain or recipe.finetune, encoder_size(recipe.encoder)
+    if training is None or model is None:
+        return Rates()
+    length = max(round(sizes.kept_length(recipe.encoder.passage_length)), 2)
+    speed = measure_steps(recipe.encoder, texts=examples_at_once(training), length=length)
+    return Rates().calibrated(model, read=speed.read, learned=speed.learned, length=length, learned_length=length)
 
 
 def _execute(

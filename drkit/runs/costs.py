@@ -81,6 +81,10 @@ class Cost:
         return f"{time}, {gigabytes(self.memory)} of memory and {gigabytes(self.disk)} of disk"
 
 
+# The kinds of stages that pass texts forward and backward through the encoder.
+_TRAININGS = ("pretrain", "finetune", "reranker")
+
+
 @frozen
 class Shown:
     """A stage that this machine has made: its kind, the amount of its work and the unit, and its seconds."""
@@ -110,13 +114,15 @@ class Rates:
     ) -> Rates:
         """Return the rates with which a token of texts of these lengths takes these seconds, read and learned from."""
         tokens = 1e4
-        measured = {
-            "index": (reading_work(model, tokens, length), read),
-            "finetune": (trained_work(model, tokens, learned_length), learned),
-        }
+        trained = trained_work(model, tokens, learned_length), learned
+        measured = {"index": (reading_work(model, tokens, length), read), **dict.fromkeys(_TRAININGS, trained)}
         shown = [Shown(kind, work.amount, unit_of(work), tokens * each) for kind, (work, each) in measured.items()]
-        known = {(one.kind, one.unit) for one in shown}
-        return Rates((*(one for one in self.shown if (one.kind, one.unit) not in known), *shown))
+        return Rates(tuple(shown)).or_else(self)
+
+    def or_else(self, measured: Rates) -> Rates:
+        """Return these rates, with those of `measured` for what no stage has shown."""
+        known = {(one.kind, one.unit) for one in self.shown}
+        return Rates((*self.shown, *(one for one in measured.shown if (one.kind, one.unit) not in known)))
 
 
 def estimate_cost(stages: Sequence[Stage[Any]], sizes: Sizes, rates: Rates) -> Cost:

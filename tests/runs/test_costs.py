@@ -14,6 +14,7 @@ from drkit.core.registry import installed
 from drkit.core.types import CollectionSize
 from drkit.data import BeirCollection, BeirConfig, JsonlCollection, JsonlConfig
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.toml import read_recipe
 from drkit.runs import costs
 from drkit.runs.attribution import build_collection
@@ -22,6 +23,7 @@ from drkit.runs.costs import Rates, Shown, earlier_rates, estimate_cost, memory_
 from drkit.runs.manifest import Manifest, load_manifest, machine, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.work import BERT_BASE, ModelSize, Work
+from drkit.train.speed import measure_steps
 from drkit_pydocs import PydocsCollection, PydocsConfig
 from tests.cli.test_output import drkit  # noqa: F401
 from tests.refusals import says
@@ -350,3 +352,27 @@ def test_a_second_run_is_estimated_from_the_first(tiny_run):
     )
     assert {"retriever-1", "index-retriever-1"} <= {*other.unknown}
     assert "tokens" not in other.unknown
+
+
+def test_a_trial_times_steps_of_the_encoder_where_no_run_has_shown_any(drkit, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    line = ("compose", "--dry-run", "--json")
+    unknown = [json.loads(drkit(*line, *more)[1])["cost"]["unknown"] for more in ((), ("--trial",))]
+    trained = {"pretrained", "retriever-1", "index-retriever-1"}
+    assert trained <= {*unknown[0]}
+    assert {*unknown[0]} - {*unknown[1]} >= trained
+    assert "collection" in unknown[1]  # which is not timed
+
+
+def test_steps_take_longer_the_more_layers_there_are():
+    one, many = (measure_steps(EncoderSettings(layers=layers), texts=8, length=32) for layers in (1, 24))
+    assert 0 < one.read < one.learned
+    assert many.read > one.read
+    assert many.learned > one.learned
+
+
+def test_what_a_run_has_shown_goes_before_what_was_timed():
+    shown = Rates((Shown("finetune", 10.0, "operations", 5.0),))
+    timed = Rates((Shown("finetune", 10.0, "operations", 1.0), Shown("index", 10.0, "operations", 2.0)))
+    rates = shown.or_else(timed)
+    assert [rates.seconds(kind, Work(20.0, "operations")) for kind in ("finetune", "index")] == [10.0, 4.0]
