@@ -74,7 +74,8 @@ def measure_speed(encoder: str, texts: Sequence[str], *, length: int, learned_le
 def measure_steps(encoder: EncoderSettings, *, texts: int, length: int) -> Speed:
     """Return the speed of a recipe's encoder in float32, by the fastest of three steps.
 
-    texts, length: the random texts of a step, and their tokens. An encoder that is made from scratch has random weights, on which its speed does not depend.
+    texts, length: the random texts of a step, and their tokens. An encoder that is made from scratch has
+    random weights, on which its speed does not depend.
 
     Raises DrkitError if an existing encoder cannot be loaded.
     """
