@@ -73,11 +73,10 @@ def input_path(text: str | Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.
 
-    What a link points to is replaced, not the link. The new folder has a list of its files (`WRITTEN`), so that the
-    next call knows what it may replace. The folder of an unfinished stage is filled in place: what a killed attempt
-    left in it is written again, and the stage is renamed when it is whole.
+    What a link points to is replaced, not the link. A device, a pipe, or the file that standard output goes to is not
+    replaced: the content is written to it on success.
 
-    Raises DrkitError as `check_replaceable` does, and if the parent folder is not writable.
+    Raises DrkitError if `path` is a folder, or its parent folder is not writable.
     """
     if path.is_dir():
         raise DrkitError(f"{path} is a folder; give the path of a file")

@@ -175,13 +175,13 @@ def _processor_limit(cgroups: Path) -> float | None:
     return int(quota) / int(period) if is_limited else None
 
 
-def _first_words(file: Path, process_count: int) -> list[str]:
+def _first_words(file: Path, count: int) -> list[str]:
     """Return the first words of a file, padded with empty ones."""
     try:
-        found = file.read_text(encoding="ascii").split()[:process_count]
+        found = file.read_text(encoding="ascii").split()[:count]
     except (OSError, UnicodeDecodeError):
         found = []
-    return found + [""] * (process_count - len(found))
+    return found + [""] * (count - len(found))
 
 
 def use_available_cores(environment: MutableMapping[str, str]) -> None:

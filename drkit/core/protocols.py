@@ -370,7 +370,7 @@ class VectorRetriever(Protocol):
 
 @runtime_checkable
 class CutsDocuments(Protocol):
-    """A retriever whose index may hold several passages of each document (`TextEncoder.passages_per_document`)."""
+    """A retriever whose index may hold several passages of each document (`EncoderCard.passages_per_document`)."""
 
     @property
     def passages_per_document(self) -> int | None:

@@ -213,7 +213,9 @@ def _start_problems(recipe: Recipe, registry: Registry, what: str) -> Iterator[s
     """Yield the parts that copy the encoder's layers; what: why they cannot."""
     for part in parts_in_use(recipe.pretrain, registry) if recipe.pretrain else ():
         if "encoder-layers" in part.spec.requires_of(part.config):
-            yield f"{what}, so {part.title} cannot start from them: --set {part.path}.init=random @ {part.path}"
+            has_init = hasattr(part.config, "init")
+            advice = f"--set {part.path}.init=random" if has_init else "choose another part"
+            yield f"{what}, so {part.title} cannot start from them: {advice} @ {part.path}"
 
 
 def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:

@@ -145,10 +145,18 @@ def stage_work(stages: Sequence[Stage[Any]], sizes: Sizes) -> dict[str, Work]:
 def earlier_rates(run: Path) -> Rates:
     """Return what the newest runs beside a run, and in `runs`, have shown of this machine."""
     folders = {path.resolve(): path for parent in (run.parent, RUNS) if parent.is_dir() for path in parent.iterdir()}
-    times = [(path.stat().st_mtime, path) for path in folders.values() if path.is_dir() and not path.is_symlink()]
+    times = [(_modified(path), path) for path in folders.values() if path.is_dir() and not path.is_symlink()]
     newest = sorted(times, key=itemgetter(0), reverse=True)[:_NEWEST]
     manifests = (manifest for _, path in newest for manifest in _manifests(path))
     return Rates(tuple(Shown(one.stage, one.amount, one.unit, one.seconds) for one in manifests if _is_alike(one)))
+
+
+def _modified(path: Path) -> float:
+    """Return when a folder was changed, or 0 if it has just been removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _manifests(run: Path) -> Iterator[Manifest]:

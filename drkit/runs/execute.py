@@ -394,6 +394,7 @@ class _Work:
             return
         goes_on = stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == digest(identity)
         folder = prepare_attempt(stage, run, identity)
+        work = Work() if goes_on else self._work(stage)  # before hours of work, which a failure here would lose
         self.progress.begin(stage.name, stage.summary, reason)
         started, peaks = time.perf_counter(), watch_memory()
         with storage_errors(stage.name, run):
@@ -407,7 +408,6 @@ class _Work:
                 processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started
             share_files(folder)
-            work = Work() if goes_on else self._work(stage)
             manifest = _manifest(stage, identity, folder, metrics, seconds, peaks(), work)
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)

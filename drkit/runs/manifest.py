@@ -256,7 +256,6 @@ def text_libraries(extras: Iterable[str]) -> dict[str, str]:
     return {name: here.get(name, "") for name in sorted(names)}
 
 
-@cache
 def machine() -> dict[str, str]:
     """Return the processor, its cores, the memory, and the GPU if torch sees one: recorded, never hashed."""
     memory = psutil.virtual_memory().total
@@ -267,6 +266,7 @@ def machine() -> dict[str, str]:
     return found
 
 
+@cache
 def _processor() -> str:
     """Return the processor's name as Linux knows it, or else its architecture."""
     try:

@@ -43,7 +43,7 @@ def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-def _headline(record: SearchRecord) -> list[str]:
+def search_headline(record: SearchRecord) -> list[str]:
     """Say which composition is the best, on how much, and which others are as good."""
     last, best = record.finished[-1], record.winner
     tried = len(record.rungs[0].cells)
@@ -112,7 +112,7 @@ def search_page(record: SearchRecord, space: Space) -> str:
     lines = [
         f"# Search: {escape_markdown(' x '.join(space.axes))}",
         "",
-        *(f"- {escape_markdown(one)}" for one in _headline(record)),
+        *(f"- {escape_markdown(one)}" for one in search_headline(record)),
         "",
         *("```sh", winner_line(record, space), "```"),
         "",

@@ -198,7 +198,7 @@ def _draw_search(record: SearchRecord, space: Space) -> None:
     from drkit_cli.render import console, table
 
     screen, last = console(), record.finished[-1]
-    for line in search_page._headline(record):
+    for line in search_page.search_headline(record):
         screen.print(line, markup=False, soft_wrap=True)
     screen.print(table("", search_page.RUNGS, search_page.rung_rows(record)))
     screen.print(table("", search_page.CORRELATIONS, search_page.correlation_rows(record)))
