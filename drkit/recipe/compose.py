@@ -490,11 +490,12 @@ def _counted_in_epochs(recipe: Recipe, given: Set[str]) -> Recipe:
 
 
 def _without_none(table: Mapping[str, Any], name: str = "") -> _Table:
-    """Return a table without the decoders and losses that are `none`; name: of the table."""
+    """Return a table without the decoders, losses and columns that are `none`; name: the table's dotted path."""
+    are_parts = name.endswith(("decoders", "losses")) or name == "finetune.columns"
     return {
-        key: _without_none(value, key) if isinstance(value, Mapping) else value
+        key: _without_none(value, f"{name}.{key}".lstrip(".")) if isinstance(value, Mapping) else value
         for key, value in table.items()
-        if name not in ("decoders", "losses") or _use(value) != NONE
+        if not are_parts or _use(value) != NONE
     }
 
 

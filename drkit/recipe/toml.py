@@ -9,7 +9,8 @@ import re
 import reprlib
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -20,12 +21,12 @@ from cattrs import BaseValidationError, Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn, override
 
-from drkit.core.files import write_text
+from drkit.core.files import local_path, write_text
 from drkit.core.registry import Registry
 from drkit.core.settings import allowed_values
 from drkit.core.spec import Choice, Kind, brief
 from drkit.data.column_sources import COLUMN_SOURCES, MODEL
-from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
 from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
 from drkit.recipe.schema import ITSELF, NONE, DecoderTask, EncoderTask, Recipe
@@ -288,8 +289,15 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
             raise ValueError(
                 f"the source of a column is empty; expected {COLUMN_SOURCES}, or a part of the kind column"
             )
+        if _is_misspelt(text, known):  # rather than the id of a model
+            raise UnknownNameError("column", text, known, advice="see `drkit list column`")
         return {**table, "use": MODEL, "path": text}
     return table
+
+
+def _is_misspelt(text: str, known: Iterable[str]) -> bool:
+    """Return whether a text is nearly a known name, and not the path of anything."""
+    return "/" not in text and not local_path(text).exists() and bool(get_close_matches(text, known, cutoff=0.8))
 
 
 def _encoder(converter: Converter) -> Callable[[Any, Any], EncoderSettings]:

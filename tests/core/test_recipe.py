@@ -424,3 +424,20 @@ def test_a_file_of_another_shape_is_named_with_its_problems(tmp_path):
     recipes = NameTable("recipe", [NamedFile("odd", tmp_path / "odd.toml", "odd 1.0")])
     with refused("recipe odd", "got 3 @ pretrain", "got [] @ finetune"):
         compose(ComposeRequest(paper="odd", masker="pmi"), attrs.evolve(PARTS, recipes=recipes))
+
+
+def test_a_misspelt_source_of_a_column_is_not_taken_for_a_model():
+    with pytest.raises(
+        ProblemsError, match=r"no column named 'rerankr'; did you mean 'reranker'.* @ finetune\.columns"
+    ):
+        compose(ComposeRequest(settings=("finetune.columns.teacher=rerankr",)), installed())
+    for model in ("some-cross-encoder", "org/rerankr"):
+        recipe = compose(ComposeRequest(settings=(f"finetune.columns.teacher={model}",)), installed())
+        assert recipe.finetune.columns["teacher"].config.path == model
+
+
+def test_a_column_that_is_none_is_left_out():
+    recipe = compose(
+        ComposeRequest(settings=("finetune.columns.age=given", "finetune.columns.teacher=none")), installed()
+    )
+    assert [*recipe.finetune.columns] == ["age"]
