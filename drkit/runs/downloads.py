@@ -9,6 +9,7 @@ from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.hub import is_cached
+from drkit.data.column_sources import MODEL
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
 
@@ -29,7 +30,9 @@ def downloads(recipe: Recipe) -> list[str]:
     table = recipe_table(recipe)
     texts = [table["collection"], *((table.get("pretrain") or {}).get("texts") or {}).values()]
     datasets = [f"irds:{one['dataset']}" for one in texts if one.get("use") == "irds" and not _has_dataset(one)]
-    models = [name for name in dict.fromkeys(_models(table)) if not _has_model(name)]
+    sources = recipe.finetune.column_sources() if recipe.finetune else []
+    teachers = [source.config.path for source in sources if source.use == MODEL]
+    models = [name for name in dict.fromkeys([*_models(table), *teachers]) if not _has_model(name)]
     return [*dict.fromkeys(datasets), *models]
 
 

@@ -43,6 +43,11 @@ def test_models_are_those_of_the_hub_wherever_a_recipe_names_them(tmp_path):
     assert downloads(here) == ["irds:vaswani"]
 
 
+def test_a_teacher_is_downloaded():
+    made = recipe("finetune.rounds.0.teacher=org/scores", "pretrain=none", collection="irds:vaswani")
+    assert downloads(made) == ["irds:vaswani", "org/scores"]
+
+
 def test_texts_of_pretraining_are_downloaded_too():
     made = recipe('pretrain.texts={more={use="irds", dataset="cranfield"}}', collection="irds:vaswani")
     assert downloads(made) == ["irds:vaswani", "irds:cranfield"]
