@@ -99,5 +99,6 @@ def run(
             reuse=shared,
             keep_stale=keep_stale,
             engine=opened,
+            collection=made.collection,
         )
     return open_run(run_folder, parts)

@@ -155,6 +155,7 @@ def _execute(
                 reuse=reuse,
                 keep_stale=keep_stale,
                 engine=engine,
+                collection=made.collection,
             )
     except KeyboardInterrupt:
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)

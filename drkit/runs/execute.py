@@ -50,6 +50,7 @@ from drkit.core.files import (
 from drkit.core.process_state import restored_process_state
 from drkit.core.processes import watch_memory
 from drkit.core.progress import Progress, Silent
+from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind, resolve
 from drkit.core.types import CollectionSize
@@ -185,6 +186,7 @@ def execute(
     keep_stale: Sequence[str] = (),
     engine: Engine | None = None,
     locks: Path | None = None,
+    collection: Collection | None = None,
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
@@ -192,7 +194,8 @@ def execute(
     stage of theirs with the same inputs and settings is reused (its files are hard-linked, or copied if that fails)
     instead of running again. keep_stale: names of stages that are kept although a plugin's code or a library changed,
     see `drkit.runs.stale`. locks: a folder that runs beside this one lock equal stages in, so that one of them makes
-    each, and the others, which have it in `reuse`, wait for it.
+    each, and the others, which have it in `reuse`, wait for it. collection: that of the plan, whose sizes the work of
+    stages is counted from; built if None.
 
     With several processes (torchrun), the first runs the plan; the others join it in the joint stages, and carry out
     tasks of the other stages. Batches stay as large as those of the processes that the run began with, whatever their
@@ -207,7 +210,9 @@ def execute(
     with locked(run), processes.group():
         record_recipe(run, recipe, registry, redo=redo)
         keep_stale_stages(stages, run, keep_stale)
-        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, _engine(engine), recipe)
+        work = _Work(
+            {stage.name: stage for stage in stages}, run, registry, progress, _engine(engine), recipe, collection
+        )
         with processes.batches_of(processes.broadcast(_record_processes(run, progress))):
             for stage in stages:
                 fingerprint = stage.fingerprint(input_hashes(stage, work.done))
@@ -341,6 +346,7 @@ class _Work:
     progress: Progress
     engine: Engine
     recipe: Recipe
+    collection: Collection | None
     done: dict[str, Manifest] = field(factory=dict)
     intact: set[tuple[str, str]] = field(factory=set)
 
@@ -426,7 +432,8 @@ class _Work:
     def _size(self) -> CollectionSize | None:
         chosen = self.recipe.collection
         try:
-            return estimated_size(self.recipe, self.registry.build(Kind.COLLECTION, chosen.use, chosen.config))
+            built = self.collection or self.registry.build(Kind.COLLECTION, chosen.use, chosen.config)
+            return estimated_size(self.recipe, built)
         except Exception:  # which the stage of the collection reports
             return None
 

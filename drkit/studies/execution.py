@@ -123,6 +123,7 @@ def make_run(
             progress=notes,
             reuse=[one for one in folders if one != folder],
             locks=folder.parent / LOCKS,
+            collection=made.collection,
         )
     except DrkitError as error:
         if not is_tolerant:
