@@ -432,7 +432,9 @@ class _Work:
     def _size(self) -> CollectionSize | None:
         chosen = self.recipe.collection
         try:
-            built = self.collection or self.registry.build(Kind.COLLECTION, chosen.use, chosen.config)
+            built = self.collection
+            if built is None:
+                built = self.registry.build(Kind.COLLECTION, chosen.use, chosen.config)
             return estimated_size(self.recipe, built)
         except Exception:  # which the stage of the collection reports
             return None
