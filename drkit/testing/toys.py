@@ -30,7 +30,6 @@ from drkit.core.types import (
 from drkit.data.values import PAIR, PASSAGE, QUERY
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
-from drkit.train.gradients import padding_of
 
 VOCAB = 97
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -219,7 +218,8 @@ def _repeated(values: Sequence[float], shape: Sequence[int], padding: torch.Tens
     repeated = torch.tensor(values).repeat(-(-math.prod(shape) // len(values)))[: math.prod(shape)].reshape(*shape)
     if padding is None:
         return repeated
-    return torch.where(padding, torch.tensor(padding_of(repeated), dtype=repeated.dtype), repeated)
+    pad = math.nan if repeated.is_floating_point() else 0 if repeated.dtype == torch.bool else -1
+    return torch.where(padding, torch.tensor(pad, dtype=repeated.dtype), repeated)
 
 
 def toy_groups() -> ScoredGroups:
