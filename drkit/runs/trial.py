@@ -23,6 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
+from drkit.core.schedules import is_scheduled, settings_at
 from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
@@ -78,9 +79,13 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
     For a miner with a setting that names a local file or model, only the target is imported. Raises a one-line
-    DrkitError for the first broken part, or an index that faiss cannot build.
+    DrkitError for the first broken part, or an index that faiss cannot build. Schedules are tried at both ends.
     """
     _check_torch()
+    if is_scheduled(recipe):
+        for progress in (0.0, 1.0):
+            try_parts(settings_at(recipe, progress), registry)
+        return
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
