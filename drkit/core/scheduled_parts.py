@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import CountsItems, MeasuresAccuracy, ReplacingMasker
-from drkit.core.schedules import FollowsProgress, settings_at
+from drkit.core.protocols import CountsItems, FollowsProgress, MeasuresAccuracy, ReplacingMasker
+from drkit.core.schedules import settings_at
 from drkit.core.types import BuildContext, MaskedView, StepOutput, TokenBatch
 from drkit.errors import DrkitError
 

@@ -157,14 +157,6 @@ def _value(first: float, last: float, shape: str, start: float, end: float, step
 
 
 @runtime_checkable
-class FollowsProgress(Protocol):
-    """A module, or a loss, that changes over a training: the trainer says how far it is before each step."""
-
-    def set_progress(self, progress: float) -> None:
-        """Take the optimizer steps already made, as a share of those planned, in [0, 1)."""
-
-
-@runtime_checkable
 class CollatesAtProgress(Protocol):
     """A collator whose batches depend on the progress of a training."""
 
