@@ -27,6 +27,7 @@ from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
+from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR
 from drkit.decoders.layers import layers_read, visibility_rows
@@ -37,7 +38,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
-from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, column_parts, query_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
@@ -94,6 +95,8 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
             _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
         for part in column_parts(recipe.finetune, registry) if recipe.finetune else ():
             _try_column(part)
+        for part in query_parts(recipe, registry):
+            _try_queries(part, context)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -375,6 +378,15 @@ def _try_column(part: PartInUse) -> None:
     source = build_part(part, None, methods=("values",))
     with trying(part, "while computing its values"):
         check_values(source, part.spec.scope_of(part.config), part.full_title)
+
+
+def _try_queries(part: PartInUse, context: BuildContext) -> None:
+    if any(part.spec.paths_of(part.config)):
+        target_of(part)
+        return
+    source = build_part(part, context, methods=("queries",))
+    with trying(part, "while making queries"):
+        checked_queries(source, part.full_title, list(toys.ToyCorpus())[:_QUERIES])
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:
