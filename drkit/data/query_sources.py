@@ -13,7 +13,7 @@ from attrs import frozen
 from drkit.core.settings import setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
 
-EXTRACTIVE, CROPS, SENTENCES, TITLE, QUERY_FILE, QUERY_MODEL = (
+EXTRACTIVE, CROPS, SENTENCES, TITLES_ALONE, QUERY_FILE, QUERY_MODEL = (
     "extractive",
     "crops",
     "sentences",
@@ -61,7 +61,7 @@ QUERY_PARTS = (
     _spec(EXTRACTIVE, "queries:ImportantSpans", NoSettings, "The spans with the most important words (PMI)"),
     _spec(CROPS, "queries:Crops", NoSettings, "Runs of 4 to 16 words, drawn at random"),
     _spec(SENTENCES, "queries:Sentences", NoSettings, "Sentences, drawn at random", extras=("nltk",)),
-    _spec(TITLE, "queries:titles", NoSettings, "The title of each passage"),
+    _spec(TITLES_ALONE, "queries:titles", NoSettings, "The title of each passage"),
     _spec(QUERY_FILE, "queries:given_queries", QueryFileConfig, "Queries in a file, by passage id", **_A_PATH),
     _spec(QUERY_MODEL, "generation:QueryModel", QueryModelConfig, "Queries that a seq2seq model writes", **_A_PATH),
 )

@@ -37,7 +37,7 @@ from drkit.data.queries import (
     write_candidates,
     write_computed,
 )
-from drkit.data.query_sources import EXTRACTIVE, QUERY_FILE, QUERY_MODEL, SENTENCES, TITLE, is_from_plugin
+from drkit.data.query_sources import EXTRACTIVE, QUERY_FILE, QUERY_MODEL, SENTENCES, TITLES_ALONE, is_from_plugin
 from drkit.data.rows import batched
 from drkit.data.spans import NamedTexts, Spans, punkt_for
 from drkit.data.splits import PSEUDO
@@ -352,4 +352,4 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
         )
     if kind == SENTENCES:
         return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))
-    return titles if kind == TITLE else Crops(settings.count, settings.seed)
+    return titles if kind == TITLES_ALONE else Crops(settings.count, settings.seed)
