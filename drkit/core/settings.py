@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from drkit.core.schedules import at_both_ends
-from drkit.core.spec import Choice
+from drkit.core.spec import Choice, part_name
 from drkit.core.types import EncoderSizes
 
 # The value of `absent_when` of a setting that is never absent.
@@ -137,6 +137,8 @@ def _default(value: Any) -> str:
     made = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
     if isinstance(made, Choice):
         return repr(made.use)
+    if isinstance(made, tuple) and any(isinstance(one, Choice) for one in made):
+        return repr(tuple(map(part_name, made)))
     return "none" if made is None else repr(made)
 
 
