@@ -65,6 +65,8 @@ PROVIDED = (
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
+# What a column provides whose values are vectors instead of numbers.
+VECTOR_VALUES = "vectors"
 
 # What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
@@ -150,15 +152,16 @@ def part_name(choice: Choice | str) -> str:
 def brief(choice: Choice) -> Choice | str:
     """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
 
-    The text of a part without settings is its name; a config class may have a property `brief`.
+    The text of a part without settings is its name; a config class may have a property `brief`, which is None if only
+    a table says all.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
     if not attrs.fields(type(choice.config)):
         return choice.use
-    text: Choice | str = declared_by(choice.config, "brief", choice)
-    return text
+    text: Choice | str | None = declared_by(choice.config, "brief", choice)
+    return choice if text is None else text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]

@@ -23,7 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
-from drkit.core.spec import Choice, ComponentSpec, Kind
+from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
@@ -48,12 +48,12 @@ from drkit.runs.attribution import (
     trying,
 )
 from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
-from drkit.runs.stages.columns import column_scope
+from drkit.runs.stages.columns import column_scope, holds_vectors
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.data import check_values, written_signal
+from drkit.testing.data import check_values, check_vectors, written_signal
 from drkit.testing.decoders import (
     check_counts,
     check_declarations,
@@ -70,6 +70,8 @@ from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, t
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, _QUERIES, _DEPTH = 8, 5, 5
+# Numbers of a toy teacher's vectors.
+_TEACHER_SIZE = 5
 # Assumed for a hub id, because its configuration is not downloaded for a trial.
 UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
@@ -88,10 +90,10 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
-        for part, inputs in _comparing_losses(recipe, registry):
-            loss = build_part(part, context)
+        for part, inputs, sizes in _comparing_losses(recipe, registry):
+            loss = build_part(part, attrs.evolve(context, vector_sizes=sizes))
             _try_loss(part, loss, inputs, learned_tensors(inputs))
-            _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
+            _try_saving(part, loss, build_part(part, attrs.evolve(context, vector_sizes=sizes, seed=recipe.seed + 1)))
         for part in column_parts(recipe.finetune, registry) if recipe.finetune else ():
             _try_column(part)
         for miners in _chains(recipe):
@@ -338,23 +340,37 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
             require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {type(items).__name__}")
 
 
-def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
-    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
+def _comparing_losses(
+    recipe: Recipe, registry: Registry
+) -> Iterator[tuple[PartInUse, dict[str, Any], Mapping[str, int]]]:
+    """Yield the losses of fine-tuning and of the re-ranker with toy inputs and lengths of vectors, each loss once."""
     losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
     for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
-        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns)
-        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
+        length = _vector_length(recipe.encoder)
+        vectors = {name: _TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
+        pairs = toys.toy_pairs(length, columns, vectors)
+        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, {"bottleneck": length, **vectors}
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})
-        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}, {}
 
 
 def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
     """Return what a column has a value for in the first round that has it."""
+    return next((column_scope(column, one, registry) for one in _sources(recipe, column)), PAIR)
+
+
+def _holds_vectors(recipe: Recipe, column: str, registry: Registry) -> bool:
+    """Return whether a column holds vectors in the first round that has it."""
+    return next((holds_vectors(one, registry) for one in _sources(recipe, column)), False)
+
+
+def _sources(recipe: Recipe, column: str) -> Iterator[Choice]:
+    """Yield the source of a column in each round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    return next((column_scope(column, one, registry) for one in found if one), PAIR)
+    yield from (one for one in found if one)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:
@@ -374,7 +390,8 @@ def _try_column(part: PartInUse) -> None:
         return
     source = build_part(part, None, methods=("values",))
     with trying(part, "while computing its values"):
-        check_values(source, part.spec.scope_of(part.config), part.full_title)
+        check = check_vectors if VECTOR_VALUES in part.spec.provides_of(part.config) else check_values
+        check(source, part.spec.scope_of(part.config), part.full_title)
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from drkit.core.protocols import EstimatesSize, FittedSignal
 from drkit.core.registry import installed
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import VECTOR_VALUES, ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.corpus import open_collection
 from drkit.data.splits import SPLITS
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.values import PAIR, PASSAGE, QUERY, Value, computed_values
+from drkit.data.values import PAIR, PASSAGE, QUERY, Value, computed_values, computed_vectors
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.testing.specs import ContractError, build, check_facts, checked_spec, require, running
@@ -177,25 +177,40 @@ def check_column(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the contract of columns on a spec or the name of an installed part, with default settings or `config`.
 
     `values(items)` must yield a finite number, a bool or None for each query, passage or pair (by the spec's scope), in
-    order, and the same for the same items. Not all of them may be None, and bools and numbers must not be mixed.
+    order, and the same for the same items. Not all of them may be None, and bools and numbers must not be mixed. If the
+    spec provides `vectors`, it must yield a vector of finite numbers or None for each query or passage, all of one
+    length.
     """
     spec, settings = checked_spec(Kind.COLUMN, part, config)
     source = build(spec, settings, None)
     require(hasattr(source, "values"), f"{spec.name}: {type(source).__name__} has no method values")
     scope = spec.scope_of(settings)
     with running(spec.name, f"computing values of {scope}s"):
-        found, again = (check_values(source, scope, spec.name) for _ in range(2))
+        check = check_vectors if VECTOR_VALUES in spec.provides_of(settings) else check_values
+        found, again = (check(source, scope, spec.name) for _ in range(2))
     require(found == again, f"{spec.name}: a second call gives other values of the same {scope}s")
 
 
 def check_values(source: Any, scope: str, name: str) -> list[Value]:
     """Return what a part computes for toy items; raises ContractError or DrkitError unless they are values."""
-    queries = [Query(one.query_id, one.text) for one in toy_requests(_QUERIES)]
-    passages = list(ToyCorpus())[:_PASSAGES]
-    pairs = [(query, passage) for query in queries for passage in passages]
-    items: dict[str, list[Any]] = {QUERY: queries, PASSAGE: passages, PAIR: pairs}
-    found = list(computed_values(name, source, scope, items[scope]))
+    found = list(computed_values(name, source, scope, _toy_items()[scope]))
     require(found, f"{name}: every value is None; expected a number for some {scope}s")
     kinds = {isinstance(value.value, bool) for value in found}
     require(len(kinds) == 1, f"{name}: values must be bools or numbers, not both")
     return found
+
+
+def check_vectors(source: Any, scope: str, name: str) -> list[Any]:
+    """Return the vectors that a part computes for toy items; raises ContractError or DrkitError for anything else."""
+    require(scope != PAIR, f"{name}: vectors are of a query or a passage; set scope to 'query' or 'passage'")
+    found = [list(vector) for _, vector in computed_vectors(name, source, scope, _toy_items()[scope])]
+    require(found, f"{name}: every value is None; expected a vector for some {scope}s")
+    require(len({*map(len, found)}) == 1, f"{name}: all vectors must have one length")
+    return found
+
+
+def _toy_items() -> dict[str, list[Any]]:
+    queries = [Query(one.query_id, one.text) for one in toy_requests(_QUERIES)]
+    passages = list(ToyCorpus())[:_PASSAGES]
+    pairs = [(query, passage) for query in queries for passage in passages]
+    return {QUERY: queries, PASSAGE: passages, PAIR: pairs}

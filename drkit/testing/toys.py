@@ -148,12 +148,16 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
-def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR})) -> EmbeddedPairs:
+def toy_pairs(
+    dimension: int = 6,
+    columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR}),
+    vectors: Mapping[str, int] | None = None,
+) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
     passage 5 for the first. Scores are of the same size for vectors of any dimension. columns: what each has a value
-    for, `query`, `passage` or `pair`.
+    for, `query`, `passage` or `pair`. vectors: the length of the vectors of each column that holds vectors.
     """
     draw = torch.Generator().manual_seed(3)
     scale = (6 / dimension) ** 0.5
@@ -166,6 +170,9 @@ def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType(
     teacher = torch.randn(5, 4, generator=draw).masked_fill(groups < 0, float("nan"))
     others = {QUERY: torch.randn(5, generator=draw), PASSAGE: torch.randn(11, generator=draw), PAIR: teacher.clone()}
     teacher[4], teacher[0, 1] = float("nan"), float("nan")
+    made = {name: teacher if name == TEACHER else others[per] for name, per in columns.items()}
+    for name, size in sorted((vectors or {}).items()):
+        made[name] = torch.randn(len(others[columns[name]]), size, generator=draw)
     return EmbeddedPairs(
         queries=queries,
         passages=passages,
@@ -173,7 +180,9 @@ def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType(
         candidates=candidates,
         groups=groups,
         numbers=numbers,
-        columns={name: teacher if name == TEACHER else others[per] for name, per in columns.items()},
+        query_ids=torch.arange(5),
+        passage_ids=numbers,
+        columns=made,
     )
 
 

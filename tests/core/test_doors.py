@@ -257,8 +257,8 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers(*clients) == set()
     # a model or data set that a setting or an argument names, from the hub or from ir_datasets' sources
     assert importers("huggingface_hub") <= {
-        "drkit/commands/inputs.py",
         "drkit/core/hub.py",
+        "drkit/core/loading.py",
         "drkit/commands/card.py",  # the form of the metadata; uploads when asked, and only then
     }
     # of a plugin: `--engine ray`
