@@ -24,7 +24,7 @@ from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_gro
 
 _ROWS = 8  # texts of `toy_tokens`
 # Numbers of a toy bottleneck, and of a toy teacher's vectors.
-_WIDTH, _TEACHER_SIZE = 16, 5
+_WIDTH, TEACHER_SIZE = 16, 5
 
 
 def check_loss(
@@ -43,11 +43,12 @@ def check_loss(
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
     and every weight of its own (`check_gradients`); metrics must not carry gradient; with scope `rows`, the loss of a
-    batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
+    batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled. Columns
+    have random numbers, or the values in the spec's `example`.
     """
     spec, settings = checked_spec(Kind.LOSS, part, config)
     declared = settings.vector_columns if isinstance(settings, ReadsVectors) else {}
-    vectors = dict.fromkeys(declared, _TEACHER_SIZE)
+    vectors = dict.fromkeys(declared, TEACHER_SIZE)
     sizes = {**vectors, "bottleneck": toy_pairs().queries.shape[1] if PAIRS in spec.receives_of(settings) else _WIDTH}
     loss = build(spec, settings, attrs.evolve(toy_context(), vector_sizes=sizes))
     columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **declared, **columns}
@@ -127,7 +128,8 @@ def _inputs(
     needs, signals_read = spec.receives_of(settings), toy_signals(spec, settings)
     tokens = rows_of(with_signals(toy_tokens(), signals_read), rows)
     if PAIRS in needs:
-        return {PAIRS: _pairs(len(tokens.ids), columns, vectors), **own}
+        values = {name: given for name, given in spec.example.items() if name in columns}
+        return {PAIRS: _pairs(len(tokens.ids), columns, values, vectors), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
     signals = {keyword(name): value for name, value in tokens.signals.items()}
     if unknown := needs - {*made, *signals, *own}:
@@ -168,8 +170,10 @@ def _leaf(values: Tensor) -> Tensor:
     return values.clone().requires_grad_()
 
 
-def _pairs(rows: int, columns: Mapping[str, str], vectors: Mapping[str, int]) -> Any:
-    pairs = toy_pairs(columns=columns, vectors=vectors)
+def _pairs(
+    rows: int, columns: Mapping[str, str], values: Mapping[str, Sequence[float]], vectors: Mapping[str, int]
+) -> Any:
+    pairs = toy_pairs(columns=columns, values=values, vectors=vectors)
     if rows == _ROWS:
         return pairs
     some = slice(rows)

@@ -156,8 +156,14 @@ def bad(change):
         (bad(lambda rows, ids: rows.__setitem__(4, None)), r"row 5 has no 'vector'"),
         (bad(lambda rows, ids: ids.__setitem__(4, None)), r"row 5 has no 'id'"),
         (bad(lambda rows, ids: ids.__setitem__(8, "d1")), r"two vectors for passage 'd1', in rows 2 and 9"),
-        (bad(lambda rows, ids: ids.__setitem__(slice(None), [f"x{n}" for n in ids])), r"none of the ids .*by = \"text\""),
-        (lambda: pa.table({"id": IDS, "v": list(range(9))}), r"no column of lists of floats; columns: id .*v \(int64\)"),
+        (
+            bad(lambda rows, ids: ids.__setitem__(slice(None), [f"x{n}" for n in ids])),
+            r"none of the ids .*by = \"text\"",
+        ),
+        (
+            lambda: pa.table({"id": IDS, "v": list(range(9))}),
+            r"no column of lists of floats; columns: id .*v \(int64\)",
+        ),
         (lambda: pa.table({"x": IDS, "v": listed(vectors())}), r"no column 'doc_id' or .* 'text' .*beside the vectors"),
         (lambda: pa.table({"id": IDS, "a": listed(vectors()), "b": listed(vectors())}), r"several columns of vectors"),
     ],
@@ -207,7 +213,10 @@ def test_a_recipe_with_vectors_reads_back_equal():
     ("settings", "said"),
     [
         (["finetune.columns.query-vectors={use='vectors:q', of='query', default=0}"], "holds vectors, .*default.*drop"),
-        (["finetune.columns.query-vectors=vectors:q"], r"each query .*'query-vectors'.* each passage: set of = \"query\""),
+        (
+            ["finetune.columns.query-vectors=vectors:q"],
+            r"each query .*'query-vectors'.* each passage: set of = \"query\"",
+        ),
         (["finetune.columns.query-vectors=file:q"], r"compares vectors, .*\(file:q\) holds numbers"),
         ([], "'query-vectors', which the round does not have"),
         (["finetune.loss.queries="], None),
@@ -370,7 +379,10 @@ def test_the_plan_encodes_texts_once_for_all_columns_and_refuses_what_it_knows(t
         check(recipe, installed().registry)
         return plan(recipe, installed().registry)
 
-    both = ("finetune.columns.passage-vectors=encoder:T", "finetune.columns.query-vectors={use='encoder:T', of='query'}")
+    both = (
+        "finetune.columns.passage-vectors=encoder:T",
+        "finetune.columns.query-vectors={use='encoder:T', of='query'}",
+    )
     made = planned("finetune.loss=vector-relation", *both)
     stages = {one.name: one for one in made.stages}
     assert {"encoded-1", "encoded-2", "column-query-vectors-retriever-1"} <= {*stages}
