@@ -59,7 +59,7 @@ from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.data import check_values, check_vectors, written_signal
+from drkit.testing.data import check_values, check_vector_values, written_signal
 from drkit.testing.decoders import (
     check_counts,
     check_declarations,
@@ -464,7 +464,7 @@ def _first_values(name: str, source: Choice, registry: Registry, examples: toys.
     built, scope = build_part(part, None, methods=("values",)), part.spec.scope_of(part.config)
     with trying(part, "while computing its values"):
         if holds_vectors(source, registry):
-            check_vectors(built, scope, part.full_title, examples.items(scope))
+            check_vector_values(built, scope, part.full_title, examples.items(scope))
             return []
         values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
         require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")

@@ -190,7 +190,7 @@ def check_column(part: ComponentSpec | str, config: Any = None) -> None:
     scope = spec.scope_of(settings)
     with running(spec.name, f"computing values of {scope}s"):
         items = toy_examples(spec.example.get("texts", ())).items(scope)
-        check = check_vectors if VECTOR_VALUES in spec.provides_of(settings) else check_values
+        check = check_vector_values if VECTOR_VALUES in spec.provides_of(settings) else check_values
         found, again = (check(source, scope, spec.name, items) for _ in range(2))
     require(found, f"{spec.name}: every value is None; expected one for some {scope}s. " + _EXAMPLE)
     require(found == again, f"{spec.name}: a second call gives other values of the same {scope}s")
@@ -204,7 +204,7 @@ def check_values(source: Any, scope: str, name: str, items: Sequence[Any]) -> li
     return found
 
 
-def check_vectors(source: Any, scope: str, name: str, items: Sequence[Any]) -> list[Any]:
+def check_vector_values(source: Any, scope: str, name: str, items: Sequence[Any]) -> list[Any]:
     """Return the vectors that a part computes for items, without None; raises ContractError or DrkitError."""
     require(scope != PAIR, f"{name}: vectors are of a query or a passage; set scope to 'query' or 'passage'")
     found = [list(vector) for _, vector in computed_vectors(name, source, scope, items)]

@@ -128,7 +128,7 @@ def finder_of_texts(texts: Iterable[str]) -> Finder:
     return found
 
 
-def write_vectors(
+def write_vector_column(
     source: VectorSource, find: Finder, items: _Indices, folder: Path, info: VectorInfo, *, total: int
 ) -> dict[str, int]:
     """Write the vectors of items i64[n], ascending indices, into `folder`; returns counts.

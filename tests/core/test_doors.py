@@ -67,6 +67,7 @@ WRITERS = {
     "drkit/testing/encoders.py": {"save_pretrained"},  # into a temporary folder
     "drkit/runs/making/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open"},
+    "drkit/train/vector_columns.py": {"open_memmap"},  # the temporary file of `replacing`, in rows of any order
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/logs.py": {"unlink"},

@@ -23,7 +23,7 @@ from drkit.search.vector_files import open_vectors
 from drkit.search.vectors import Storage
 from drkit.train.biencoder import training_pairs
 from drkit.train.columns import read_column
-from drkit.train.vector_columns import VectorInfo, finder_of_ids, finder_of_texts, write_vectors
+from drkit.train.vector_columns import VectorInfo, finder_of_ids, finder_of_texts, write_vector_column
 from tests.plugins.packages import path_with, write_package
 from tests.refusals import says
 from tests.runs.conftest import TINY, drkit, write_lines
@@ -36,7 +36,8 @@ def vectors(rows=9, size=4, dtype=np.float32):
     return np.random.default_rng(rows).normal(size=(rows, size)).astype(dtype)
 
 
-def listed(values, kind=pa.float32(), fixed=False):
+def listed(values, kind=None, fixed=False):
+    kind = kind or pa.float32()
     rows = [row.tolist() for row in values]
     return pa.array(rows, pa.list_(kind, len(rows[0])) if fixed else pa.list_(kind))
 
@@ -81,7 +82,7 @@ def column(folder, source, items, ids=IDS, **info):
     found = np.array(items)
     known = {name: index for index, name in enumerate(ids)}
     find = finder_of_ids(lambda keys: np.array([known.get(key, -1) for key in keys]))
-    counts = write_vectors(source, find, found, folder, VectorInfo("a file", "passage", **info), total=len(ids))
+    counts = write_vector_column(source, find, found, folder, VectorInfo("a file", "passage", **info), total=len(ids))
     return pickle.loads(pickle.dumps(read_column(folder))), counts
 
 
@@ -130,7 +131,7 @@ def test_by_text_every_passage_with_the_text_has_the_vector(tmp_path):
     source = open_vectors(tmp_path / "v.parquet", of="passage")
     assert source.by == "text"
     info, items = VectorInfo("v", "passage", "drop"), np.arange(4)
-    counts = write_vectors(source, finder_of_texts(texts), items, tmp_path, info, total=4)
+    counts = write_vector_column(source, finder_of_texts(texts), items, tmp_path, info, total=4)
     assert counts == {"vectors": 3, "missing": 1, "unread": 1}
     made = read_column(tmp_path)
     assert made.take(np.array([0, 2, 3])).tolist() == vectors(3)[[2, 2, 0]].tolist()
@@ -388,9 +389,9 @@ def test_the_plan_encodes_texts_once_for_all_columns_and_refuses_what_it_knows(t
     assert {"encoded-1", "encoded-2", "column-query-vectors-retriever-1"} <= {*stages}
     assert {stages[f"encoded-{n}"].settings.of for n in (1, 2)} == {"passage", "query"}
     with pytest.raises(DrkitError, match=r"no folder '/no/teacher'"):
-        planned(*both, "finetune.columns.query-vectors.path=/no/teacher", "finetune.loss=vector-mse")
+        planned(both[1], "finetune.columns.passage-vectors=encoder:/no/teacher", "finetune.loss=vector-mse")
+    passages = "finetune.columns.passage-vectors=vectors:nowhere.npy"
     with pytest.raises(DrkitError, match=r"no vectors at nowhere\.npy"):
-        passages = "finetune.columns.passage-vectors=vectors:nowhere.npy"
         planned(passages, "finetune.loss=vector-mse", "finetune.loss.queries=")
 
 

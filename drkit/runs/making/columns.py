@@ -46,7 +46,7 @@ from drkit.train.vector_columns import (
     finder_of_ids,
     finder_of_texts,
     numbers_of,
-    write_vectors,
+    write_vector_column,
 )
 
 # Passages in memory at a time.
@@ -145,7 +145,7 @@ def _write_vectors(
         finder = finder_of_texts((p.content for p in corpus) if per == PASSAGE else (q.text for q in queries))
     unknown = DROP_UNKNOWN if drops_unknown(chosen) else REFUSE_UNKNOWN
     info = VectorInfo(source_name(chosen), per, unknown)
-    found = write_vectors(source, finder, items, stage.folder, info, total=total)
+    found = write_vector_column(source, finder, items, stage.folder, info, total=total)
     if found["unread"]:
         what = "passages" if per == PASSAGE else "training queries"
         stage.progress.note(f"{found['unread']:,} vectors of {info.source} are not of {what} that the round may draw")
@@ -170,7 +170,7 @@ def _numbered(
         yield index, vector
 
 
-def encode_texts(stage: StageRun[EncodedSettings]) -> Mapping[str, Any]:
+def encode_for_columns(stage: StageRun[EncodedSettings]) -> Mapping[str, Any]:
     """Write the vectors of all passages or training queries by an encoder; returns their number and its speed.
 
     All processes, or the machines of the engine, encode shards, so that an interrupted stage can resume.
