@@ -189,6 +189,14 @@ class CountsItems(Protocol):
 
 
 @runtime_checkable
+class FollowsProgress(Protocol):
+    """A module, such as a loss, that changes over a training: the trainer says before each step how far it is."""
+
+    def set_progress(self, progress: float) -> None:
+        """Take the optimizer steps already made, as a share of those planned, in [0, 1)."""
+
+
+@runtime_checkable
 class MeasuresAccuracy(Protocol):
     """A loss of pre-training whose predictions can be counted as right or wrong, as probes do."""
 
@@ -241,13 +249,28 @@ class FittedSignal(Protocol):
 
 @runtime_checkable
 class ColumnSource(Protocol):
-    """A number for each query, passage or pair (its spec's `scope`) that a round of fine-tuning draws."""
+    """A value for each query, passage or pair (its spec's `scope`) that a round of fine-tuning draws.
 
-    def values(self, items: Iterable[Any]) -> Iterable[float | None]:
-        """Yield a finite number or a bool for each item, in order; None: the column's default.
+    It is a number, or, if the spec provides `vectors`, a vector for each query or passage, all of one length.
+    """
+
+    def values(self, items: Iterable[Any]) -> Iterable[Any]:
+        """Yield a finite number or a bool for each item, in order; None: the column's default. Or vectors f[D].
 
         items: each a `Query`, a `Passage`, or a tuple of both.
         """
+
+
+@runtime_checkable
+class QuerySource(Protocol):
+    """Makes training queries from passages. What it makes of a passage depends on its settings and the passage alone.
+
+    So it may be called with any passages, in any process, and an interrupted run goes on where it was. Random numbers
+    are drawn with the seed of its `BuildContext` and the passage.
+    """
+
+    def queries(self, passages: Sequence[Passage]) -> Iterable[tuple[str, str]]:
+        """Yield (passage id, query), any number for each passage, in the order of the passages."""
 
 
 @runtime_checkable
@@ -269,6 +292,15 @@ class InBatchNegatives(Protocol):
     @property
     def in_batch(self) -> bool:
         """Whether other queries' passages serve as negatives."""
+
+
+@runtime_checkable
+class ReadsVectors(Protocol):
+    """Settings of a fine-tuning loss that receives columns of vectors; the others that it receives hold numbers."""
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What has a vector, `query` or `passage`, by the name of each such column."""
 
 
 @runtime_checkable
@@ -335,6 +367,16 @@ class Corpus(Protocol):
 
     def find(self, doc_ids: Sequence[str]) -> Any:
         """Return the index of each id, i64[n], or -1 if it is unknown."""
+
+
+class TextIds(Protocol):
+    """The ids of a run's queries or passages, by the indices that `EmbeddedPairs` has; see `BuildContext.ids`."""
+
+    def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the index of each id, i64[n], or -1 if it is unknown."""
+
+    def ids_at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return the ids at these indices, in this order."""
 
 
 class TextRetriever(Protocol):
