@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.batching.specs import BATCHES
 from drkit.data.column_sources import COLUMNS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS]
+    fine_tuning = (*LOSSES, *MINERS, *COLUMNS, *BATCHES)
+    return [*MASKERS, *CONTEXTS, *DECODERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS, *fine_tuning]
 
 
 @hookimpl
