@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from drkit.batching.specs import BATCHES
 from drkit.data.column_sources import COLUMNS
+from drkit.data.query_sources import QUERY_PARTS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
 from drkit.encoders.pooling import POOLING_PARTS
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
     fine_tuning = (*LOSSES, *MINERS, *COLUMNS, *BATCHES)
-    return [*MASKERS, *CONTEXTS, *DECODERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS, *fine_tuning]
+    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *QUERY_PARTS)
+    return [*MASKERS, *CONTEXTS, *DECODERS, *fine_tuning, *reading]
 
 
 @hookimpl

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NegativeFilter,
         NegativeMiner,
         Pooling,
+        QuerySource,
         Signal,
     )
 
@@ -136,6 +137,10 @@ class Registry:
     def build(
         self, kind: Literal[Kind.BATCHES], name: str, config: Any = None, context: BuildContext | None = None
     ) -> Batches: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.QUERIES], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> QuerySource: ...
     @overload
     def build(self, kind: str, name: str, config: Any = None, context: BuildContext | None = None) -> Any: ...
     def build(self, kind: Kind | str, name: str, config: Any = None, context: BuildContext | None = None) -> Any:

@@ -126,6 +126,7 @@ class Kind(str, Enum):
     POOLING = "pooling"
     COLUMN = "column"
     BATCHES = "batches"
+    QUERIES = "queries"
 
     def __str__(self) -> str:
         return self.value
@@ -158,15 +159,15 @@ def part_name(choice: Choice | str) -> str:
 def brief(choice: Choice) -> Choice | str:
     """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
 
-    The text of a part without settings is its name; a config class may have a property `brief`.
+    The text of a part without settings is its name; a config class may have a property `brief`, None for a table.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
     if not attrs.fields(type(choice.config)):
         return choice.use
-    text: Choice | str = declared_by(choice.config, "brief", choice)
-    return text
+    text: str | None = declared_by(choice.config, "brief", None)
+    return choice if text is None else text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]

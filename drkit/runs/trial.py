@@ -33,6 +33,7 @@ from drkit.data.arrays import SignalValues
 from drkit.data.collection import FileCollection
 from drkit.data.column_sources import FileConfig, is_computed
 from drkit.data.contexts import batch_signals
+from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
@@ -43,7 +44,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, MissingExtraError, ProblemsError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
-from drkit.recipe.parts import PartInUse, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, query_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
@@ -140,6 +141,8 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
             _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
         for part in _batches(recipe, registry):
             _try_batches(part, context)
+        for part in query_parts(recipe, registry):
+            _try_queries(part, context, examples)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -472,6 +475,15 @@ def _try_batches(part: PartInUse, context: BuildContext) -> None:
         except DrkitError:
             return
     checked_batches(found, rows, size=size, count=count, title=part.full_title)
+
+
+def _try_queries(part: PartInUse, context: BuildContext, examples: toys.Examples) -> None:
+    if any(part.spec.paths_of(part.config)):
+        target_of(part)
+        return
+    source = build_part(part, context, methods=("queries",))
+    with trying(part, "while making queries"):
+        checked_queries(source, part.full_title, examples.passages)
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:
