@@ -7,11 +7,6 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.batching.drawing import checked_batches as checked_batches
-    from drkit.batching.drawing import cut_batches as cut_batches
-    from drkit.batching.drawing import grouped_batches as grouped_batches
-    from drkit.batching.drawing import random_batches as random_batches
-    from drkit.batching.specs import ByLengthConfig as ByLengthConfig
     from drkit.batching.specs import ClustersConfig as ClustersConfig
     from drkit.batching.specs import DocumentBatchesConfig as DocumentBatchesConfig
     from drkit.batching.specs import OneDataSetConfig as OneDataSetConfig

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from drkit.core.types import BatchRows
 from drkit.errors import DrkitError
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 # By how much the start of each epoch's draw of groups moves: the golden ratio, which spreads best.
 _STEP = (5**0.5 - 1) / 2
 
@@ -23,8 +23,8 @@ def random_batches(
     size: int,
     seed: int,
     epoch: int,
-    reads: Callable[[Rows], NDArray[np.bool_]] | None = None,
-) -> list[Rows]:
+    reads: Callable[[RowIndices], NDArray[np.bool_]] | None = None,
+) -> list[RowIndices]:
     """Return the batches of an epoch of a number of rows, each row in one of them, in random order.
 
     reads: which of the rows i64[n] the epoch reads; None: all. Those that do not fill a batch are left out, others in
@@ -37,7 +37,7 @@ def random_batches(
     return cut_batches(order, size=size, rng=rng)
 
 
-def cut_batches(order: Rows, *, size: int, rng: np.random.Generator) -> list[Rows]:
+def cut_batches(order: RowIndices, *, size: int, rng: np.random.Generator) -> list[RowIndices]:
     """Cut an order of rows i64[n] into batches, and return these in random order; at least 1, of all rows if n < size.
 
     The last rows, which do not fill a batch, are left out.
@@ -48,7 +48,7 @@ def cut_batches(order: Rows, *, size: int, rng: np.random.Generator) -> list[Row
 
 
 def grouped_batches(
-    groups: Sequence[Rows],
+    groups: Sequence[RowIndices],
     weights: NDArray[np.float64],
     *,
     size: int,
@@ -56,13 +56,13 @@ def grouped_batches(
     seed: int,
     epoch: int,
     per_batch: int = 1,
-) -> list[Rows]:
+) -> list[RowIndices]:
     """Return the batches of an epoch, each with rows of a single group, or of a few, in random order.
 
     groups: the rows of each, not empty. weights f64[groups]: how often a batch is of each group, in proportion, which
     every epoch meets to within a batch. per_batch: groups in a batch, each with an equal share of its rows.
 
-    A group is read in random order, all of it before any row is read again. Rows that do not fill a batch, or its
+    A group is read in random order, all of it before any row is read again. RowIndices that do not fill a batch, or its
     share, are left out of that round, others in every round; a group with fewer rows than that gives all of them. What
     an epoch reads depends on the seed and the number of epochs before it alone.
     """
@@ -70,7 +70,7 @@ def grouped_batches(
     drawn = np.diff(_boundaries(weights, count * per_batch, seed, epoch), axis=1)  # of each epoch so far, by group
     before, now = drawn[:-1].sum(0), drawn[-1]
     rng = np.random.default_rng([seed, epoch])
-    shares: list[Rows] = []
+    shares: list[RowIndices] = []
     for group in rng.permutation(len(groups)).tolist():
         found = _rounds(groups[group], int(before[group]), int(now[group]), size=size // per_batch, seed=[seed, group])
         shares += [found[index] for index in rng.permutation(len(found))]
@@ -79,20 +79,20 @@ def grouped_batches(
     return [batches[index] for index in rng.permutation(count)]
 
 
-def _boundaries(weights: NDArray[np.float64], count: int, seed: int, epoch: int) -> Rows:
+def _boundaries(weights: NDArray[np.float64], count: int, seed: int, epoch: int) -> RowIndices:
     """Return i64[epochs, groups + 1]: batch b of an epoch is of group g if b is from boundary g to before g + 1."""
     sums = np.concatenate([[0.0], np.cumsum(weights) / weights.sum()])
     sums[-1] = 1.0
     offsets = (np.random.default_rng(seed).random() + _STEP * np.arange(epoch + 1)) % 1
-    boundaries: Rows = np.floor(count * sums + offsets[:, None]).astype(np.int64)
+    boundaries: RowIndices = np.floor(count * sums + offsets[:, None]).astype(np.int64)
     return boundaries
 
 
-def _rounds(rows: Rows, start: int, count: int, *, size: int, seed: Sequence[int]) -> list[Rows]:
+def _rounds(rows: RowIndices, start: int, count: int, *, size: int, seed: Sequence[int]) -> list[RowIndices]:
     """Return `count` batches of a group from its batch `start` on, in rounds that read every row at most once."""
     size = min(size, len(rows))
     per_round = len(rows) // size
-    batches: list[Rows] = []
+    batches: list[RowIndices] = []
     for number in numbers(start // per_round):
         if len(batches) >= count:
             return batches
@@ -103,7 +103,7 @@ def _rounds(rows: Rows, start: int, count: int, *, size: int, seed: Sequence[int
     raise AssertionError
 
 
-def checked_batches(found: Any, rows: BatchRows, *, size: int, count: int, title: str) -> list[Rows]:
+def checked_batches(found: Any, rows: BatchRows, *, size: int, count: int, title: str) -> list[RowIndices]:
     """Return the batches that a part made, as arrays i64; title: the part's, for errors.
 
     Raises DrkitError unless they are `count` arrays of 1 to `size` different rows.

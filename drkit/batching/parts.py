@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drkit.batching.drawing import Rows, cut_batches, grouped_batches, random_batches
-from drkit.batching.specs import PROPORTIONAL, ByLengthConfig, ClustersConfig, DocumentBatchesConfig, OneDataSetConfig
+from drkit.batching.drawing import RowIndices, cut_batches, grouped_batches, random_batches
+from drkit.batching.specs import PROPORTIONAL, ClustersConfig, DocumentBatchesConfig, OneDataSetConfig
 from drkit.core.spec import NoSettings
 from drkit.core.types import BatchRows, BuildContext
 from drkit.errors import DrkitError, did_you_mean, import_extra
@@ -23,7 +23,7 @@ class Random:
 
     def __init__(self, _config: NoSettings, _context: BuildContext | None = None) -> None: ...
 
-    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[Rows]:  # noqa: ARG002
+    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[RowIndices]:  # noqa: ARG002
         """Return the batches of an epoch."""
         return random_batches(len(rows), size=size, seed=seed, epoch=epoch)
 
@@ -34,9 +34,9 @@ class ByLength:
     The queries that do not fill a batch are drawn at random, others every epoch.
     """
 
-    def __init__(self, _config: ByLengthConfig, _context: BuildContext | None = None) -> None: ...
+    def __init__(self, _config: NoSettings, _context: BuildContext | None = None) -> None: ...
 
-    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[Rows]:
+    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[RowIndices]:
         """Return the batches of an epoch."""
         rng = np.random.default_rng([seed, epoch])
         order = rng.permutation(len(rows))[: size * count]
@@ -55,7 +55,7 @@ class OneDataSet:
     def __init__(self, config: OneDataSetConfig, _context: BuildContext | None = None) -> None:
         self.config = config
 
-    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[Rows]:
+    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[RowIndices]:
         """Return the batches of an epoch."""
         names, groups = self.data_sets(rows)
         weights = _frequencies(groups, self.config.frequency) * self._factors(names)
@@ -63,7 +63,7 @@ class OneDataSet:
         chosen = [groups[index] for index in kept]
         return grouped_batches(chosen, weights[kept], size=size, count=count, seed=seed, epoch=epoch)
 
-    def data_sets(self, rows: BatchRows) -> tuple[list[str], list[Rows]]:
+    def data_sets(self, rows: BatchRows) -> tuple[list[str], list[RowIndices]]:
         """Return the names of the data sets, sorted, and the rows of each."""
         column = self.config.column
         if column:
@@ -107,9 +107,9 @@ class Documents:
 
     def __init__(self, config: DocumentBatchesConfig, _context: BuildContext | None = None) -> None:
         self.separator = config.separator
-        self._known: tuple[BatchRows, Rows, Rows] | None = None
+        self._known: tuple[BatchRows, RowIndices, RowIndices] | None = None
 
-    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[Rows]:  # noqa: ARG002
+    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[RowIndices]:  # noqa: ARG002
         """Return the batches of an epoch."""
         documents, passages = self._places(rows)
         rng = np.random.default_rng([seed, epoch])
@@ -118,7 +118,7 @@ class Documents:
         order = shuffled[np.lexsort((passages[shuffled], ranks[documents[shuffled]]))]
         return cut_batches(order, size=size, rng=rng)
 
-    def _places(self, rows: BatchRows) -> tuple[Rows, Rows]:
+    def _places(self, rows: BatchRows) -> tuple[RowIndices, RowIndices]:
         """Return the number i64[n] of each query's document, and of the passage within it."""
         if self._known is None or self._known[0] is not rows:
             parts = [ids[0].rpartition(self.separator) for ids in rows.positive_ids]
@@ -137,9 +137,9 @@ class Clusters:
 
     def __init__(self, config: ClustersConfig, _context: BuildContext | None = None) -> None:
         self.config = config
-        self._known: tuple[Any, int, list[Rows]] | None = None
+        self._known: tuple[Any, int, list[RowIndices]] | None = None
 
-    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[Rows]:
+    def __call__(self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int) -> list[RowIndices]:
         """Return the batches of an epoch; rows.query_vectors: of the first of the epochs with the same clusters."""
         config = self.config
         share = max(size // config.per_batch, 1)
@@ -155,7 +155,7 @@ class Clusters:
             per_batch=config.per_batch,
         )
 
-    def _clusters(self, rows: BatchRows, share: int, seed: int) -> list[Rows]:
+    def _clusters(self, rows: BatchRows, share: int, seed: int) -> list[RowIndices]:
         """Return the rows of each cluster, at least `share`."""
         if self._known is None or self._known[0] is not rows.query_vectors or self._known[1] != share:
             vectors = np.ascontiguousarray(rows.query_vectors, dtype=np.float32)
@@ -165,7 +165,7 @@ class Clusters:
         return self._known[2]
 
 
-def k_means(vectors: NDArray[np.float32], number: int, *, iterations: int, seed: int) -> list[Rows]:
+def k_means(vectors: NDArray[np.float32], number: int, *, iterations: int, seed: int) -> list[RowIndices]:
     """Return the rows of each cluster of vectors f32[n,D] by faiss's k-means, without empty ones.
 
     Raises as `import_extra` does.
@@ -181,7 +181,7 @@ def k_means(vectors: NDArray[np.float32], number: int, *, iterations: int, seed:
     return _groups(np.unique(nearest[:, 0], return_inverse=True)[1])
 
 
-def _joined_small(vectors: NDArray[np.float32], groups: list[Rows], least: int) -> list[Rows]:
+def _joined_small(vectors: NDArray[np.float32], groups: list[RowIndices], least: int) -> list[RowIndices]:
     """Join every cluster of fewer than `least` rows with the cluster of the nearest mean, the smallest first."""
     groups = list(groups)
     means = np.stack([vectors[rows].mean(0) for rows in groups])
@@ -197,12 +197,12 @@ def _joined_small(vectors: NDArray[np.float32], groups: list[Rows], least: int) 
     return groups
 
 
-def _groups(numbers: NDArray[np.intp]) -> list[Rows]:
+def _groups(numbers: NDArray[np.intp]) -> list[RowIndices]:
     """Return the rows of each group; numbers i64[n]: the group of each row, each from 0 on at least once."""
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.cumsum(np.bincount(numbers))[:-1])
 
 
-def _frequencies(groups: Sequence[Rows], frequency: str) -> NDArray[np.float64]:
+def _frequencies(groups: Sequence[RowIndices], frequency: str) -> NDArray[np.float64]:
     """Return how often a batch is of each group, f64[groups]: by its rows, or of all equally often."""
     return np.array([float(len(rows)) if frequency == PROPORTIONAL else 1.0 for rows in groups])

@@ -26,11 +26,6 @@ def _weights(_instance: Any, attribute: Any, value: Mapping[str, float]) -> None
 
 
 @frozen
-class ByLengthConfig:
-    """Settings of `by-length`: queries of similar length together."""
-
-
-@frozen
 class OneDataSetConfig:
     """Settings of `one-data-set`: each batch has queries of a single data set.
 
@@ -80,7 +75,7 @@ def _spec(name: str, code: str, config: type, summary: str, **more: Any) -> Comp
 
 BATCHES = (
     _spec("random", "Random", NoSettings, "Queries drawn at random, each once an epoch"),
-    _spec("by-length", "ByLength", ByLengthConfig, "Queries of similar length", receives=("query_lengths",)),
+    _spec("by-length", "ByLength", NoSettings, "Queries of similar length", receives=("query_lengths",)),
     _spec("one-data-set", "OneDataSet", OneDataSetConfig, "Queries of one of several data sets", shorthand="frequency"),
     _spec(
         "clusters",
@@ -89,7 +84,6 @@ BATCHES = (
         "Queries near each other, by the encoder in training",
         cite=TAS_B,
         receives=(QUERY_VECTORS,),
-        shorthand="clusters",
         extras=("cpu",),
     ),
     _spec(
