@@ -14,13 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from drkit.batching.drawing import checked_batches, random_batches
 from drkit.core import processes
 from drkit.core.protocols import Batches
 from drkit.core.quantities import counted
+from drkit.core.schedules import CollatesAtProgress
 from drkit.core.types import BatchRows
 from drkit.errors import DrkitError
 from drkit.recipe.training import Training
@@ -233,12 +234,12 @@ class Schedule:
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of one epoch, each an array of example indices in random order."""
-        size = min(self.batch_size, self.examples)
         if self.source is not None:
+            size = min(self.batch_size, self.examples)
             return self.source(epoch, size=size, count=batches_per_epoch(self.examples, size))
         rates = self.rates
         reads = None if rates is None else lambda order: drawn(rates[order])
-        return random_batches(len(self.lengths), size=size, seed=self.seed, epoch=epoch, reads=reads)
+        return random_batches(len(self.lengths), size=self.batch_size, seed=self.seed, epoch=epoch, reads=reads)
 
     def all_examples(self) -> Iterator[list[Example]]:
         """Yield every example of every epoch that the batches begin, whatever their source, some at a time."""
@@ -297,6 +298,11 @@ class SubsetCollator:
     def __call__(self, examples: Sequence[Example]) -> Mapping[str, Tensor]:
         """Return the batch of `collate` for these examples of the subset."""
         return self.collate([(epoch, int(self.indices[example])) for epoch, example in examples])
+
+    def at_progress(self, progress: float) -> SubsetCollator:
+        """Return the collator at a progress in [0, 1]."""
+        collate = self.collate
+        return evolve(self, collate=collate.at_progress(progress)) if isinstance(collate, CollatesAtProgress) else self
 
 
 def batches_per_epoch(examples: int, batch_size: int) -> int:

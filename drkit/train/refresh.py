@@ -121,12 +121,12 @@ class AtEpochs(TrainerCallback):  # type: ignore[misc]
             _link(Path(args.output_dir, CALLBACKS), self.folder, self.what)
         processes.barrier()  # the other processes read them there
         if state.global_step < state.max_steps:
-            self._make_before(state.global_step, args.gradient_accumulation_steps)
+            self.make_before(state.global_step, args.gradient_accumulation_steps)
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Make files if the next step begins an epoch."""
         if state.global_step < state.max_steps:
-            self._make_before(state.global_step, args.gradient_accumulation_steps)
+            self.make_before(state.global_step, args.gradient_accumulation_steps)
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Add the files to the checkpoint."""
@@ -154,7 +154,7 @@ class AtEpochs(TrainerCallback):  # type: ignore[misc]
         """Return the name of the file of an epoch."""
         return f"{self.what}-{epoch}{self.ending}"
 
-    def _make_before(self, step: int, accumulation: int) -> None:
+    def make_before(self, step: int, accumulation: int) -> None:
         """Make files for the epochs whose first batch belongs to this step."""
         for epoch in self.epochs_at(step, accumulation):
             if not self.is_given(epoch) and not processes.broadcast(self.is_made(epoch)):
