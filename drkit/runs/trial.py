@@ -37,6 +37,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.lora import choose_targets, lora_trainings
 from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
@@ -66,6 +67,7 @@ from drkit.testing.losses import check_loss_gradients, check_step_output, learne
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
+from drkit.train.lora import linear_names
 from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
@@ -88,6 +90,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context)
+        _try_lora(recipe, registry)
         for part, inputs in _comparing_losses(recipe, registry):
             loss = build_part(part, context)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
@@ -160,6 +163,17 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
     return MaskedLmEncoder(encoder.model, pooling=learned)
+
+
+def _try_lora(recipe: Recipe, registry: Registry) -> None:
+    """Check the targets of LoRA in an encoder from scratch, whose layers the plan may not know."""
+    for setting, training, origin in lora_trainings(recipe):
+        if training.lora and origin is None:
+            names = linear_names(_encoder(recipe.encoder, registry).backbone)
+            try:
+                choose_targets(names, training.lora)
+            except DrkitError as error:
+                raise DrkitError(f"{error} @ {setting}") from None
 
 
 # Pre-training
