@@ -21,6 +21,7 @@ from typing import Any, cast
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
+from drkit.core.files import replacing
 from drkit.core.loading import weights_to_save
 from drkit.encoders.architectures import architecture
 from drkit.encoders.heads import seeded
@@ -136,11 +137,12 @@ def trained_weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 def save_trained(module: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> None:
-    """Write the weights of a module in training, as `load_trained` reads them."""
-    if _adapters(module):
-        save_file(trained_weights(module), str(path), metadata=dict(metadata))
-    else:
-        save_model(module, str(path), metadata=dict(metadata))
+    """Write the weights of a module in training, as `load_trained` reads them, atomically."""
+    with replacing(path) as temporary:
+        if _adapters(module):
+            save_file(trained_weights(module), str(temporary), metadata=dict(metadata))
+        else:
+            save_model(module, str(temporary), metadata=dict(metadata))
 
 
 def load_trained(module: nn.Module, path: Path) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, VALIDATION, read_json, replacing, write_json
+from drkit.core.files import CHECKPOINTS, VALIDATION, read_json, write_json
 from drkit.core.progress import Progress
 from drkit.core.quantities import counted
 from drkit.data.corpus import StoredCollection
@@ -227,8 +227,7 @@ class BestWeights:
 
     def save(self, module: nn.Module, step: int) -> None:
         """Write the weights of a step atomically, then remove those of other steps."""
-        with replacing(self.path(step)) as temporary:
-            save_trained(module, temporary, metadata={"step": str(step)})
+        save_trained(module, self.path(step), metadata={"step": str(step)})
         for path in self._folder.glob("best-*.safetensors"):
             if path != self.path(step):
                 path.unlink()

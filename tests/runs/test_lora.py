@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from importlib.util import find_spec
 
 import numpy as np
@@ -35,13 +34,14 @@ from tests.runs.test_processes import assert_same_weights, killed, launched, res
 PARTS = installed()
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
 RANK, ALPHA, STEPS, RATE = 2, 6.0, 3, 0.5
+LORA = Lora(rank=RANK, alpha=ALPHA)
 
 
-def trained(name, folder, *, lora=Lora(rank=RANK, alpha=ALPHA), dropout=0.0, **settings):
+def trained(name, folder, *, dropout=0.0, **settings):
     module = module_of(name, dropout)
     training = Training(
         **{"max_steps": STEPS, "learning_rate": RATE, "warmup_steps": 0, "lr_scheduler_type": "constant"},
-        **{"weight_decay": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": len(GROUPS), "lora": lora},
+        **{"weight_decay": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": len(GROUPS), "lora": LORA},
         **{"arguments": {"optim": "sgd"}, **settings},
     )
     train(
@@ -268,8 +268,8 @@ def test_every_stage_reads_and_writes_plain_encoders(whole, start):
                 assert not [name for name in weights.keys() if "lora" in name or "base_layer" in name]  # noqa: SIM118
     first, last = (load_file(whole / of / "model.safetensors") for of in ("pretrained", "retriever-1"))
     moved = {name for name, weight in last.items() if not torch.equal(weight, first[name])}
-    assert moved and all(name.endswith("weight") and ".layer." in name for name in moved)
-    assert not json.loads((whole / "retriever-1/training.json").read_text())["steps"] == 0
+    assert moved
+    assert all(name.endswith("weight") and ".layer." in name for name in moved)
     load_encoder(whole / "retriever-1@2", pooling="mean")
 
 
@@ -288,7 +288,9 @@ def test_killed_and_resumed_is_uninterrupted(stage, step, beir, start, whole, tm
         assert not [name for name in names if "embeddings" in name or "base_layer" in name], "frozen weights"
     resumed(run, 1)
     for file in sorted((whole / stage).rglob("*.safetensors")):
-        assert_same_weights(file.relative_to(whole), whole, run, atol=0)
+        expected, found = load_file(file), load_file(run / file.relative_to(whole))
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
 @needs_peft
