@@ -45,6 +45,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, MissingExtraError, ProblemsError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.lora import choose_targets, lora_trainings
 from drkit.recipe.parts import PartInUse, query_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
@@ -75,6 +76,7 @@ from drkit.testing.losses import TEACHER_SIZE, check_loss_gradients, check_step_
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
+from drkit.train.lora import linear_names
 from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
@@ -139,6 +141,7 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
+        _try_lora(recipe, registry)
         values = _column_values(recipe, registry, examples)
         for part, inputs, sizes in _comparing_losses(recipe, registry, values):
             sized = attrs.evolve(context, vector_sizes=sizes)
@@ -215,6 +218,17 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
     return MaskedLmEncoder(encoder.model, pooling=learned)
+
+
+def _try_lora(recipe: Recipe, registry: Registry) -> None:
+    """Check the targets of LoRA in an encoder from scratch, whose layers the plan may not know."""
+    for setting, training, origin in lora_trainings(recipe):
+        if training.lora and origin is None:
+            names = linear_names(_encoder(recipe.encoder, registry).backbone)
+            try:
+                choose_targets(names, training.lora)
+            except DrkitError as error:
+                raise DrkitError(f"{error} @ {setting}") from None
 
 
 # Pre-training
