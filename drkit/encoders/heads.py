@@ -254,6 +254,36 @@ def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
     return TokenStates(states=hidden[targets], labels=labels[targets], heads=heads)
 
 
+def preceding_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
+    """Select the states f[B,L,D] one position before each target, as a causal LM predicts it; the first has none.
+
+    labels i64[B,L], -100: not a target.
+    """
+    return token_states(hidden[:, :-1], labels[:, 1:], heads)
+
+
+def weighted_lm_loss(states: Tensor, labels: Tensor, weights: Tensor, heads: LmHeads) -> Tensor:
+    """Return the sum of the cross-entropies of states f[N,D] against labels i64[N], times weights f[N], f[].
+
+    The logits of at most `LOGITS_AT_ONCE` numbers are held at once; the backward pass computes them again. With N = 0
+    it is a zero with a graph.
+    """
+    if not len(labels):
+        return heads.logits(states).sum()
+
+    def summed(some: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        logits = heads.logits(some)
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return (F.cross_entropy(exact, targets, reduction="none") * factors).sum()
+
+    rows = _rows(len(heads.weight))
+    parts = [
+        checkpoint(summed, states[at : at + rows], labels[at : at + rows], weights[at : at + rows], use_reentrant=False)
+        for at in range(0, len(labels), rows)
+    ]
+    return torch.stack(parts).sum()
+
+
 @contextmanager
 def seeded(seed: int, what: str = "weights") -> Iterator[None]:
     """Seed torch's CPU generator by `seed` and the name `what` in a block, and restore its state afterwards.

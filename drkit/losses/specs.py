@@ -8,7 +8,21 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM, SPLADE
+from drkit.core.citations import (
+    BERT,
+    CPDAE,
+    INFO_NCE,
+    LISTNET,
+    LLADA,
+    LLARA,
+    LLM2VEC,
+    MARGIN_MSE,
+    MATRYOSHKA,
+    RANKNET,
+    SIMCSE,
+    SIMLM,
+    SPLADE,
+)
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
@@ -197,6 +211,33 @@ LOSSES = (
         summary="Cross-entropy over the vocabulary at target positions",
         cite=BERT,
         receives=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="mntp",
+        target="drkit.losses.tokens:MntpLoss",
+        config=MlmLossConfig,
+        summary="As mlm, from the state before each target, as in a causal LM",
+        cite=LLM2VEC,
+        receives=("preceding_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="masked-diffusion",
+        target="drkit.losses.tokens:MaskedDiffusionLoss",
+        config=NoSettings,
+        summary="Cross-entropy at hidden tokens, divided by each text's ratio",
+        cite=LLADA,
+        receives=("token_states", "ratios", "text_states"),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="bag-of-tokens",
+        target="drkit.losses.bag_of_words:BagOfTokensLoss",
+        config=NoSettings,
+        summary="One softmax over the vocabulary, for each word of the text",
+        cite=LLARA,
+        receives=("vocab_logits", "words"),
     ),
     ComponentSpec(
         kind=Kind.LOSS,
