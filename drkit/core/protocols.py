@@ -251,6 +251,18 @@ class ColumnSource(Protocol):
 
 
 @runtime_checkable
+class QuerySource(Protocol):
+    """Makes training queries from passages. What it makes of a passage depends on its settings and the passage alone.
+
+    So it may be called with any passages, in any process, and an interrupted run goes on where it was. Random numbers
+    are drawn with the seed of its `BuildContext` and the passage.
+    """
+
+    def queries(self, passages: Sequence[Passage]) -> Iterable[tuple[str, str]]:
+        """Yield (passage id, query), any number for each passage, in the order of the passages."""
+
+
+@runtime_checkable
 class SearchSimilarity(Protocol):
     """Settings of a fine-tuning loss that choose the similarity for search; the default is `dot`."""
 

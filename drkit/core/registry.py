@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         NegativeFilter,
         NegativeMiner,
         Pooling,
+        QuerySource,
         Signal,
     )
 
@@ -131,6 +132,10 @@ class Registry:
     def build(
         self, kind: Literal[Kind.COLUMN], name: str, config: Any = None, context: BuildContext | None = None
     ) -> ColumnSource: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.QUERIES], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> QuerySource: ...
     @overload
     def build(self, kind: str, name: str, config: Any = None, context: BuildContext | None = None) -> Any: ...
     def build(self, kind: Kind | str, name: str, config: Any = None, context: BuildContext | None = None) -> Any:

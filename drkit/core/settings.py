@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from drkit.core.spec import Choice
+from drkit.core.spec import Choice, part_name
 from drkit.core.types import EncoderSizes
 
 # The value of `absent_when` of a setting that is never absent.
@@ -131,6 +131,8 @@ def _default(value: Any) -> str:
     made = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
     if isinstance(made, Choice):
         return repr(made.use)
+    if isinstance(made, tuple) and any(isinstance(one, Choice) for one in made):
+        return repr(tuple(map(part_name, made)))
     return "none" if made is None else repr(made)
 
 

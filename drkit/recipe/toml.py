@@ -29,6 +29,7 @@ from drkit.data.column_sources import COLUMN_SOURCES, MODEL
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
 from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
+from drkit.recipe.pseudo_queries import QueriesChoice
 from drkit.recipe.schema import ITSELF, NONE, DecoderTask, EncoderTask, Recipe
 
 if sys.version_info >= (3, 11):
@@ -169,7 +170,7 @@ def _only_tables(inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
     allowed, default = allowed_values(attribute.validator), attribute.default
-    example = f"default: {toml_value(default)}" if isinstance(default, (bool, int, float, tuple)) else ""
+    example = f"default: {toml_value(plain(default))}" if isinstance(default, (bool, int, float, tuple)) else ""
     advice = "".join(f"; {one}" for one in (allowed and f"allowed: {allowed}", example) if one)
 
     def structure(value: Any, target: Any) -> Any:
@@ -238,7 +239,8 @@ def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         items = get_args(target)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if (isinstance(value, str) and items == (str, ...)) or (is_number and items == (float, ...)):
+        takes_text = items in ((str, ...), (QueriesChoice, ...))
+        if (isinstance(value, str) and takes_text) or (is_number and items == (float, ...)):
             value = [value]
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"expected a list, got {shortened(value)}")
