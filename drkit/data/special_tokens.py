@@ -7,6 +7,7 @@ No torch here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,23 @@ def mask_token_in(folder: Path, chosen: str = AUTO) -> str | None:
 
     Raises DrkitError as `choose_mask_token` does.
     """
-    if not (folder / "tokenizer.json").is_file():
+    file = folder / "tokenizer.json"
+    if not file.is_file():
         return None
-    saved = read_json(folder / "tokenizer.json", _ADVICE)
-    added = saved.get("added_tokens") or [] if isinstance(saved, dict) else []
-    found = {int(one["id"]): str(one["content"]) for one in added if one.get("special")}
+    specials = _special_tokens(file, file.stat().st_mtime_ns)
     roles: dict[str, str | None] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         content = read_json(folder / name, _ADVICE) if (folder / name).is_file() else {}
         for key, value in content.items() if isinstance(content, dict) else ():
             if key.endswith("_token") and value:
                 roles[key] = str(value.get("content") if isinstance(value, dict) else value)
-    return choose_mask_token([found[number] for number in sorted(found)], roles, chosen)
+    return choose_mask_token(specials, roles, chosen)
+
+
+@lru_cache(maxsize=4)
+def _special_tokens(file: Path, _changed: int) -> tuple[str, ...]:
+    """Return the special tokens in a tokenizer.json, which may be large, in the order of their ids."""
+    saved = read_json(file, _ADVICE)
+    added = saved.get("added_tokens") or [] if isinstance(saved, dict) else []
+    found = {int(one["id"]): str(one["content"]) for one in added if one.get("special")}
+    return tuple(found[number] for number in sorted(found))

@@ -85,7 +85,8 @@ class Heads:
     def positions(self, length: int) -> Tensor:
         """Return the raw position embeddings of the first `length` tokens, f[L,D], projected like words (no bias)."""
         if self._positions is None:
-            return sinusoids(length, _unit_size(self._words.weight[:1]) if self._is_bare else self._words.weight)
+            words: Tensor = self._words.weight
+            return sinusoids(length, torch.ones_like(words[:1]) if self._is_bare else words)
         table = self._positions.weight
         first = first_position(self._backbone.config)
         raw: Tensor = table[first : first + length]
