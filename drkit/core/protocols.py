@@ -189,6 +189,14 @@ class CountsItems(Protocol):
 
 
 @runtime_checkable
+class FollowsProgress(Protocol):
+    """A module, such as a loss, that changes over a training: the trainer says before each step how far it is."""
+
+    def set_progress(self, progress: float) -> None:
+        """Take the optimizer steps already made, as a share of those planned, in [0, 1)."""
+
+
+@runtime_checkable
 class MeasuresAccuracy(Protocol):
     """A loss of pre-training whose predictions can be counted as right or wrong, as probes do."""
 

@@ -26,6 +26,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
+from drkit.core.schedules import is_scheduled, settings_at
 from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
@@ -87,8 +88,8 @@ def try_parts(recipe: Recipe, registry: Registry, collection: Collection | None 
     """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
     collection: that of the recipe, whose first texts the parts are tried on; None: toy texts. For a miner with a
-    setting that names a local file or model, only the target is imported. Raises a one-line DrkitError for the first
-    broken part, or an index that faiss cannot build.
+    setting that names a local file or model, only the target is imported. Schedules are tried at both ends. Raises a
+    one-line DrkitError for the first broken part, or an index that faiss cannot build.
     """
     examples = first_examples(collection)
     try:
@@ -126,6 +127,10 @@ def _is_unknown(texts: Sequence[str]) -> bool:
 
 def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> None:
     _check_torch()
+    if is_scheduled(recipe):
+        for progress in (0.0, 1.0):
+            _try_parts(settings_at(recipe, progress), registry, examples)
+        return
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
