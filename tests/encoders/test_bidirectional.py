@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import shlex
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file
 
 from drkit.core import loading
+from drkit.core.progress import Silent
 from drkit.core.types import BuildContext
 from drkit.data.special_tokens import choose_mask_token, mask_token_in
 from drkit.data.vocabulary import with_last_token, with_mask_token
@@ -20,13 +26,16 @@ from drkit.encoders.architectures import attention_keys, reads_both_ways
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
 from drkit.testing import check_architecture
 from drkit.train.checkpoints import load_tokenizer
+from drkit_cli.main import _status
 from tests.encoders.test_runs import PARTS, SETTINGS, collection, run  # noqa: F401
 from tests.encoders.toys import SIZES, left_to_right
 from tests.refusals import says
+from tests.warm import measure_nothing
 
 BOTH = ("encoder.attention=bidirectional", "encoder.pooling=mean")
 TEXTS = ["ada wrote a compiler", "grace", "", "a text that is so long that it is cut where its last token goes " * 3]
@@ -252,9 +261,6 @@ def test_an_encoder_is_made_from_scratch(collection, tmp_path):  # noqa: F811
             "encoder.intermediate=24",
         ),
     )
-    from drkit.core.progress import Silent
-    from drkit.runs.execute import execute
-
     recipe = compose(wanted, PARTS)
     check(recipe, PARTS.registry)
     stages = plan(recipe, PARTS.registry).stages
@@ -332,3 +338,81 @@ def test_the_plan_says_which_token_it_is(collection, tmp_path):  # noqa: F811
     wanted = ComposeRequest(collection=f"beir:{collection}", encoder=str(folder), settings=(*SETTINGS, *BOTH))
     notes = plan(compose(wanted, PARTS), PARTS.registry).notes
     assert any("hidden tokens are read as <|spare|>" in note for note in notes)
+
+
+# The page, interruptions
+
+
+def page_commands():
+    """The commands of the section on models that read in both directions."""
+    page = (Path(__file__).parents[2] / "docs/guide/encoders.md").read_text(encoding="utf-8")
+    section = page.partition("### Models that read in both directions")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)
+    lines = re.sub(r" \\\n\s*", " ", "\n".join(blocks)).splitlines()
+    return [shlex.split(line) for line in lines if line]
+
+
+def test_the_page_has_commands():
+    assert len(page_commands()) == 3
+
+
+@pytest.mark.parametrize("words", page_commands(), ids=lambda words: " ".join(words[6:10]))
+def test_a_command_of_the_page_runs(words, collection, tmp_path, monkeypatch, capsys):  # noqa: F811
+    start = made("qwen3", tmp_path / "start")
+    passages = [json.loads(line) for line in (collection / "corpus.jsonl").read_text().splitlines()]
+    (tmp_path / "documents").mkdir()
+    for number in range(12):
+        text = ". ".join(one["text"].capitalize() for one in passages[number : number + 4])
+        (tmp_path / "documents" / f"{number}.txt").write_text(f"{text}.\n")
+    places = {
+        "Qwen/Qwen3-0.6B-Base": str(start),
+        "beir:FOLDER": f"beir:{collection}",
+        "documents:FOLDER": f"documents:{tmp_path / 'documents'}",
+    }
+    tiny = [f"--set={setting}" for setting in SETTINGS if "documents:FOLDER" not in words or "finetune" not in setting]
+    argv = [*(places.get(word, word) for word in words), *tiny, "--set=pretrain.probe.every=0"]
+    monkeypatch.setattr(sys, "argv", [*argv, f"--run-dir={tmp_path / 'run'}"])
+    monkeypatch.chdir(tmp_path)
+    measure_nothing(monkeypatch.setattr)
+    code = _status()
+    assert code == 0, capsys.readouterr().err
+    assert TextEncoder.load(tmp_path / "run" / "encoder").model.config.is_causal is False
+
+
+class Interrupts(Silent):
+    def advance(self, done, total, unit, **_):
+        if unit == "steps" and done == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(collection, tmp_path):  # noqa: F811
+    start = made("gemma3", tmp_path / "start", spare=(), attention_dropout=0.1)
+    wanted = ComposeRequest(
+        collection=f"beir:{collection}",
+        encoder=str(start),
+        encoder_masker="diffusion",
+        decoder="lm-head",
+        settings=(
+            *SETTINGS,
+            *BOTH,
+            "pretrain.max_steps=4",
+            "pretrain.save_steps=1",
+            "finetune=none",
+            "encoder.mask_token=new",
+            "pretrain.encoder.losses={diffusion={use='masked-diffusion'},mntp={use='mntp'}}",
+        ),
+    )
+    recipe = compose(wanted, PARTS)
+
+    def weights(name, progress):
+        stages = plan(recipe, PARTS.registry).stages
+        execute(stages, tmp_path / name, recipe, registry=PARTS.registry, progress=progress)
+        return load_file(tmp_path / name / "pretrained" / "model.safetensors")
+
+    whole = weights("whole", Silent())
+    with pytest.raises(KeyboardInterrupt):
+        weights("interrupted", Interrupts())
+    assert (tmp_path / "interrupted" / ".unfinished" / "pretrained").is_dir()
+    resumed = weights("interrupted", Silent())
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
