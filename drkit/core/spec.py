@@ -55,10 +55,18 @@ PROVIDED = (
     Provided("corrupted", MASKER, "a copy with other tokens or another order, or a shorter one, without targets"),
     Provided("rows", MASKER, "a visibility pattern for each row of the decoder"),
     Provided("replaced", MASKER, "masked positions filled with samples of a generator"),
+    Provided("ratios", MASKER, "the share of its tokens that was drawn to be hidden in each text"),
     Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head", masker="view"),
+    Provided(
+        "preceding_states",
+        ENCODER,
+        "states one position before the targets, with their labels and the LM head",
+        masker="view",
+    ),
     Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head", masker="view"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
     Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
+    Provided("ratios", ENCODER, "the ratio that was drawn for the text of each target, f[N]", masker="ratios"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
@@ -99,7 +107,7 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     >>> provided_by("encoder", "batch")
     ('bottleneck', 'partners')
     >>> provided_by("encoder", masker=["view"])
-    ('token_states', 'text_states', 'bottleneck')
+    ('token_states', 'preceding_states', 'text_states', 'bottleneck')
     """
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 

@@ -26,7 +26,9 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
+from drkit.data.special_tokens import AUTO, NEW, mask_token_in
 from drkit.data.splits import PSEUDO
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import PROMPTS
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
@@ -158,6 +160,12 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if recipe.pretrain is None:
         return
     yield from unread_choices(recipe.pretrain, registry)
+    encoder, start = recipe.encoder, recipe.encoder.pretrained
+    found = check_start_model(start, causal=True) if start else None
+    if start and (encoder.mask_token != AUTO or (found and found.is_causal)):
+        token = mask_token_in(local_path(start), encoder.mask_token)
+        where = "a word that the vocabulary gets" if encoder.mask_token == NEW else "--set encoder.mask_token=TOKEN"
+        yield f"hidden tokens are read as {token or encoder.mask_token} ({where})"
     if _starts_from_sentence_encoder(recipe):
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "

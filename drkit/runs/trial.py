@@ -38,6 +38,7 @@ from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
+from drkit.encoders.architectures import attention_keys
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
@@ -201,7 +202,9 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
     if sizes.architecture and not sizes.pretrained:
-        shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
+        more = {"model_type": sizes.architecture, **(sizes.architecture_settings or {})}
+        more |= attention_keys(more, sizes.attention)
+        shape |= {"model_type": more.pop("model_type"), "more": more}
     is_plain = sizes.pooling.use in POOLINGS
     pooling = sizes.pooling.use if is_plain else "cls"
     try:
