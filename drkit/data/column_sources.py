@@ -10,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.settings import setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief, is_stage_output
 
 RERANKER, GIVEN, MODEL, FILE = "reranker", "given", "model", "file"
 COLUMN_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
@@ -37,7 +37,7 @@ class FileConfig:
     @property
     def brief(self) -> str:
         """What a recipe writes for the part."""
-        return f"{FILE}:{self.path}"
+        return self.path if is_stage_output(self.path) else f"{FILE}:{self.path}"
 
 
 def _spec(name: str, target: str, config: type, summary: str, **more: Any) -> ComponentSpec:

@@ -88,7 +88,8 @@ def _values(
 
 def _source(stage: StageRun[ColumnSettings]) -> Any:
     """Return the part that is, or has, the values of the column."""
-    return stage.registry.build(Kind.COLUMN, stage.settings.source.use, stage.settings.source.config)
+    source = stage.resolved(stage.settings.source)
+    return stage.registry.build(Kind.COLUMN, source.use, source.config)
 
 
 def _drawn(scope: str, requests: Sequence[ScoreRequest], corpus: StoredCorpus) -> Iterator[Any]:

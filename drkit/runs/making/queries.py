@@ -298,6 +298,7 @@ def _queries(
 
     A model and a part of a plugin read only the drawn passages.
     """
+    source = stage.resolved(source)
     if source.use == QUERY_FILE:
         return given_queries(corpus, local_path(source.config.path))
     path, total = stage.folder / f"queries-{number}.jsonl", sum(index in drawn for index in range(len(corpus)))

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from drkit.core.files import local_path
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, Choice, Kind, brief
+from drkit.core.spec import TEACHER, Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -133,7 +133,7 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
-    if isinstance(column.config, FileConfig):
+    if isinstance(column.config, FileConfig) and not is_stage_output(column.config.path):
         require_file(str(local_path(column.config.path)), f"the column {name!r} of {current.name}")
     if isinstance(column.config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
@@ -167,6 +167,8 @@ def column_scope(name: str, source: Choice, registry: Registry) -> str:
 
     A part declares it; of a file, the first row is read.
     """
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return PAIR  # nobody has made it yet
     if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
     first = next(read_values(local_path(source.config.path), name), None)
@@ -179,7 +181,8 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
     per = column_scope(name, column, builder.registry)
-    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
+    is_there = isinstance(column.config, FileConfig) and not is_stage_output(column.config.path)
+    path = local_path(column.config.path) if is_there else None
     if column.default is not None:
         return
     if per != QUERY and refresh_settings(current.miners):

@@ -15,7 +15,7 @@ from attrs import frozen
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
-from drkit.core.spec import Choice, Kind
+from drkit.core.spec import Choice, Kind, is_stage_output
 from drkit.data.column_sources import source_name
 from drkit.data.query_sources import EXTRACTIVE, QUERY_FILE, QUERY_MODEL, SENTENCES, brief_sources
 from drkit.data.splits import PSEUDO
@@ -188,6 +188,8 @@ def plan_pseudo_queries(
     """
     signals = required_signals(builder.recipe.pretrain, builder.registry)
     for source in settings.sources:
+        if is_stage_output(getattr(source.config, "path", "")):
+            continue
         if source.use == QUERY_FILE and not local_path(source.config.path).is_file():
             raise DrkitError(f"the file of queries {source.config.path} does not exist @ pseudo_queries.sources")
         if source.use == QUERY_MODEL:
