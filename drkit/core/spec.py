@@ -17,6 +17,7 @@ import attrs
 from attrs import field, frozen
 from attrs.validators import and_, ge, le, optional
 
+from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
@@ -65,6 +66,8 @@ PROVIDED = (
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
+# What a column provides whose values are vectors instead of numbers.
+VECTOR_VALUES = "vectors"
 
 # What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
@@ -141,6 +144,10 @@ class Kind(str, Enum):
         return self.value
 
 
+# The kinds whose settings may change over a training (`drkit.core.schedules`).
+SCHEDULED_KINDS = (Kind.MASKER, Kind.LOSS)
+
+
 @frozen
 class NoSettings:
     """Settings of a part that has none."""
@@ -156,7 +163,9 @@ class Choice:
 
     use: str
     config: Any
-    weight: float | None = field(default=None, validator=optional(and_(ge(0), le(10**9))))
+    weight: float | None = field(
+        default=None, validator=at_both_ends(optional(and_(ge(0), le(10**9)))), metadata={"schedulable": True}
+    )
     default: float | None = field(default=None, validator=optional(and_(ge(-1e12), le(1e12))))
 
 
@@ -274,7 +283,12 @@ class ComponentSpec:
         known = {a.name for a in attrs.fields(self.config)}
         named = {"shorthand": (self.shorthand,) if self.shorthand else (), "files": self.files}
         named |= {"base": ("base",)} if self.context else {}
+        scheduled = [a.name for a in attrs.fields(self.config) if a.metadata.get("schedulable")]
+        wrong = scheduled if self.kind not in SCHEDULED_KINDS else []
         return [
+            f"{name!r} cannot be schedulable: only settings of {' and '.join(SCHEDULED_KINDS)} change over a training"
+            for name in wrong
+        ] + [
             f"{what} {name!r} is not a setting of {self.config.__name__}"
             for what, names in named.items()
             for name in names

@@ -8,7 +8,21 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM, SPLADE
+from drkit.core.citations import (
+    BERT,
+    CPDAE,
+    EMBED_DISTILL,
+    INFO_NCE,
+    LISTNET,
+    MARGIN_MSE,
+    MATRYOSHKA,
+    MULTILINGUAL_DISTILL,
+    RANKNET,
+    RELATIONAL,
+    SIMCSE,
+    SIMLM,
+    SPLADE,
+)
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
@@ -51,7 +65,9 @@ def _directions_setting() -> Any:
 class MlmLossConfig:
     """Settings of `MlmLoss`: cross-entropy over the vocabulary, at all target positions or at a share of them."""
 
-    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+    targets: float = setting(
+        1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread", schedulable=True
+    )
 
     @property
     def target_share(self) -> float:
@@ -74,7 +90,7 @@ class _SearchesAsTrained:
 class ContrastiveConfig(_SearchesAsTrained):
     """Settings of `ContrastiveLoss`: softmax of each query's score of its positive over the passages of the batch."""
 
-    temperature: float = setting(0.02, more_than(0), "scores are divided by it")
+    temperature: float = setting(0.02, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     directions: tuple[str, ...] = _directions_setting()
 
@@ -90,7 +106,7 @@ class PairwiseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, more_than(0), "scores are divided by it")
+    temperature: float = setting(1.0, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -98,10 +114,14 @@ class PairwiseConfig(_SearchesAsTrained):
 class KlDistillationConfig(_SearchesAsTrained):
     """Settings of `KlDistillationLoss`: KL divergence from a teacher's scores; the defaults are SimLM's."""
 
-    temperature: float = setting(0.02, more_than(0), "the student's scores are divided by it, never the teacher's")
-    teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it")
+    temperature: float = setting(
+        0.02, more_than(0), "the student's scores are divided by it, never the teacher's", schedulable=True
+    )
+    teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
-    alpha: float = setting(0.2, at_least(0), "weight of the contrastive loss beside the divergence; 0: none")
+    alpha: float = setting(
+        0.2, at_least(0), "weight of the contrastive loss beside the divergence; 0: none", schedulable=True
+    )
     directions: tuple[str, ...] = _directions_setting()
     mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
 
@@ -117,7 +137,9 @@ class MarginMseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, more_than(0), "the student's scores are divided by it, never the teacher's")
+    temperature: float = setting(
+        1.0, more_than(0), "the student's scores are divided by it, never the teacher's", schedulable=True
+    )
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -162,9 +184,49 @@ class FlopsConfig(_WrapsLoss):
     loss: LossChoice = setting(
         Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
     )
-    queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors")
-    passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors")
+    queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors", schedulable=True)
+    passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors", schedulable=True)
     warmup: int = setting(0, at_least(0), "batches in which both weights grow quadratically to their values")
+
+
+_COLUMN_NAME = "name of a column of vectors, of {}; empty: they are not compared"
+
+
+@frozen
+class VectorLossConfig(_SearchesAsTrained):
+    """Settings of the losses that compare the vectors of queries and passages with a teacher's.
+
+    `loss` is another loss over pairs, which is added.
+    """
+
+    queries: str = setting("query-vectors", None, _COLUMN_NAME.format("queries"))
+    passages: str = setting("passage-vectors", None, _COLUMN_NAME.format("passages"))
+    similarity: str = setting("cosine", _SIMILARITIES, "how search compares the trained vectors: cosine or dot")
+    loss: LossChoice | None = setting(None, None, "another loss over pairs, which is added; none: this one alone")
+    loss_weight: float = setting(1.0, at_least(0), "weight of that loss")
+
+    def __attrs_post_init__(self) -> None:
+        if self.queries == self.passages:
+            reason = "are both empty" if not self.queries else f"name one column, {self.queries!r}"
+            raise ValueError(f"'queries' and 'passages' {reason}; name a column of vectors for one or both")
+
+    @property
+    def receives(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.vector_columns)
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What each column has a vector for."""
+        named = {self.queries: "query", self.passages: "passage"}
+        return {name: per for name, per in named.items() if name}
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether the other loss compares a query with other queries' passages."""
+        if self.loss is None:
+            return False
+        return self.loss.config.in_batch if isinstance(self.loss.config, InBatchNegatives) else True
 
 
 @frozen
@@ -183,7 +245,7 @@ class BowReconstructionConfig:
 class InfoNceConfig:
     """Settings of `InfoNceLoss`: two spans of one text agree more than spans of different texts."""
 
-    temperature: float = setting(0.05, more_than(0), "scores are divided by it")
+    temperature: float = setting(0.05, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
     reduction: str = setting("mean", in_(("mean", "sum")), "over the rows of the batch: mean or sum")
 
@@ -251,6 +313,22 @@ LOSSES = (
         summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
         cite=SPLADE,
         receives=("pairs",),
+    ),
+    *(
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name=f"vector-{what}",
+            target=f"drkit.losses.vectors:Vector{what.title()}Loss",
+            config=VectorLossConfig,
+            summary=summary,
+            cite=cite,
+            receives=("pairs",),
+        )
+        for what, summary, cite in (
+            ("cosine", "1 - cosine of query and passage vectors and a teacher's", EMBED_DISTILL),
+            ("mse", "Squared error of query and passage vectors and a teacher's", MULTILINGUAL_DISTILL),
+            ("relation", "Similarities of all texts of a batch as a teacher's vectors have", RELATIONAL),
+        )
     ),
     ComponentSpec(
         kind=Kind.LOSS,
