@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,20 +29,20 @@ class _ToyCollection:
 
     name = "toys"
 
-    def passages(self) -> list[Passage]:
-        return list(ToyCorpus())
+    def passages(self) -> Iterator[Passage]:
+        return iter(ToyCorpus())
 
     def splits(self) -> tuple[str, ...]:
         return ("train",)
 
-    def queries(self, split: str) -> list[Query]:
+    def queries(self, split: str) -> Iterator[Query]:
         if split != "train":
             raise DrkitError(f"no split {split!r}")
-        return [Query(one.query_id, one.text) for one in toy_requests(_QUERIES)]
+        return (Query(one.query_id, one.text) for one in toy_requests(_QUERIES))
 
-    def judgements(self, split: str) -> list[Judgement]:
+    def judgements(self, split: str) -> Iterator[Judgement]:
         ids = [passage.doc_id for passage in ToyCorpus()]
-        return [Judgement(one.query_id, ids[row % len(ids)], 1) for row, one in enumerate(self.queries(split))]
+        return (Judgement(one.query_id, ids[row % len(ids)], 1) for row, one in enumerate(self.queries(split)))
 
     def describe(self) -> Mapping[str, Any]:
         return {}

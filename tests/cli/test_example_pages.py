@@ -15,7 +15,7 @@ from tests.cli.following import run_warm
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 # A step of a page: a file by its path, another snippet, or commands.
-STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|sh|python)\n(?P<text>.*?)```", re.DOTALL)
+STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|sh|python|toml)\n(?P<text>.*?)```", re.DOTALL)
 # The script that the first snippet of a page is (if any), what the page must leave behind, and what it must print.
 PAGES = {
     "five-minutes": ("", ("runs/quick/encoder/modules.json", "report.html"), ("hybrid", "kept", "again")),

@@ -92,7 +92,7 @@ def test_the_page_is_killed_resumed_and_edited(site, tmp_path):
     assert len(scores) == pairs
     (site / "lab_llm.py").write_text((site / "lab_llm.py").read_text() + "\n# edited\n")
     status = json.loads(drkit("status", run, "--json").stdout)
-    reasons = {one["name"]: json.dumps(one) for one in status["stages"]}
+    reasons = {one["stage"]: json.dumps(one) for one in status["stages"]}
     for stage in ("pseudo-queries", "judge"):
         assert "lab_llm.py changed" in reasons[stage]
     assert "lab_llm.py" not in reasons["asked"]
