@@ -103,6 +103,8 @@ def with_outputs(choice: Choice, paths: Mapping[str, Any], registry: Registry) -
             changes[attribute.name] = str(paths[value])
         elif isinstance(value, Choice):
             changes[attribute.name] = with_outputs(value, paths, registry)
+        elif isinstance(value, tuple) and any(isinstance(one, Choice) for one in value):
+            changes[attribute.name] = tuple(with_outputs(one, paths, registry) for one in value)
     return attrs.evolve(choice, config=attrs.evolve(choice.config, **changes)) if changes else choice
 
 

@@ -303,7 +303,7 @@ class PlanBuilder:
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
-            read = {one: self._output(one, name) for one in stage_outputs(settings, self.registry)}
+            read = {one: self.output(one, name) for one in stage_outputs(settings, self.registry)}
             inputs = {**(inputs or {}), **read}
             extras = {extra for part in parts_within(settings, self.registry) for extra in part.extras}
             code = stage_code(name, inputs, settings, self.recipe, self.registry)
@@ -311,8 +311,11 @@ class PlanBuilder:
             self.stages[name] = Stage(name, spec, settings, summary, inputs, states, code)
         return name
 
-    def _output(self, text: str, reader: str) -> StageOutput:
-        """Return the output `stage:NAME/FILE`, whose stage is added if nothing has read it. Raises DrkitError."""
+    def output(self, text: str, reader: str) -> StageOutput:
+        """Return the output `stage:NAME/FILE` that a stage reads; its stage is added if no other stage has read it.
+
+        Raises DrkitError if the run does not make the stage before.
+        """
         name, _, path = text.removeprefix(STAGE_OUTPUT).partition("/")
         if name not in self.stages and name in self.when_read:
             self.when_read.pop(name)(self)

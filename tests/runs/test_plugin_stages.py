@@ -208,6 +208,22 @@ def test_a_setting_repeats_its_stage_and_those_that_follow(whole, beir):  # noqa
     assert "ask" in repeated(recipe_of(beir, "seed=7"), whole)
 
 
+def test_contexts_of_pretraining_read_the_output_of_a_stage(beir, tmp_path):  # noqa: F811
+    queries = "pretrain.decoders.main.context={use='query', queries='stage:ask/queries.jsonl'}"
+    only = ("finetune=none", "evaluation.split=test", "evaluation.bm25=false", "stages.ask.use=ask")
+    request = ComposeRequest(
+        decoder="enhanced", collection=f"beir:{beir}", settings=(*TINY[:-2], "pseudo_queries=none", *only, queries)
+    )
+    recipe = compose(request, PARTS)
+    check(recipe, REGISTRY)
+    stages = plan(recipe, REGISTRY).stages
+    names = [stage.name for stage in stages]
+    assert names.index("ask") < names.index("queries")
+    execute(stages[: names.index("queries") + 1], tmp_path / "run", recipe, registry=REGISTRY, progress=Notes())
+    found = read_manifest(tmp_path / "run" / "queries")
+    assert (found.metrics["given"], found.metrics["unknown"], found.metrics["extractive"]) == (132, 0, 0)
+
+
 def test_an_unread_stage_is_made_too(beir):  # noqa: F811
     recipe = recipe_of(beir, "stages.more={use='judge', queries='stage:pseudo-queries/train', depth=9}")
     assert "more" in [stage.name for stage in plan(recipe, REGISTRY).stages]

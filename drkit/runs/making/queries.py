@@ -93,7 +93,7 @@ def _read_or_generate(
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
-    path = local_path(source)
+    path = stage.inputs.get(settings.queries, local_path(source))
     if kind == "model":
         path = generate(
             stage,
