@@ -1,6 +1,7 @@
 """The script of the page on late chunking: its vectors are those of formulas worked out in float64."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_passages_are_pooled_from_the_states_of_the_whole_window(script, encoder
     expected = []
     for window in windows:
         pieces = [encoder.tokenizer(text, add_special_tokens=False)["input_ids"] for text in window]
-        ids = [encoder.tokenizer.cls_token_id, *sum(pieces, []), encoder.tokenizer.sep_token_id]
+        ids = [encoder.tokenizer.cls_token_id, *chain.from_iterable(pieces), encoder.tokenizer.sep_token_id]
         assert len(ids) <= 40
         with torch.inference_mode():
             states = encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
