@@ -384,7 +384,7 @@ def test_a_column_of_batches_has_a_value_per_query(beir, tmp_path):
     write_lines(tmp_path / "kinds.jsonl", [{"doc_id": f"d{number}", "value": 1} for number in range(60)])
     column = f"finetune.columns.kind=file:{tmp_path / 'kinds.jsonl'}"
     recipe = recipe_of("finetune.batches={use='one-data-set', column='kind'}", column, collection=f"beir:{beir}")
-    with pytest.raises(DrkitError, match=r"'kind', which has a value per passage; expected one per query"):
+    with pytest.raises(DrkitError, match=r"'kind', which has a value per passage; expected a value per query"):
         plan(recipe, installed().registry)
     write_lines(tmp_path / "kinds.jsonl", [{"query_id": f"q{number}", "value": 1} for number in range(11)])
     with pytest.raises(DrkitError, match=r"'kind' .* 1 of the 12 .*query 'q11'"):
