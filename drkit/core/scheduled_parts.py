@@ -146,7 +146,10 @@ def _share_weights(made: nn.Module, first: nn.Module) -> None:
             f"schedule: use a constant"
         )
     for name, module in mine.items():
-        module._parameters, module._buffers = theirs[name]._parameters, theirs[name]._buffers
+        for weight, parameter in theirs[name].named_parameters(recurse=False):
+            module.register_parameter(weight, parameter)
+        for constant, value in theirs[name].named_buffers(recurse=False):
+            module.register_buffer(constant, value)
 
 
 def follow_progress(module: nn.Module, progress: float) -> None:
