@@ -5,8 +5,9 @@
 A student learns a teacher's vectors of texts, by 1 - cosine: the same student (by default 2 layers x 128 with random
 weights), texts (passages of tldr, over and over, at most 256 tokens), vectors (random, 384 float32), batch of 64,
 learning rate and schedule; without a mask, and with a projection from 128 to 384. drkit sorts a batch by length and
-reads 16 texts at a time, which is the same gradient; sentence-transformers reads all 64. drkit reads mapped vectors by `text-vector-cosine`; sentence-transformers reads a dataset with a column `label` by `EmbedDistillLoss`, from
-an Arrow file on disk. Each measures itself in a fresh process, on one thread unless OMP_NUM_THREADS says otherwise.
+reads 16 texts at a time, which is the same gradient; sentence-transformers reads all 64. drkit reads mapped vectors by
+`text-vector-cosine`; sentence-transformers a dataset with a column `label`, an Arrow file on disk, by
+`EmbedDistillLoss`. Each measures itself in a fresh process, on one thread unless OMP_NUM_THREADS says otherwise.
 Tokens are those of the texts with special ones, padding left out; the rate is of the steps alone, after the first ten.
 Peak memory is the process's, with libraries, minus what it had before the data were opened.
 """

@@ -174,7 +174,7 @@ class _Table:
                     yield batch.slice(start, _ROWS)
             return
         try:
-            with pq.ParquetFile(self._path, buffer_size=2**20) as file:
+            with pq.ParquetFile(self._path, buffer_size=2**20, pre_buffer=False) as file:  # not the whole file
                 for batch in file.iter_batches(_ROWS, columns=[self._key, self._vector], use_threads=False):
                     if len(batch):
                         yield batch

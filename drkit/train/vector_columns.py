@@ -34,7 +34,7 @@ _Indices = NDArray[np.int64]
 VECTOR_ITEMS = "items.arrow"
 _VECTORS_FILE, _INFO = "vectors.npy", "column"
 # Bytes that are written before the map of the file is released.
-_MAPPED = 2**26
+_MAPPED = 2**24
 _AT_ONCE = 1024
 
 

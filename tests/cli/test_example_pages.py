@@ -23,6 +23,7 @@ PAGES = {
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
+    "distil-vectors": ("", ("runs/student/encoder/modules.json", "runs/tuned/encoder/modules.json"), ("retriever-1",)),
     "sentence-transformers": ("train.py", ("trained/modules.json",), ("drkit's contrastive",)),
 }
 # What a page trains, and what a test trains.
@@ -39,7 +40,14 @@ FEWER = {
         " --set finetune.bf16=true": "",  # tried in a process of its own: tests/cli/test_refusals.py
     },
     "own-loop": {"steps=200": "steps=8"},
+    "distil-vectors": {
+        "sentence-transformers/all-MiniLM-L6-v2": "runs/teacher",
+        "--quick": f"{FEW} --set pretrain.max_steps=8",
+        "collection.limit=2000": "collection.limit=60",
+    },
 }
+# What a test makes first, in place of what a page downloads.
+BEFORE = {"distil-vectors": f"drkit compose --set collection.limit=60 --set pretrain=none {FEW} --run-dir runs/teacher"}
 
 
 @pytest.mark.slow
@@ -52,6 +60,8 @@ def test_a_page_works_to_the_letter(page, tmp_path):
     for steps, fewer in FEWER.get(page, {}).items():
         assert steps in text
         text = text.replace(steps, fewer)
+    if page in BEFORE:
+        run_warm(BEFORE[page], tmp_path)
     for step in STEP.finditer(text):
         if step["language"] == "shell":
             for command in step["text"].splitlines():
