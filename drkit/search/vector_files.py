@@ -148,7 +148,10 @@ class _Table:
             except (OSError, pa.ArrowException) as error:
                 raise DrkitError(f"cannot be read as a Parquet file ({error!s:.200})", where=path) from None
         else:
-            schema = next(stream_batches(path)).schema
+            batch = next(stream_batches(path), None)
+            if batch is None:
+                raise DrkitError("has no rows", where=path)
+            schema = batch.schema
         self.by, self._key, self._vector = _columns_of(schema, by, path)
         self.dimension = next(self.blocks()).vectors.shape[1]
 
