@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.losses.bag_of_words import BagOfTokensLoss as BagOfTokensLoss
     from drkit.losses.bag_of_words import BowReconstructionLoss as BowReconstructionLoss
     from drkit.losses.candidates import products as products
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import TextVectorLossConfig as TextVectorLossConfig
     from drkit.losses.specs import VectorLossConfig as VectorLossConfig
+    from drkit.losses.tokens import MaskedDiffusionLoss as MaskedDiffusionLoss
     from drkit.losses.tokens import MlmLoss as MlmLoss
+    from drkit.losses.tokens import MntpLoss as MntpLoss
     from drkit.losses.vectors import TextVectorCosineLoss as TextVectorCosineLoss
     from drkit.losses.vectors import TextVectorMseLoss as TextVectorMseLoss
     from drkit.losses.vectors import TextVectorRelationLoss as TextVectorRelationLoss
