@@ -42,7 +42,8 @@ FEWER = {
     "own-loop": {"steps=200": "steps=8"},
     "distil-vectors": {
         "sentence-transformers/all-MiniLM-L6-v2": "runs/teacher",
-        "--quick": f"{FEW} --set pretrain.max_steps=8",
+        "runs/student --quick": "runs/student --quick --set pretrain.max_steps=8",
+        "runs/tuned --quick": f"runs/tuned {FEW}",
         "collection.limit=2000": "collection.limit=60",
     },
 }
