@@ -28,7 +28,7 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.schedules import is_scheduled, settings_at
-from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind
+from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind, is_stage_output
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.collection import FileCollection
@@ -157,6 +157,8 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
             _try_saving(part, loss, build_part(part, attrs.evolve(sized, seed=recipe.seed + 1)))
         for part in _batches(recipe, registry):
             _try_batches(part, context)
+        for stage in (recipe.stages or {}).values():
+            target_of(PartInUse.of(Kind.STAGE, stage, registry))
         for part in query_parts(recipe, registry):
             _try_queries(part, context, examples)
         for miners in _chains(recipe):
@@ -491,6 +493,8 @@ def _column_values(recipe: Recipe, registry: Registry, examples: toys.Examples) 
 
 def _first_values(name: str, source: Choice, registry: Registry, examples: toys.Examples) -> list[float]:
     """Return the first values of a column that a part computes, or a file has. Raises DrkitError for a broken part."""
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return []
     if isinstance(source.config, FileConfig):
         return [one.value for one in islice(read_values(local_path(source.config.path), name), _VALUES)]
     if not is_computed(source):
