@@ -33,8 +33,16 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
+    from drkit.losses.specs import TextVectorLossConfig as TextVectorLossConfig
+    from drkit.losses.specs import VectorLossConfig as VectorLossConfig
     from drkit.losses.tokens import MaskedDiffusionLoss as MaskedDiffusionLoss
     from drkit.losses.tokens import MlmLoss as MlmLoss
     from drkit.losses.tokens import MntpLoss as MntpLoss
+    from drkit.losses.vectors import TextVectorCosineLoss as TextVectorCosineLoss
+    from drkit.losses.vectors import TextVectorMseLoss as TextVectorMseLoss
+    from drkit.losses.vectors import TextVectorRelationLoss as TextVectorRelationLoss
+    from drkit.losses.vectors import VectorCosineLoss as VectorCosineLoss
+    from drkit.losses.vectors import VectorMseLoss as VectorMseLoss
+    from drkit.losses.vectors import VectorRelationLoss as VectorRelationLoss
 
 lazy_exports(__name__)

@@ -31,6 +31,7 @@ from drkit.core.citations import (
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
+from drkit.data.column_sources import ROW_KEYS
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage", "passage-negative")
 # Those of SimLM's public code; the last one is in its equation 3.
@@ -282,6 +283,20 @@ class VectorLossConfig(_SearchesAsTrained):
 
 
 @frozen
+class TextVectorLossConfig:
+    """Settings of the losses of pre-training that compare the vector of each text with a teacher's."""
+
+    path: str = setting("", None, "a teacher's vectors of the texts, as for a column vectors:PATH")
+    by: str = setting("", in_(ROW_KEYS), "what a row names its text by: id or text; empty: its id, if it has one")
+    encoder: str = setting("", None, "path or hub id of an encoder that makes them, instead of a file")
+
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """The signal `text-vectors` of this file or encoder."""
+        return {"text-vectors": {"path": self.path, "by": self.by, "encoder": self.encoder}}
+
+
+@frozen
 class BowReconstructionConfig:
     """Settings of `BowReconstructionLoss`: yes or no for every word of the vocabulary (CPDAE section 3.2.1)."""
 
@@ -425,6 +440,24 @@ LOSSES = (
             ("cosine", "1 - cosine of query and passage vectors and a teacher's", EMBED_DISTILL),
             ("mse", "Squared error of query and passage vectors and a teacher's", MULTILINGUAL_DISTILL),
             ("relation", "Similarities of all texts of a batch as a teacher's vectors have", RELATIONAL),
+        )
+    ),
+    *(
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name=f"text-vector-{what}",
+            target=f"drkit.losses.vectors:TextVector{what.title()}Loss",
+            config=TextVectorLossConfig,
+            summary=summary,
+            cite=cite,
+            receives=("bottleneck",),
+            scope="batch" if what == "relation" else "rows",
+            files=("path", "encoder"),
+        )
+        for what, summary, cite in (
+            ("cosine", "Pre-training: 1 - cosine of a text's vector and a teacher's", EMBED_DISTILL),
+            ("mse", "Pre-training: squared error of a text's vector and a teacher's", MULTILINGUAL_DISTILL),
+            ("relation", "Pre-training: similarities of texts as a teacher's vectors have", RELATIONAL),
         )
     ),
     ComponentSpec(
