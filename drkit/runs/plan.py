@@ -25,6 +25,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.data.data_sets import DataSets
 from drkit.data.preview import reading_notes, title_note
 from drkit.data.splits import PSEUDO
 from drkit.encoders.card import PROMPTS
@@ -88,6 +89,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     splits = builder.splits
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
+    builder.notes.extend(_data_set_notes(builder))
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
@@ -183,6 +185,8 @@ def _no_training_queries(builder: PlanBuilder) -> str:
     """Return the note that rounds are left out. Raises DrkitError if their pipeline was chosen by name."""
     recipe, splits = builder.recipe, builder.splits
     pipeline = recipe.finetune.pipeline if recipe.finetune else ""
+    if recipe.collections:
+        return _no_data_set_trains(builder, pipeline)
     name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
     if pipeline:
         found = f"only {', '.join(splits)} queries" if splits else "only texts"
@@ -201,6 +205,29 @@ def _no_training_queries(builder: PlanBuilder) -> str:
         f"collection {name!r} has no training queries (splits: {', '.join(splits)}): the pre-trained encoder is "
         f"evaluated without fine-tuning. {instead}; --set collection.train_share=0.5 trains on half of the queries."
     )
+
+
+def _no_data_set_trains(builder: PlanBuilder, pipeline: str) -> str:
+    """Return the note that no data set has training queries. Raises DrkitError if a pipeline was chosen by name."""
+    splits = ", ".join(builder.splits)
+    shares = " ".join(f"--set collections.{name}.train_share=0.5" for name in builder.recipe.data_sets)
+    said = f"no data set has training queries (splits: {splits}); {shares} trains on half of those of each"
+    if pipeline:
+        raise DrkitError(f"the pipeline {pipeline!r} needs training queries, but {said}")
+    return f"{said}. Now the encoder is evaluated without fine-tuning."
+
+
+def _data_set_notes(builder: PlanBuilder) -> Iterator[str]:
+    """Yield the data sets that lack training or evaluated queries, and what batches are made of."""
+    collection, split = builder.collection, builder.recipe.evaluation.split
+    sets = collection.sets if isinstance(collection, DataSets) else {}
+    lacks = {
+        "only evaluated, without training queries": [n for n, one in sets.items() if "train" not in one.splits()],
+        f"only trained on, without {split} queries": [n for n, one in sets.items() if split not in one.splits()],
+    }
+    for what, names in lacks.items():
+        if names and len(names) < len(sets):
+            yield f"data sets {what}: {', '.join(names)}" if len(names) > 1 else f"data set {what}: {names[0]}"
 
 
 def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from numpy.typing import NDArray
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
@@ -20,6 +21,7 @@ from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.data_set_names import data_set_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -71,6 +73,7 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         training=settings.training,
         lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
+        rates=_rates(stage, collection, collate.pairs),
         progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *validations, keeping],
     )
@@ -113,11 +116,24 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
     )
 
 
+def _rates(
+    stage: StageRun[FinetuneSettings], collection: StoredCollection, pairs: TrainingPairs
+) -> NDArray[np.float64] | None:
+    """Return how often an epoch draws each query, f64[n], at most once; None: all of them once."""
+    weights = stage.settings.weights
+    if not weights:
+        return None
+    ids = [query.query_id for query in collection.queries("train")]
+    found = np.array([weights[data_set_of(ids[index])] for index in pairs.queries.tolist()], dtype=np.float64)
+    return np.asarray(found / found.max())
+
+
 def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
     shared = processes.batch_processes()
-    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
+    rates = _rates(stage, collection_of(stage.inputs), pairs)
+    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, rates=rates)
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
         missing = sum(
@@ -189,6 +205,7 @@ def _refresher(
         choices=settings.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
+        data_sets=settings.data_sets,
         context=BuildContext(
             reranker=Reranker.load(reranker, local_device()) if reranker else None, seed=settings.seed
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
@@ -33,6 +33,8 @@ from drkit.train.batches import StepSize
 class FinetuneSettings:
     """One retriever's training; the settings of its round override those of all rounds.
 
+    data_sets: the names of several. weights: how often a query of each is drawn, if not all equally often.
+
     fold: the fold of the labelled queries that it leaves out, of `folds`; None if it learns from all.
 
     miners: the chain that mines again during training, or empty. validation: None if it is off. queries: number of
@@ -53,6 +55,8 @@ class FinetuneSettings:
     keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
     passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
+    weights: Mapping[str, float] = from_recipe("data_set_weights", absent_when={})
     fold: int | None = field(default=None, metadata={"absent_when": None})
     folds: int | None = field(default=None, metadata={"absent_when": None})
 
