@@ -8,7 +8,7 @@ documentation all read these tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Annotated, Any, TypeVar
@@ -17,6 +17,7 @@ import attrs
 from attrs import field, frozen
 from attrs.validators import and_, ge, le, optional
 
+from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
@@ -118,9 +119,14 @@ class Kind(str, Enum):
     SIGNAL = "signal"
     POOLING = "pooling"
     COLUMN = "column"
+    QUERIES = "queries"
 
     def __str__(self) -> str:
         return self.value
+
+
+# The kinds whose settings may change over a training (`drkit.core.schedules`).
+SCHEDULED_KINDS = (Kind.MASKER, Kind.LOSS)
 
 
 @frozen
@@ -138,7 +144,9 @@ class Choice:
 
     use: str
     config: Any
-    weight: float | None = field(default=None, validator=optional(and_(ge(0), le(10**9))))
+    weight: float | None = field(
+        default=None, validator=at_both_ends(optional(and_(ge(0), le(10**9)))), metadata={"schedulable": True}
+    )
     default: float | None = field(default=None, validator=optional(and_(ge(-1e12), le(1e12))))
 
 
@@ -150,15 +158,15 @@ def part_name(choice: Choice | str) -> str:
 def brief(choice: Choice) -> Choice | str:
     """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
 
-    The text of a part without settings is its name; a config class may have a property `brief`.
+    The text of a part without settings is its name; a config class may have a property `brief`, None for a table.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
     if not attrs.fields(type(choice.config)):
         return choice.use
-    text: Choice | str = declared_by(choice.config, "brief", choice)
-    return text
+    text: str | None = declared_by(choice.config, "brief", None)
+    return choice if text is None else text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
@@ -209,7 +217,8 @@ class ComponentSpec:
     recipe with it gets both. `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it.
     `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with
     paths of local files that a run reads. `extras` are the extras of drkit that its code needs
-    (`drkit.errors.EXTRAS`).
+    (`drkit.errors.EXTRAS`). `example` is what the contract checks try it on, if toy values do not do: `texts`, such as
+    those that it has looked up, and values of the columns that a loss receives, by name.
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
@@ -232,6 +241,7 @@ class ComponentSpec:
     trained_by: str = ""
     shorthand: str = ""
     provider: str = ""
+    example: Mapping[str, Sequence[Any]] = field(factory=dict, eq=False)
 
     def __attrs_post_init__(self) -> None:
         problems = [*_shape_problems(self), *self._config_problems(), *self._word_problems()]
@@ -244,7 +254,12 @@ class ComponentSpec:
         known = {a.name for a in attrs.fields(self.config)}
         named = {"shorthand": (self.shorthand,) if self.shorthand else (), "files": self.files}
         named |= {"base": ("base",)} if self.context else {}
+        scheduled = [a.name for a in attrs.fields(self.config) if a.metadata.get("schedulable")]
+        wrong = scheduled if self.kind not in SCHEDULED_KINDS else []
         return [
+            f"{name!r} cannot be schedulable: only settings of {' and '.join(SCHEDULED_KINDS)} change over a training"
+            for name in wrong
+        ] + [
             f"{what} {name!r} is not a setting of {self.config.__name__}"
             for what, names in named.items()
             for name in names

@@ -48,8 +48,8 @@ class SeparateSearcher:
             (query for query, name in zip(query_ids, names, strict=True) if name not in self.sets), None
         ):
             raise DrkitError(
-                f"the query {unknown[0]!r} belongs to no data set of {', '.join(self.sets)}, each of which is searched by "
-                f"itself: give ids as NAME/ID, or name the data set to search"
+                f"the query {unknown[0]!r} belongs to none of the data sets {', '.join(self.sets)}, each of which is "
+                f"searched by itself: give ids as NAME/ID, or name the data set to search"
             )
         starts = [row for row, name in enumerate(names) if not row or names[row - 1] != name]
         blocks = [slice(*ends) for ends in zip(starts, [*starts[1:], len(names)], strict=True)]

@@ -13,7 +13,7 @@ from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, with_mixed_precision
+from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, ratio_notes, with_mixed_precision
 from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.schema import NONE, Recipe
 from drkit.recipe.start import RECIPE
@@ -160,6 +160,7 @@ def compose(
         why = "mixed precision on this machine's GPU, as the papers train; =false is float32"
         notes = (*notes, *([f"{' and '.join(changed)}: {why}"] if changed else []))
     notes = (*_formats(request, recipe), *notes)
+    notes = (*notes, *ratio_notes(request, recipe, parts.registry))
     if request.encoder and not local_path(request.encoder).exists():
         notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
     _write(recipe, output)
