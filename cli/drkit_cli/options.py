@@ -49,9 +49,10 @@ def collections_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def gathered(*arguments: Any, collection: tuple[str, ...], **given: Any) -> Any:
-        one, several = (None, collection) if len(collection) > 1 else (next(iter(collection), None), ())
+        several = collection if len(collection) > 1 else ()
+        one = None if several else next(iter(collection), None)
         if one is not None and _DATA_SET.match(one) and not local_path(one).exists():
-            one, several = None, (one,)
+            one, several = None, collection
         return command(*arguments, collection=one, collections=several, **given)
 
     return _with_options(

@@ -161,7 +161,7 @@ def open_system(
         return _words(folder, names, data_set)
     path, index = encoder or str(folder / system.encoder), folder / system.index
     whole = Retriever(open_encoder(path, **how), open_index(index), part=system.part)
-    dense = _dense(whole, names, data_set)
+    dense: Searcher = _dense(whole, names, data_set)
     if system.fusion:
         words = _words(folder, names, data_set)
         return HybridRetriever(words, dense, system.fusion.weight, system.fusion.depth)

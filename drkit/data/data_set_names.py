@@ -36,7 +36,7 @@ def ranges(names: Sequence[str], count: int, id_at: Callable[[int], str]) -> dic
     {'a': range(0, 2), 'b': range(2, 3), 'c': range(3, 3)}
     """
     number = {name: position for position, name in enumerate(names)}
-    starts = []
+    starts: list[int] = []
     for sought in range(len(names)):
         low, high = starts[-1] if starts else 0, count
         while low < high:

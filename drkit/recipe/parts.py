@@ -87,7 +87,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     """Yield every part that a recipe names, from the collection to the re-ranker's miners."""
     yield PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
     sets = (recipe.collections or {}).values()
-    yield from (PartInUse.of(Kind.COLLECTION, one.collection, registry) for one in sets)
+    yield from (PartInUse.of(Kind.COLLECTION, own.collection, registry) for own in sets)
     if recipe.pretrain:
         yield from parts_in_use(recipe.pretrain, registry)
     miners: list[Choice] = []
@@ -101,9 +101,9 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     if recipe.reranker:
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)
         miners += recipe.reranker.miners
-    for one in sets:
-        yield from (PartInUse.of(Kind.LOSS, loss, registry) for _, loss in (with_nested(one.loss) if one.loss else ()))
-        miners += one.miners or ()
+    for own in sets:
+        yield from (PartInUse.of(Kind.LOSS, loss, registry) for _, loss in (with_nested(own.loss) if own.loss else ()))
+        miners += own.miners or ()
     yield from (PartInUse.of(Kind.MINER, miner, registry) for miner in miners)
 
 

@@ -384,7 +384,7 @@ class Recipe:
     """
 
     name: str = field(validator=local_name)
-    collection: CollectionChoice = field(default=None)  # type: ignore[assignment]
+    collection: CollectionChoice = field(default=None)
     schema: int = field(default=SCHEMA, validator=in_((SCHEMA,)))
     seed: int = setting(42, and_(ge(0), lt(2**31)), "seed of the run")
     reproduces: str | None = setting(
@@ -396,7 +396,7 @@ class Recipe:
     finetune: Finetune | None = None
     reranker: RerankerTraining | None = None
     evaluation: Evaluation = field(factory=Evaluation)
-    collections: dict[str, DataSet] | None = field(default=None, validator=optional(_data_set_names))
+    collections: dict[str, DataSet] | None = setting(None, optional(_data_set_names), "several labelled data sets")
 
     def __attrs_post_init__(self) -> None:
         if self.collections is not None:

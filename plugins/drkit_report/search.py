@@ -148,7 +148,8 @@ class SearchedRuns:
         systems, best = {}, []
         for number, run in enumerate(runs, 1):
             prefix, named = f"{number}:" if number > 1 else "", f"{run.name}, " if len(runs) > 1 else ""
-            sets = {f"@{name}": name for name in data_sets_of(run.folder)} or {"": None}
+            sets: dict[str, str | None] = {f"@{name}": name for name in data_sets_of(run.folder)}
+            sets = sets or {"": None}
             for end, name in sets.items():
                 for one in search_systems(run.folder).values():
                     label = f"{named}{one.description}{f' ({name})' if name else ''}"

@@ -245,7 +245,8 @@ def loaded_retriever(
     data_sets: the names of several, each of which is searched by itself.
     """
     if data_sets:
-        return same_retriever(Loaded(load_separate, encoder, index, card, part, data_sets))
+        separate: Any = Loaded(load_separate, encoder, index, card, part, data_sets)
+        return same_retriever(separate)
     return same_retriever(Loaded(load_retriever, encoder, index, card, part))
 
 
