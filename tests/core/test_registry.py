@@ -36,6 +36,7 @@ def test_the_set_of_parts_is_this_one():
     names = sorted(f"{s.kind}/{s.name}" for s in installed().registry if s.provider.split()[0] in own)
     assert names == [
         "collection/beir",
+        "collection/data-sets",
         "collection/documents",
         "collection/dpr",
         "collection/hf",

@@ -287,6 +287,6 @@ def test_the_dev_choices_are_of_every_data_set(finished):
             ranked = made.rankings([q.query_id for q in own], [q.text for q in own], 10)
             each.append(evaluate(ranked, [j for j in dev if set_of(j.query_id) == name], ["RR@10"]).mean("RR@10"))
         assert mean == pytest.approx(np.mean(each))
-    rows = [(query, [(doc, 1.0)]) for query, doc in {(j.query_id, j.doc_id) for j in dev}]
+    rows = [(query, [(doc, 1.0)]) for query, doc in {j.query_id: j.doc_id for j in dev}.items()]
     tuned = tune_weight(rows, rows, dev, "RR@10", data_sets=NAMES)
     assert tuned.means[0.5] == pytest.approx(1.0)
