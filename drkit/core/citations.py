@@ -136,3 +136,21 @@ NV_RETRIEVER = Citation(
     year=2024,
     url="https://arxiv.org/abs/2407.15831",
 )
+RELATIONAL = Citation(
+    key="park2019rkd",
+    title="Relational Knowledge Distillation",
+    year=2019,
+    url="https://arxiv.org/abs/1904.05068",
+)
+MULTILINGUAL_DISTILL = Citation(
+    key="reimers2020multilingual",
+    title="Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation",
+    year=2020,
+    url="https://arxiv.org/abs/2004.09813",
+)
+EMBED_DISTILL = Citation(
+    key="kim2023embeddistill",
+    title="EmbedDistill: A Geometric Knowledge Distillation for Information Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2301.12005",
+)

@@ -66,6 +66,8 @@ PROVIDED = (
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
+# What a column provides whose values are vectors instead of numbers.
+VECTOR_VALUES = "vectors"
 
 # What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {

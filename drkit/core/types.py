@@ -17,7 +17,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.core.protocols import MaskedLm, PairScorer, TextRetriever
+    from drkit.core.protocols import MaskedLm, PairScorer, TextIds, TextRetriever
     from drkit.core.registry import Registry
 
 
@@ -193,7 +193,8 @@ class EmbeddedPairs(WithColumns):
     if a passage must not be a negative of the query (another judged positive, or a duplicate), None if all may be.
     groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. numbers i64[P]:
     equal for copies of the same passage, None if all rows are distinct. sharing bool[Q,Q]: True if two queries share a
-    judged positive, None if that is known only for the passages in the batch.
+    judged positive, None if that is known only for the passages in the batch. query_ids i64[Q], passage_ids i64[P]: the
+    index of each text in the run, None outside of one; `BuildContext.ids` turns ids of the collection into them.
     """
 
     queries: Tensor
@@ -203,6 +204,8 @@ class EmbeddedPairs(WithColumns):
     groups: Tensor | None = None
     numbers: Tensor | None = None
     sharing: Tensor | None = None
+    query_ids: Tensor | None = None
+    passage_ids: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -379,7 +382,9 @@ class BuildContext:
     with `reranker`. `negatives` are the ids of the collection's own negatives, by query id. `generator` is the masked
     LM (`drkit.encoders.MaskedLmEncoder`) that the run makes for a part that requires it. `signals` are the signals
     of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
-    settings may choose (`drkit.plugin.registry_of`).
+    settings may choose (`drkit.plugin.registry_of`). `vector_sizes` are the lengths of vectors, by name: those of the
+    columns and signals that hold vectors, and `bottleneck`, that of the encoder. `ids` has the ids of a run's training
+    queries and passages, under `query` and `passage`; empty outside of a run.
     """
 
     backbone: BackboneInfo | None = None
@@ -390,6 +395,8 @@ class BuildContext:
     generator: MaskedLm | None = None
     signals: Mapping[str, Any] = field(factory=dict)
     registry: Registry | None = None
+    vector_sizes: Mapping[str, int] = field(factory=dict)
+    ids: Mapping[str, TextIds] = field(factory=dict)
     seed: int = 42
 
     @property

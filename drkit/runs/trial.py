@@ -55,12 +55,12 @@ from drkit.runs.attribution import (
     trying,
 )
 from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
-from drkit.runs.stages.columns import column_scope
+from drkit.runs.stages.columns import column_scope, holds_vectors
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.data import check_values, written_signal
+from drkit.testing.data import check_values, check_vector_values, written_signal
 from drkit.testing.decoders import (
     check_counts,
     check_declarations,
@@ -69,7 +69,7 @@ from drkit.testing.decoders import (
     check_saving,
     require_outputs,
 )
-from drkit.testing.losses import check_loss_gradients, check_step_output, learned_tensors
+from drkit.testing.losses import TEACHER_SIZE, check_loss_gradients, check_step_output, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
@@ -138,10 +138,11 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
         values = _column_values(recipe, registry, examples)
-        for part, inputs in _comparing_losses(recipe, registry, values):
-            loss = build_part(part, context)
+        for part, inputs, sizes in _comparing_losses(recipe, registry, values):
+            sized = attrs.evolve(context, vector_sizes=sizes)
+            loss = build_part(part, sized)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
-            _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
+            _try_saving(part, loss, build_part(part, attrs.evolve(sized, seed=recipe.seed + 1)))
         for part in query_parts(recipe, registry):
             _try_queries(part, context, examples)
         for miners in _chains(recipe):
@@ -394,24 +395,39 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
 
 def _comparing_losses(
     recipe: Recipe, registry: Registry, values: Mapping[str, Sequence[float]]
-) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
-    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once; values: of columns."""
+) -> Iterator[tuple[PartInUse, dict[str, Any], Mapping[str, int]]]:
+    """Yield the losses of fine-tuning and of the re-ranker with toy inputs and lengths of vectors, each loss once.
+
+    values: of columns.
+    """
     losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
     for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
         own = {name: found for name, found in values.items() if name in columns}
-        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns, own)
-        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
+        length = _vector_length(recipe.encoder)
+        vectors = {name: TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
+        pairs = toys.toy_pairs(length, columns, own, vectors)
+        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, {"bottleneck": length, **vectors}
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})
-        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}, {}
 
 
 def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
     """Return what a column has a value for in the first round that has it."""
+    return next((column_scope(column, one, registry) for one in _sources(recipe, column)), PAIR)
+
+
+def _holds_vectors(recipe: Recipe, column: str, registry: Registry) -> bool:
+    """Return whether a column holds vectors in the first round that has it."""
+    return next((holds_vectors(one, registry) for one in _sources(recipe, column)), False)
+
+
+def _sources(recipe: Recipe, column: str) -> Iterator[Choice]:
+    """Yield the source of a column in each round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    return next((column_scope(column, one, registry) for one in found if one), PAIR)
+    yield from (one for one in found if one)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:
@@ -452,6 +468,9 @@ def _first_values(name: str, source: Choice, registry: Registry, examples: toys.
         return []
     built, scope = build_part(part, None, methods=("values",)), part.spec.scope_of(part.config)
     with trying(part, "while computing its values"):
+        if holds_vectors(source, registry):
+            check_vector_values(built, scope, part.full_title, examples.items(scope))
+            return []
         values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
         require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")
     return values[:_VALUES]

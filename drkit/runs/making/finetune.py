@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
+from drkit.core.progress import Progress
 from drkit.core.quantities import counted
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.corpus import QueryIds, StoredCollection, collection_of
 from drkit.data.data_set_names import data_set_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
@@ -45,18 +47,20 @@ from drkit.train.biencoder import (
 )
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
-from drkit.train.columns import read_column
+from drkit.train.columns import AnyColumn, read_column
 from drkit.train.logs import mean_metric
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task
+from drkit.train.vector_columns import StoredVectors
 
 
 def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     settings = stage.settings
     tokenizer, collection = load_tokenizer(str(stage.inputs["start"])), collection_of(stage.inputs)
-    module, collate = _bi_encoder(stage, tokenizer), _collator(stage, collection)
+    collate = _collator(stage, collection)
+    module = _bi_encoder(stage, tokenizer, collection, collate.columns)
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
     validations = _validations(stage, module, tokenizer, collate, collection)
@@ -89,10 +93,23 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     return {**metrics, **{key: value for callback in validations for key, value in callback.result().items()}}
 
 
-def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
+def _bi_encoder(
+    stage: StageRun[FinetuneSettings], tokenizer: Any, collection: StoredCollection, columns: Mapping[str, AnyColumn]
+) -> BiEncoder:
     settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
     encoder = load_encoder(start, pooling=pooling)
-    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=settings.seed)
+    vectors = {name: one.dimension for name, one in columns.items() if isinstance(one, StoredVectors)}
+    context = BuildContext(
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        registry=stage.registry,
+        vector_sizes={"bottleneck": encoder.dimension, **vectors},
+        ids={
+            "query": QueryIds([query.query_id for query in collection.queries("train")]),
+            "passage": collection.corpus,
+        },
+        seed=settings.seed,
+    )
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
     passages = load_passage_encoder(start, pooling=pooling) if separate else None
@@ -110,7 +127,7 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         passages=TokenStore.open(inputs["tokens"]),
         negatives=settings.negatives,
         seed=settings.seed,
-        columns={name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name},
+        columns=_columns_in(inputs),
         passage_length=settings.longest,
         self_passages=own,
     )
@@ -151,7 +168,8 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> 
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
+    settings = stage.settings
+    pairs = known_pairs(stage.inputs, judged_pairs(stage.inputs, collection, "fine-tuning"), stage.progress)
     if settings.folds is not None:
         queries = list(collection.queries("train"))
         fold = assign_folds(queries, settings.folds)
@@ -179,6 +197,36 @@ def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learn
             f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"
         )
     return pairs
+
+
+def _columns_in(inputs: Mapping[str, Path]) -> dict[str, AnyColumn]:
+    """Open the columns among a stage's inputs, by name."""
+    return {name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name}
+
+
+def known_pairs(inputs: Mapping[str, Path], pairs: TrainingPairs, progress: Progress) -> TrainingPairs:
+    """Return the pairs without those that a column drops (`unknown = "drop"`), and report their number.
+
+    inputs: those of a stage, with columns as `column/NAME`. Raises DrkitError if no query is left.
+    """
+    for name, column in sorted(_columns_in(inputs).items()):
+        if not column.drops_unknown:
+            continue
+        kept = pairs.known_to(column)
+        queries, passages = len(pairs) - len(kept), _count_passages(pairs) - _count_passages(kept)
+        if not len(kept):
+            raise DrkitError(f"the column {name!r} has no value for any training query and its positives")
+        if passages:
+            progress.note(
+                f"left out, without a value of {name}: {counted(queries, 'training query')}, "
+                f"{counted(passages, 'pair')} of query and passage in all"
+            )
+        pairs = kept
+    return pairs
+
+
+def _count_passages(pairs: TrainingPairs) -> int:
+    return sum(map(len, chain(pairs.positives, pairs.negatives)))
 
 
 def _refresher(

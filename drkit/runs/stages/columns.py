@@ -8,16 +8,20 @@ from itertools import chain
 import numpy as np
 from attrs import evolve, field, frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import local_path, path_state
+from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, Choice, Kind, brief
+from drkit.core.spec import TEACHER, VECTOR_VALUES, Choice, Kind, brief
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
+    EncodedByConfig,
     FileConfig,
     ModelConfig,
+    VectorsConfig,
     default_option,
+    drops_unknown,
     is_computed,
     is_scored,
     source_name,
@@ -34,7 +38,8 @@ from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_s
 from drkit.runs.stages.queries import training_split
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.texts import PASSAGES
-from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
+from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, reading_work, stored_size
+from drkit.search.vector_files import open_vectors
 from drkit.train.batches import Schedule
 
 
@@ -44,7 +49,8 @@ class ColumnSettings:
 
     max_length: tokens per pair of a model, None for the model's own limit. queries, draws: number of training queries
     per draw (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round
-    (see `Training.schedule_only`), which with `negatives` per query decide the values that it reads.
+    (see `Training.schedule_only`), which with `negatives` per query decide the values that it reads. refreshed: of
+    vectors, that all passages may be drawn, because negatives are mined during the training.
     """
 
     column: str
@@ -56,6 +62,7 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
+    refreshed: bool = field(default=False, metadata={"absent_when": False})
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -67,11 +74,25 @@ class ColumnSettings:
 
 def missing_values(name: str, source: Choice, count: int, total: int, example: str) -> DrkitError:
     """Return the error for a column that lacks `count` of the `total` values that a round draws."""
+    is_vector = isinstance(source.config, (VectorsConfig, EncodedByConfig))
+    advice = "" if is_vector else f", or give the column a default: {default_option(name, source)}"
+    if isinstance(source.config, (FileConfig, VectorsConfig)):
+        advice += f", or leave out what has no value: {drop_option(name, source)}"
     return DrkitError(
         f"the column {name!r} ({source_name(source)}) has no value for {count:,} of the {total:,} that the round "
-        f"draws, such as that of {example}. Add what is missing, or give the column a default: "
-        f"{default_option(name, source)}"
+        f"draws, such as that of {example}. Add what is missing{advice}"
     )
+
+
+def drop_option(name: str, source: Choice) -> str:
+    """Return the option that leaves queries and pairs without a value of the column `name` out of the training."""
+    of = f', of="{source.config.of}"' if isinstance(source.config, VectorsConfig) and source.config.of == QUERY else ""
+    return f'--set \'finetune.columns.{name}={{use="{source_name(source)}"{of}, unknown="drop"}}\''
+
+
+def holds_vectors(source: Choice, registry: Registry) -> bool:
+    """Return whether the values of a column are vectors."""
+    return VECTOR_VALUES in registry.get(Kind.COLUMN, source.use).provides_of(source.config)
 
 
 # Bytes of a value, and of the index of its passage.
@@ -101,12 +122,74 @@ COLUMN = StageSpec(
         "train": "training queries and judgements",
         "negatives": "mined negatives",
         "reranker": "the run's own cross-encoder",
+        "vectors": "the vectors that an encoder made of all passages or training queries",
+        "column/*": "another column, without whose values queries and pairs are left out",
     },
     resumable=True,
     joint=True,
     folders=("teacher-*", "column-*"),
     work=_column_work,
 )
+
+
+@frozen
+class EncodedSettings:
+    """The encoder whose vectors a column or a signal reads, by path or hub id, and what it encodes.
+
+    of: `passage` or `query`.
+    """
+
+    encoder: str
+    of: str
+
+
+def _encoded_work(stage: Stage[EncodedSettings], sizes: Sizes) -> Work:
+    model = stored_size(stage.settings.encoder) or BERT_BASE
+    if stage.settings.of == QUERY:
+        tokens = sizes.count(str(stage.inputs["texts"])) * sizes.collection.query_tokens()
+        return reading_work(model, tokens, sizes.collection.query_tokens())
+    tokens = sizes.passage_tokens(sizes.length)
+    return reading_work(model, tokens, tokens / max(sizes.passages, 1))
+
+
+# The folder of vectors in such a stage, as `drkit encode` writes it.
+ENCODED_FOLDER = "vectors"
+ENCODED = StageSpec(
+    name="encoded",
+    version=1,
+    settings=EncodedSettings,
+    run="drkit.runs.making.columns:encode_for_columns",
+    inputs={"passages": "the corpus", "texts": "training queries"},
+    resumable=True,
+    joint=True,
+    folders=("encoded-*",),
+    work=_encoded_work,
+)
+
+
+def plan_encoded(builder: PlanBuilder, encoder: str, of: str, texts: StageOutput) -> StageOutput:
+    """Add the stage that encodes all passages, or all training queries, with an encoder; returns its vectors.
+
+    There is one stage for all columns that name the encoder.
+
+    texts: the passages, or the split that has the queries.
+    """
+    made = [stage for stage in builder.stages.values() if stage.spec is ENCODED]
+    names = {(one.settings.encoder, one.settings.of, str(next(iter(one.inputs.values())))): one.name for one in made}
+    inputs = (
+        {"passages": texts} if of == PASSAGE else {"texts": StageOutput(texts.stage, f"{texts.path}/queries.arrow")}
+    )
+    name = names.get((encoder, of, str(next(iter(inputs.values())))), f"encoded-{len(made) + 1}")
+    what = "passage" if of == PASSAGE else "training query"
+    builder.add(
+        name,
+        ENCODED,
+        f"encode every {what} with {encoder}",
+        inputs,
+        sources={"encoder": path_state(encoder)},
+        extra={"encoder": encoder, "of": of},
+    )
+    return StageOutput(name, ENCODED_FOLDER)
 
 
 # Bytes of a file that a plan reads, in seconds; the values of longer ones are checked before the training.
@@ -133,10 +216,10 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
-    if isinstance(column.config, FileConfig):
-        require_file(str(local_path(column.config.path)), f"the column {name!r} of {current.name}")
-    if isinstance(column.config, FileConfig) or is_computed(column):
-        refuse_missing_values(builder, current, settings, name, column)
+    inputs |= _check_source(builder, current, settings, name, column)
+    for other, one in received_by(builder, current).items():
+        if other != name and drops_unknown(one) and not drops_unknown(column):
+            inputs[f"column/{other}"] = StageOutput(plan_column(builder, current, settings, negatives, other))
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
         COLUMN,
@@ -152,8 +235,33 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
             "draws": current.draws if current.queries else 1,
             "training": settings.schedule_only(),
             "negatives": settings.negatives if negatives else 0,
+            "refreshed": refresh_settings(current.miners) is not None and holds_vectors(column, builder.registry),
         },
     )
+
+
+def _check_source(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Choice
+) -> dict[str, StageOutput]:
+    """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
+    config = column.config
+    if isinstance(config, FileConfig):
+        require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
+    if isinstance(config, FileConfig) or is_computed(column):
+        refuse_missing_values(builder, current, settings, name, column)
+    if isinstance(config, EncodedByConfig):
+        if not local_path(config.path).is_dir():
+            require_hub_id(config.path)
+        texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
+        return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
+    if isinstance(config, VectorsConfig):
+        open_vectors(config.path, of=config.of, by=config.by)
+        if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
+            raise DrkitError(
+                f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
+                f"the training. Give all passages a vector"
+            )
+    return {}
 
 
 def _column_state(builder: PlanBuilder, column: Choice) -> str:
@@ -180,14 +288,20 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     """
     per = column_scope(name, column, builder.registry)
     path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
-    if column.default is not None:
+    if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
         raise DrkitError(
             f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
             f"{default_option(name, column)}"
         )
-    if path is None or current.pairs != JUDGED or current.queries or path.stat().st_size > _READ_IN_PLAN:
+    if (
+        path is None
+        or drops_unknown(column)
+        or current.pairs != JUDGED
+        or current.queries
+        or path.stat().st_size > _READ_IN_PLAN
+    ):
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
