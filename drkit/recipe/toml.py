@@ -297,7 +297,11 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
     """
     table = {"use": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
-        several = f"; a recipe has one {kind}, or several data sets as tables [collections.NAME]" if isinstance(value, list) and kind is Kind.COLLECTION else ""
+        several = (
+            f"; a recipe has one {kind}, or several data sets as tables [collections.NAME]"
+            if isinstance(value, list) and kind is Kind.COLLECTION
+            else ""
+        )
         raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}{several}")
     if "use" not in table:
         raise KeyError("use")
