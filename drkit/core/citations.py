@@ -82,6 +82,12 @@ MATRYOSHKA = Citation(
     year=2022,
     url="https://arxiv.org/abs/2205.13147",
 )
+TAS_B = Citation(
+    key="hofstatter2021tasb",
+    title="Efficiently Teaching an Effective Dense Retriever with Balanced Topic Aware Sampling",
+    year=2021,
+    url="https://arxiv.org/abs/2104.06967",
+)
 STAR = Citation(
     key="zhan2021adore",
     title="Optimizing Dense Retrieval Model Training with Hard Negatives",

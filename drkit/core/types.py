@@ -15,6 +15,8 @@ from attrs import field, frozen
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from drkit.core.protocols import MaskedLm, PairScorer, TextIds, TextRetriever
@@ -217,6 +219,26 @@ class ScoredGroups(WithColumns):
 
     scores: Tensor
     mask: Tensor
+
+
+@frozen(eq=False)
+class BatchRows:
+    """The training queries of a round, n rows, for a part that makes batches of them (`Batches`).
+
+    It has what the part's spec receives, and else nothing: query_ids, the n ids; query_lengths i32[n], in tokens;
+    positive_ids, those of each query's positives; query_vectors f32[n,D], by the encoder in training. columns: the
+    values [n] of columns of queries, by name.
+    """
+
+    count: int
+    query_ids: Sequence[str] = ()
+    query_lengths: NDArray[np.int32] = ()  # type: ignore[assignment]
+    positive_ids: Sequence[Sequence[str]] = ()
+    query_vectors: NDArray[np.float32] = ()  # type: ignore[assignment]
+    columns: Mapping[str, NDArray[Any]] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 @frozen

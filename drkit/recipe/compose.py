@@ -21,6 +21,7 @@ from typing import Any
 
 from attrs import asdict, evolve, field, fields, fields_dict, frozen
 
+from drkit.batching.specs import RANDOM
 from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
@@ -87,6 +88,7 @@ class ComposeRequest:
     context: str | None = None
     decoder: tuple[str, ...] = field(default=(), converter=_in_order)
     loss: str | None = None
+    batches: str | None = None
     pretrain_loss: tuple[str, ...] = field(default=(), converter=_in_order)
     miners: tuple[str, ...] = field(default=(), converter=_in_order)
     pipeline: str | None = None
@@ -208,7 +210,11 @@ def _with_texts(table: _Table, request: ComposeRequest, registry: Registry) -> _
         return table
     sets = (one.partition("=") for one in request.collections)
     tables = {name: part_table(Kind.COLLECTION, text, registry) for name, _, text in sets}
-    return {**{key: value for key, value in table.items() if key != "collection"}, "collections": tables}
+    finetune = dict(table.get("finetune", {}))
+    if _use(finetune.get("batches", "")) == RANDOM.use:  # those of one data set each are the default
+        del finetune["batches"]
+    kept = {key: value for key, value in table.items() if key != "collection"}
+    return {**kept, **({"finetune": finetune} if finetune else {}), "collections": tables}
 
 
 def _is_small(request: ComposeRequest, start: StartingPoint | None) -> bool:
@@ -580,6 +586,8 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> _Tab
     finetune: _Table = {"pipeline": request.pipeline} if request.pipeline else {}
     if request.loss:
         finetune["loss"] = part_table(Kind.LOSS, request.loss, registry)
+    if request.batches:
+        finetune["batches"] = part_table(Kind.BATCHES, request.batches, registry)
     if request.miners:
         miners = [part_table(Kind.MINER, text, registry) for text in request.miners]
         finetune |= {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}

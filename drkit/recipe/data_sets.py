@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from attrs import evolve
+
+from drkit.batching.specs import RANDOM, OneDataSetConfig
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
-from drkit.recipe.schema import Recipe, similarity_of
+from drkit.core.spec import Choice, Kind
+from drkit.recipe.parts import received_columns
+from drkit.recipe.schema import Finetune, Recipe
+
+# The batches of a recipe with several data sets that names none.
+ONE_DATA_SET = "one-data-set"
 
 
 def data_set_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
@@ -15,7 +22,7 @@ def data_set_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if recipe.collections is None:
         return
     yield from _collection_problems(recipe, registry)
-    yield from _training_problems(recipe)
+    yield from _training_problems(recipe, registry)
     yield from _evaluation_problems(recipe)
 
 
@@ -44,7 +51,7 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
         )
 
 
-def _training_problems(recipe: Recipe) -> Iterator[str]:
+def _training_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     sets, finetune = recipe.collections or {}, recipe.finetune
     if recipe.pseudo_queries:
         yield (
@@ -73,12 +80,39 @@ def _training_problems(recipe: Recipe) -> Iterator[str]:
                 f"'refresh' mines for all data sets with the same chain: leave out the miners of {name!r}, or use "
                 f"dense in place of refresh @ collections.{name}.miners"
             )
-    for name, one in sets.items():
-        if one.loss and similarity_of(one.loss) != recipe.similarity:
+    yield from _weight_problems(recipe, finetune, registry)
+
+
+def _weight_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> Iterator[str]:
+    """Yield the batches of rounds that cannot draw data sets by their weights."""
+    if not recipe.data_set_weights:
+        return
+    for index, current in enumerate(finetune.rounds):
+        settings, path = finetune.for_round(current), f"finetune.rounds.{index}"
+        use = settings.batches.use
+        if use not in (RANDOM.use, ONE_DATA_SET):
             yield (
-                f"the loss trains for a different similarity ({similarity_of(one.loss)}) than finetune.loss "
-                f"({recipe.similarity}), but an encoder has only one: set both to the same @ collections.{name}.loss"
+                f"the batches {use!r} do not draw data sets by their weights: --batches {ONE_DATA_SET}, or leave the "
+                f"weights out @ {path}"
             )
+        if use == RANDOM.use and received_columns(settings.loss, registry):
+            yield (
+                f"columns are made for the queries of batches, and random ones do not draw data sets by their weights "
+                f"then: --batches {ONE_DATA_SET}, or leave the weights out @ {path}"
+            )
+
+
+def with_weights(batches: Choice, weights: Mapping[str, float]) -> Choice:
+    """Return batches of one data set with the weights of the data sets, unless they have their own.
+
+    >>> from drkit.batching.specs import OneDataSetConfig
+    >>> with_weights(Choice(ONE_DATA_SET, OneDataSetConfig()), {"nq": 2.0}).config.weights
+    {'nq': 2.0}
+    """
+    config = batches.config
+    if not weights or not isinstance(config, OneDataSetConfig) or config.weights is not None or config.column:
+        return batches
+    return evolve(batches, config=evolve(config, weights=dict(weights)))
 
 
 def _evaluation_problems(recipe: Recipe) -> Iterator[str]:

@@ -339,9 +339,18 @@ def _recipe(converter: Converter) -> Callable[[Any, Any], Recipe]:
                 )
             if value.get("collection") is None and value.get("collections") is None:
                 raise KeyError("collection")
+            value = _with_batches(value)
         return made(value, target)
 
     return structure
+
+
+def _with_batches(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recipe with several data sets whose batches are of one of them each, unless it names others."""
+    sets, finetune = recipe.get("collections"), recipe.get("finetune")
+    if not isinstance(sets, Mapping) or len(sets) < 2 or not isinstance(finetune, Mapping) or "batches" in finetune:
+        return recipe
+    return {**recipe, "finetune": {**finetune, "batches": "one-data-set"}}
 
 
 def _data_set(converter: Converter, registry: Registry) -> Callable[[Any, Any], DataSet]:

@@ -34,7 +34,9 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
+from drkit.recipe.data_sets import ONE_DATA_SET
 from drkit.recipe.evaluation import PROVEN
+from drkit.recipe.lora import plan_lora
 from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, Recipe
 from drkit.recipe.start import declared_settings_of
@@ -94,6 +96,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
     builder.notes.extend(_prompt_notes(recipe))
+    builder.notes.extend(plan_lora(recipe, is_tuned=bool(builder.rounds)))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
@@ -221,6 +224,16 @@ def _data_set_notes(builder: PlanBuilder) -> Iterator[str]:
     """Yield the data sets that lack training or evaluated queries, and what batches are made of."""
     collection, split = builder.collection, builder.recipe.evaluation.split
     sets = collection.sets if isinstance(collection, DataSets) else {}
+    trained = [name for name, one in sets.items() if "train" in one.splits()]
+    rounds = [builder.recipe.finetune.for_round(one) for one in builder.rounds] if builder.recipe.finetune else []
+    if any(one.batches.use == ONE_DATA_SET for one in rounds):
+        if len(trained) == 1:
+            raise DrkitError(
+                f"only the data set {trained[0]!r} has training queries, so batches cannot be of one data set each: "
+                f"--batches random @ finetune.batches"
+            )
+        if len(trained) > 1:
+            yield f"each batch has queries of one data set ({', '.join(trained)}); --batches random mixes them"
     lacks = {
         "only evaluated, without training queries": [n for n, one in sets.items() if "train" not in one.splits()],
         f"only trained on, without {split} queries": [n for n, one in sets.items() if split not in one.splits()],

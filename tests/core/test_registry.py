@@ -35,6 +35,11 @@ def test_the_set_of_parts_is_this_one():
     own = {"drkit"}
     names = sorted(f"{s.kind}/{s.name}" for s in installed().registry if s.provider.split()[0] in own)
     assert names == [
+        "batches/by-length",
+        "batches/clusters",
+        "batches/documents",
+        "batches/one-data-set",
+        "batches/random",
         "collection/beir",
         "collection/data-sets",
         "collection/documents",

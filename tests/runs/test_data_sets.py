@@ -238,6 +238,48 @@ def test_each_data_set_is_mined_by_its_own_chain(folders, tmp_path):
     assert negatives.summary.endswith("two: random")
 
 
+def trained_on(run, epochs=1):
+    """The data sets of each batch that a training of the run reads."""
+    from drkit.runs.making.batches import part_batches
+    from drkit.runs.making.finetune import judged_pairs
+    from drkit.train.batches import Schedule
+    from drkit.train.biencoder import schedule_lengths
+
+    recipe = read_recipe(run / "recipe.toml", PARTS.registry)
+    (stage,) = (one for one in plan(recipe, PARTS.registry).stages if one.name == "retriever-1")
+    collection, settings = open_collection(run / "collection"), stage.settings
+    pairs = judged_pairs({}, collection, "x")
+    source = part_batches(settings.batches, PARTS.registry, pairs, collection, {}, seed=settings.seed)
+    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, source=source)
+    ids = [query.query_id for query in collection.queries("train")]
+    return [[set_of(ids[pairs.queries[row]]) for _, row in batch] for batch in schedule], settings
+
+
+def test_batches_are_of_one_data_set_each_by_their_weights(finished, folders):
+    batches, settings = trained_on(finished)
+    assert {len({*batch}) for batch in batches} == {1}
+    assert settings.batches.use == "one-data-set"
+    assert settings.batches.config.weights == {"one": 0.5, "two": 1.0}
+    notes = plan(recipe_of(folders), PARTS.registry).notes
+    assert any("each batch has queries of one data set (one, two)" in note for note in notes)
+    mixed = recipe_of(folders, batches="random")
+    assert mixed.finetune.batches.use == "random"
+    assert read_recipe_text(mixed) == mixed
+
+
+def read_recipe_text(recipe):
+    return recipe_from_table(parse_toml(recipe_toml(recipe), "recipe"), PARTS.registry)
+
+
+def test_weights_of_mixed_batches_say_how_often_a_query_is_drawn(folders, tmp_path):
+    recipe = recipe_of(folders, "collections.two.weight=0.5", batches="random", pipeline="dpr")
+    run = go(recipe, tmp_path / "run")
+    training = json.loads((run / "retriever-1" / "training.json").read_text())
+    assert training["steps"] == 4
+    whole = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
+    assert whole["retriever-1"].settings.weights == {"one": 1.0, "two": 0.5}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -248,7 +290,7 @@ def test_each_data_set_is_mined_by_its_own_chain(folders, tmp_path):
         (("collections.three={use='jsonl', path='x'}",), "has no queries and judgements"),
         (("collections.three={use='beir'}",), "write `--set collections.three.path=VALUE`"),
         (("collections.two.wieght=1",), "wieght"),
-        (("collections.two.loss={use='contrastive', similarity='dot'}",), "different similarity"),
+        (("finetune.batches=by-length", "collections.two.weight=2"), "--batches one-data-set"),
     ],
 )
 def test_what_cannot_work_is_refused(folders, settings, said):
