@@ -99,19 +99,17 @@ class RunRecord:
 
     @cached_property
     def scores(self) -> dict[str, Scores]:
-        """Values per query of every system, in the order of the table; of several data sets, they are `balanced`.
-
-        Raises DrkitError if they are damaged.
-        """
-        return {name: balanced(scores, self.recipe.data_sets) for name, scores in self._measured.items()}
+        """What means and tests of every system are of: `measured`, `balanced` if there are several data sets."""
+        return {name: balanced(scores, self.recipe.data_sets) for name, scores in self.measured.items()}
 
     def scores_of(self, data_set: str) -> dict[str, Scores]:
         """Return the values per query of every system for one of several data sets."""
-        found = {name: of_data_set(scores, data_set) for name, scores in self._measured.items()}
+        found = {name: of_data_set(scores, data_set) for name, scores in self.measured.items()}
         return {name: scores for name, scores in found.items() if scores.queries}
 
     @cached_property
-    def _measured(self) -> dict[str, Scores]:
+    def measured(self) -> dict[str, Scores]:
+        """Values per query of every system, in the order of the table. Raises DrkitError if they are damaged."""
         if self.results is None:
             return {}
         stored = read_json(self.folder / "evaluation" / "scores.json", f"repeat it with `drkit run {self.folder}`")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import NOTHING, Factory, asdict, evolve, field, frozen
+from attrs import NOTHING, asdict, evolve, field, frozen
 
 from drkit.core.files import write_json
 from drkit.core.settings import NEVER_ABSENT
@@ -112,6 +112,11 @@ def _reads(
     return field(default=default, validator=validator, converter=converter, metadata=metadata)
 
 
+def _prompts(recipe: str) -> Any:
+    """Declare the prompts of data sets; they are not hashed, so that a card with a mapping can be."""
+    return field(factory=dict, hash=False, metadata={"recipe": recipe, "absent_when": {}})
+
+
 @frozen
 class QueryReading:
     """How queries are read: tokens at most, special ones included, and the text put before each.
@@ -121,7 +126,7 @@ class QueryReading:
 
     length: int = _reads("encoder.query_length")
     prompt: str = _reads("encoder.query_prompt")
-    prompts: Mapping[str, str] = _reads("query_prompts", Factory(dict), absent_when={})
+    prompts: Mapping[str, str] = _prompts("query_prompts")
 
 
 @frozen
@@ -134,7 +139,7 @@ class PassageReading:
     length: int = _reads("encoder.passage_length")
     prompt: str = _reads("encoder.passage_prompt")
     titles: str = _reads("encoder.titles", JOINED, absent_when=JOINED)
-    prompts: Mapping[str, str] = _reads("passage_prompts", Factory(dict), absent_when={})
+    prompts: Mapping[str, str] = _prompts("passage_prompts")
 
 
 @frozen
@@ -168,7 +173,7 @@ class EncoderCard:
     pooling_settings: Mapping[str, Any] | None = _reads("", None, absent_when=None)
     precision: str = _reads("encoder.precision", "float32", _one_of(PRECISIONS))
     titles: str = _reads("encoder.titles", JOINED, _one_of(TITLES), absent_when=JOINED)
-    prompts: Mapping[str, str] = _reads("prompts", Factory(dict), absent_when={})
+    prompts: Mapping[str, str] = _prompts("prompts")
 
     @classmethod
     def read(cls, folder: Path, modules: Mapping[str, str] | None = None) -> EncoderCard:

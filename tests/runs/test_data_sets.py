@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from tests.runs.conftest import write_lines
 from tests.runs.test_prune import TINY
 
 PARTS = installed()
+ROOT = Path(__file__).parents[2]
 NAMES = ("one", "two")
 FAST = (*TINY, "pretrain=none", "encoder.layers=1", "evaluation.measures=['RR@10', 'nDCG@10']")
 
@@ -209,6 +211,17 @@ def test_an_interrupted_run_ends_with_the_same_files(finished, folders, tmp_path
         assert (run / name).read_bytes() == (finished / name).read_bytes(), name
 
 
+def test_an_engine_ends_with_the_same_files(finished, tmp_path):
+    from drkit.core.engine import open_engine
+
+    recipe, run = read_recipe(finished / "recipe.toml", PARTS.registry), tmp_path / "run"
+    with open_engine("processes:2", device="cpu") as engine:
+        stages = plan(recipe, PARTS.registry).stages
+        execute(stages, run, recipe, registry=PARTS.registry, progress=Silent(), engine=engine)
+    for name in ("negatives-retriever-2/negatives.arrow", "evaluation/results.json"):
+        assert (run / name).read_bytes() == (finished / name).read_bytes(), name
+
+
 def test_choices_weigh_data_sets_alike():
     values = {"a/1": 1.0, "a/2": 0.0, "a/3": 0.0, "b/1": 1.0}
     scores = balanced(Scores({"RR@10": values, "NumRel": values}), ("a", "b"))
@@ -228,6 +241,22 @@ def test_a_recipe_is_read_and_written(folders, tmp_path):
     assert recipe_from_table(short, PARTS.registry).collections["one"].collection.config.path == str(folders[0])
     with pytest.raises(ProblemsError, match="either one"):
         recipe_from_table({**table, "collection": "pydocs"}, PARTS.registry)
+
+
+def test_the_recipe_of_the_guide_composes(folders):
+    page = (ROOT / "docs" / "guide" / "collections.md").read_text(encoding="utf-8")
+    text = page.partition("## Several labelled data sets")[2].partition("```toml\n")[2].partition("```")[0]
+    for name, folder in zip(("cacm", "cran"), folders, strict=True):
+        text = text.replace(f"data/{name}", str(folder))
+    table = parse_toml(recipe_toml(recipe_of(folders)), "recipe")
+    recipe = recipe_from_table({**table, **parse_toml(text, "guide")}, PARTS.registry)
+    check(recipe, PARTS.registry)
+    assert recipe.data_set_weights == {"cacm": 1.0, "cran": 2.0}
+    stages = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
+    assert stages["query-tokens"].settings.prompts == {"cacm": "Find the abstract: "}
+    assert stages["negatives-retriever-1"].settings.chain_of("cran")[0].config.depth == 50
+    line = page.partition("## Several labelled data sets")[2].partition("```sh\n")[2].partition("\n")[0]
+    assert line.startswith("drkit compose --collection cacm=")
 
 
 def test_each_data_set_is_mined_by_its_own_chain(folders, tmp_path):
@@ -314,6 +343,17 @@ def test_the_command_line_names_each_data_set(folders, finished, tmp_path):
     assert {set_of(hit["doc_id"]) for hit in json.loads(found.output)["hits"]} == {"two"}
     for options, said in (("--system=bm25", "name one: one, two"), ("--data-set=tow", "did you mean 'two'")):
         assert said in str(runner.invoke(cli, ["search", str(finished), "river3", options]).exception)
+
+
+def test_the_report_says_what_each_data_set_reaches(finished, tmp_path):
+    page = tmp_path / "report.html"
+    done = CliRunner().invoke(cli, ["report", str(finished), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text(encoding="utf-8")
+    assert "averages of 2 data sets" in text
+    assert "two (2 queries): RR@10 BM25" in text
+    served = CliRunner().invoke(cli, ["show", str(finished)])
+    assert "collections.two.query_prompt" in served.output or served.exit_code == 0
 
 
 def test_the_dev_choices_are_of_every_data_set(finished):
