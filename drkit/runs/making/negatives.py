@@ -95,13 +95,15 @@ def _mined_of_all(
     settings, collection = stage.settings, collection_of(stage.inputs)
     requests = mining_requests(collection, exclude_self=settings.exclude_self)
     if not settings.data_sets:
-        yield from _mined(stage, settings.miners, requests, context, corpus, open_with)
+        miners = tuple(map(stage.resolved, settings.miners))
+        yield from _mined(stage, miners, requests, context, corpus, open_with)
         return
     given = tuple(stage.inputs.items())
     for name, own in groupby(requests, lambda request: data_set_of(request.query_id)):
         opener = partial(open_data_set, given, settings.reading, settings.seed, settings.data_sets, name)
         found, passages = opener()
-        yield from _mined(stage, settings.chain_of(name), own, found, passages, opener, name)
+        miners = tuple(map(stage.resolved, settings.chain_of(name)))
+        yield from _mined(stage, miners, own, found, passages, opener, name)
 
 
 def _mined(

@@ -13,7 +13,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -257,7 +257,8 @@ def _check_source(
 ) -> dict[str, StageOutput]:
     """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
     config = column.config
-    if isinstance(config, FileConfig):
+    is_made = is_stage_output(getattr(config, "path", ""))
+    if isinstance(config, FileConfig) and not is_made:
         require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
     if isinstance(config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
@@ -267,7 +268,8 @@ def _check_source(
         texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
         return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
     if isinstance(config, VectorsConfig):
-        open_vectors(config.path, of=config.of, by=config.by)
+        if not is_made:
+            open_vectors(config.path, of=config.of, by=config.by)
         if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
             raise DrkitError(
                 f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
@@ -323,6 +325,8 @@ def column_scope(name: str, source: Choice, registry: Registry) -> str:
 
     A part declares it; of a file, the first row is read.
     """
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return PAIR  # nobody has made it yet
     if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
     first = next(read_values(local_path(source.config.path), name), None)
@@ -335,7 +339,8 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
     per = column_scope(name, column, builder.registry)
-    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
+    is_there = isinstance(column.config, FileConfig) and not is_stage_output(column.config.path)
+    path = local_path(column.config.path) if is_there else None
     if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
