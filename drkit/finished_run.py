@@ -58,7 +58,7 @@ class FinishedRun:
 
     record: RunRecord
     device: str = "auto"
-    _searchers: dict[str, Searcher] = field(factory=dict, init=False, repr=False)
+    _searchers: dict[tuple[str, str | None], Searcher] = field(factory=dict, init=False, repr=False)
 
     @cached_property
     def systems(self) -> tuple[str, ...]:
@@ -80,16 +80,19 @@ class FinishedRun:
         """The folder of the exported encoder, for `SentenceTransformer(folder)`."""
         return self.record.folder / "encoder"
 
-    def search(self, query: str, k: int = 10, system: str | None = None) -> list[Hit]:
+    def search(self, query: str, k: int = 10, system: str | None = None, data_set: str | None = None) -> list[Hit]:
         """Return the best `k` passages for a query, best first; system: one of `systems` (None: `best`).
 
-        Raises DrkitError for an empty query, or a system that the run does not have.
+        data_set: whose passages are searched, which a run with several data sets needs.
+
+        Raises DrkitError for an empty query, or a system or data set that the run does not have.
         """
         name = self.best if system is None else system
-        if name not in self._searchers:
+        key = name, data_set
+        if key not in self._searchers:
             how: Mapping[str, Any] = {} if name == "bm25" else {"device": self.device}
-            self._searchers[name] = open_system(self.record.folder, name, **how)
-        (hits,) = self._searchers[name].search([query], k)
+            self._searchers[key] = open_system(self.record.folder, name, data_set=data_set, **how)
+        (hits,) = self._searchers[key].search([query], k)
         collection = self.record.collection
         passages = collection.corpus.get_many(hits.doc_ids) if collection else []
         return [
@@ -106,9 +109,20 @@ class FinishedRun:
         listed = [texts] if isinstance(texts, str) else list(texts)
         return self.encoder.encode_queries(listed) if kind == "query" else self.encoder.encode_passages(listed)
 
-    def table(self) -> ResultTable:
-        """Return the run's table, a row for each system; empty if the run has no evaluation."""
-        scores = self.record.scores
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        """The names of several labelled data sets; none of a run with a single collection."""
+        return self.record.recipe.data_sets
+
+    def table(self, data_set: str | None = None) -> ResultTable:
+        """Return the run's table, a row for each system; empty if the run has no evaluation.
+
+        data_set: whose queries are evaluated, in a run with several; None: the average over data sets. Raises
+        UnknownNameError for a data set that the run does not have.
+        """
+        if data_set is not None and data_set not in self.data_sets:
+            raise UnknownNameError("data set", data_set, self.data_sets, where=self.record.folder)
+        scores = self.record.scores if data_set is None else self.record.scores_of(data_set)
         return ResultTable(
             {"system": system_name(name), **{measure: one.mean(measure) for measure in one.measures}}
             for name, one in scores.items()

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from drkit.core.files import local_path
 from drkit.encoders.folder import PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import (
@@ -38,6 +39,37 @@ open_collection_option = click.option(
     type=CollectionName(),
     help="Texts: a folder or file, beir:FOLDER, irds:ID ...",
 )
+
+
+def collections_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--collection`, once for one collection, or as NAME=COLLECTION for each of several labelled data sets.
+
+    The command gets them as `collection` and `collections`.
+    """
+
+    @wraps(command)
+    def gathered(*arguments: Any, collection: tuple[str, ...], **given: Any) -> Any:
+        several = collection if len(collection) > 1 else ()
+        one = None if several else next(iter(collection), None)
+        if one is not None and _DATA_SET.match(one) and not local_path(one).exists():
+            one, several = None, collection
+        return command(*arguments, collection=one, collections=several, **given)
+
+    return _with_options(
+        gathered,
+        click.option(
+            "--collection",
+            metavar="[NAME=]NAME[:VALUE]",
+            type=CollectionName(),
+            multiple=True,
+            help="Texts: a folder or file, beir:FOLDER, irds:ID ... For several labelled data sets, each with its "
+            "name: --collection nq=FOLDER --collection fiqa=irds:ID.",
+        ),
+    )
+
+
+# The beginning of a data set with a name.
+_DATA_SET = re.compile(r"[a-z0-9][a-z0-9_.-]*=")
 pooling_option = click.option(
     "--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it."
 )
@@ -225,12 +257,6 @@ def refuse_options(names: Collection[str], where: str) -> None:
             raise click.UsageError(f"{option.get_error_hint(context)} has no effect {where}; leave it out")
 
 
-_ONE_COLLECTION = (
-    "; a run learns from the labels of one collection. Texts of others, for pre-training: "
-    '--set \'pretrain.texts={more={use="beir", path="FOLDER"}}\''
-)
-
-
 def refuse_repeated(command: click.Command, arguments: Sequence[str], parent: click.Context | None) -> None:
     """Raise UsageError for an option of one value that is given twice, of which click would keep the last."""
     context = click.Context(command, parent, command.name, **command.context_settings)
@@ -241,6 +267,4 @@ def refuse_repeated(command: click.Command, arguments: Sequence[str], parent: cl
     for option in given:
         takes_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count)
         if takes_one and given.count(option) > 1:
-            composes = any(other.name == "paper" for other in command.params)
-            hint = _ONE_COLLECTION if composes and option.name == "collection" else ""
-            raise click.UsageError(f"{max(option.opts, key=len)} is given twice, but takes one value{hint}", context)
+            raise click.UsageError(f"{max(option.opts, key=len)} is given twice, but takes one value", context)

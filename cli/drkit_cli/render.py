@@ -172,6 +172,15 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path, facts: PlanFacts) -> di
     return {**known, "stages": stages, "recipe": recipe_table(recipe)}
 
 
+def _describe_collections(recipe: Recipe, registry: Registry) -> Iterator[tuple[str, str]]:
+    """Yield a line for the collection, or for each of several data sets, with how often it is drawn."""
+    sets = {name: (one.collection, f"weight {one.weight:g}") for name, one in (recipe.collections or {}).items()}
+    for name, (one, weight) in (sets or {"texts": (recipe.collection, "")}).items():
+        spec = registry.get(Kind.COLLECTION, one.use)
+        value = getattr(one.config, spec.shorthand) if spec.shorthand else ""
+        yield name, f"{one.use}{f':{value}' if value else ''}  {weight or spec.summary}"
+
+
 def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, facts: PlanFacts) -> RenderableType:
     """Return the plan in a line each: its texts, encoder, parts, trainings and systems, what is to do, and its cost."""
     from drkit.runs.survey import State, survey
@@ -179,9 +188,7 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, fact
 
     found = [*survey(plan.stages, run)]
     to_do = [one for one in found if one.state not in (State.KEPT, State.PRUNED)]
-    spec = registry.get(Kind.COLLECTION, recipe.collection.use)
-    value = getattr(recipe.collection.config, spec.shorthand) if spec.shorthand else ""
-    lines = [("texts", f"{recipe.collection.use}{f':{value}' if value else ''}  {spec.summary}")]
+    lines = list(_describe_collections(recipe, registry))
     lines.append(("encoder", describe_encoder(recipe.encoder)))
     lines += _describe_tasks(recipe.pretrain, registry) if recipe.pretrain else ()
     for one in to_do:
@@ -321,6 +328,11 @@ def print_results(run: Path, done: Mapping[str, Manifest], space: tuple[int, int
         title = counted(metrics["queries"], f"{metrics['split']} query")
         if added := describe_contributions(metrics["parts"]):
             screen.print(Text(added, style="bold"), soft_wrap=True)
+        sets = metrics.get("data_sets", {})
+        for name, own in sets.items():
+            of = counted(own[0]["queries"], f"{metrics['split']} query")
+            screen.print(score_table(f"{name}: {of}", metrics["measures"], own))
+        title = f"average of {counted(len(sets), 'data set')}: {title}" if sets else title
         screen.print(score_table(title, metrics["measures"], metrics["rows"]))
         if metrics.get("warning"):
             screen.print(Text(metrics["warning"], style="yellow"))
@@ -377,7 +389,10 @@ def _describe_findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
 def _next_commands(run: Path, done: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield commands that use the run: they search it, and show it on pages."""
     if "index" in done:
-        yield f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"
+        query = _example_query(run, done)
+        metrics = done["evaluation"].metrics if "evaluation" in done else {}
+        of = [f"--data-set {name} " for name in metrics.get("data_sets", {})][:1]
+        yield f"drkit search {quote(str(run))} {''.join(of)}{quote(query)}"
         yield f"drkit serve {quote(str(run))}"
     if "encoder" in done:
         yield f"drkit report {quote(str(run))}"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import write_starter as write_starter
     from drkit.commands.systems import SearchSystem as SearchSystem
     from drkit.commands.systems import best_system as best_system
+    from drkit.commands.systems import data_sets_of as data_sets_of
     from drkit.commands.systems import find_system as find_system
     from drkit.commands.systems import open_system as open_system
     from drkit.commands.systems import search_systems as search_systems

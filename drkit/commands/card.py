@@ -76,6 +76,8 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed) -> str:
 def _collection_name(run: RunRecord, parts: Installed) -> str:
     """Return the name of the folder or file of the collection, or of the kind of collection."""
     choice = run.recipe.collection
+    if run.recipe.data_sets:
+        return f"{', '.join(run.recipe.data_sets)}: averages of {counted(len(run.recipe.data_sets), 'data set')}"
     paths = [path for path in parts.registry.get(Kind.COLLECTION, choice.use).paths_of(choice.config) if path]
     return Path(paths[0]).stem if paths else choice.use
 

@@ -17,7 +17,7 @@ from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError
-from drkit.evaluate.measures import Scores
+from drkit.evaluate.measures import Scores, balanced, of_data_set
 from drkit.evaluate.significance import mean_intervals
 from drkit.evaluate.systems import comparison, verdict
 from drkit.recipe.parts import all_parts
@@ -99,6 +99,16 @@ class RunRecord:
 
     @cached_property
     def scores(self) -> dict[str, Scores]:
+        """What means and tests of every system are of: `measured`, `balanced` if there are several data sets."""
+        return {name: balanced(scores, self.recipe.data_sets) for name, scores in self.measured.items()}
+
+    def scores_of(self, data_set: str) -> dict[str, Scores]:
+        """Return the values per query of every system for one of several data sets."""
+        found = {name: of_data_set(scores, data_set) for name, scores in self.measured.items()}
+        return {name: scores for name, scores in found.items() if scores.queries}
+
+    @cached_property
+    def measured(self) -> dict[str, Scores]:
         """Values per query of every system, in the order of the table. Raises DrkitError if they are damaged."""
         if self.results is None:
             return {}
@@ -109,16 +119,18 @@ class RunRecord:
         except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
             raise self._damaged("evaluation") from None
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self, data_set: str | None = None) -> list[dict[str, Any]]:
         """Return a row for each system and measure; `pandas.DataFrame(rows)` takes them.
 
         A row has `system`, `measure`, `mean`, `low` and `high` (the 95 % bootstrap interval over queries), and, except
-        for the baseline, `p` of a paired two-tailed t-test against it. No rows without an evaluation.
+        for the baseline, `p` of a paired two-tailed t-test against it. No rows without an evaluation. data_set: whose
+        queries are evaluated, in a run with several; None: the average over data sets.
         """
-        rows = comparison(list(self.scores.items()), self.results.baseline) if self.results else []
+        scores = self.scores if data_set is None else self.scores_of(data_set)
+        rows = comparison(list(scores.items()), self.results.baseline) if self.results and scores else []
         found = []
-        for measure in self.results.measures if self.results else ():
-            intervals = mean_intervals(list(self.scores.values()), measure)
+        for measure in self.results.measures if self.results and scores else ():
+            intervals = mean_intervals(list(scores.values()), measure)
             for row, (low, high) in zip(rows, intervals, strict=True):
                 tested = {"p": row.tests[measure].p} if measure in row.tests else {}
                 value: dict[str, Any] = {"system": row.system, "measure": measure, "mean": row.values[measure]}

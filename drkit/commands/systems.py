@@ -5,7 +5,7 @@ Their names are those of the run's table: `bm25`, `hybrid`, its retrievers, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from drkit.data.corpus import open_collection
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, HYBRIDS, fused_with_bm25, system_in_words, system_name
 from drkit.recipe.start import RECIPE
+from drkit.recipe.toml import read_table
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.search import Bm25Retriever, HybridRetriever, Retriever, open_index
+from drkit.search.data_sets import SeparateBm25, SeparateRetriever, one_data_set
 from drkit.search.fusion import Fusion, Searcher, read_fusion
 from drkit.search.reranking import RerankedRetriever
 
@@ -133,25 +135,54 @@ def note_other_passages(run: str | Path, collection: NamedCollection, split: str
     return f"{run} lacks {missing:,} {of}: they are not found" if missing else ""
 
 
-def open_system(run: str | Path, name: str | None = None, *, encoder: str | None = None, **how: Any) -> Searcher:
+def data_sets_of(run: str | Path) -> tuple[str, ...]:
+    """Return the names of a run's data sets, in their order; none if it has a single collection."""
+    return tuple(read_table(Path(run) / RECIPE).get("collections") or ())
+
+
+def open_system(
+    run: str | Path, name: str | None = None, *, data_set: str | None = None, encoder: str | None = None, **how: Any
+) -> Searcher:
     """Open the searcher of a run's system; None: of the best one (`best_system`).
 
-    encoder: a path or hub id, instead of the run's own; how: settings of `open_encoder`.
+    data_set: whose passages are searched, in a run with several; None: those of the data set that the id of a query
+    belongs to (`SeparateSearcher`). encoder: a path or hub id, instead of the run's own; how: settings of
+    `open_encoder`.
 
-    Raises DrkitError as `find_system`, `open_encoder` and `open_index` do.
+    Raises DrkitError as `find_system`, `open_encoder` and `open_index` do, and UnknownNameError for a data set that the
+    run does not have.
     """
-    folder, system = Path(run), find_system(run, name)
+    folder, system, names = Path(run), find_system(run, name), data_sets_of(run)
+    if data_set is not None and data_set not in names:
+        if not names:
+            raise DrkitError(f"{folder} has a single collection: leave out the data set {data_set!r}")
+        raise UnknownNameError("data set", data_set, names, where=folder)
     if system.name == BM25_NAME:
-        return Bm25Retriever.load(folder / BM25_NAME)
+        return _words(folder, names, data_set)
     path, index = encoder or str(folder / system.encoder), folder / system.index
-    dense = Retriever(open_encoder(path, **how), open_index(index), part=system.part)
+    whole = Retriever(open_encoder(path, **how), open_index(index), part=system.part)
+    dense: Searcher = _dense(whole, names, data_set)
     if system.fusion:
-        words = Bm25Retriever.load(folder / BM25_NAME)
+        words = _words(folder, names, data_set)
         return HybridRetriever(words, dense, system.fusion.weight, system.fusion.depth)
     if system.depth:
         corpus = open_collection(folder / "collection").corpus
         return RerankedRetriever(dense, open_reranker(folder), corpus, system.depth)
     return dense
+
+
+def _words(run: Path, names: Sequence[str], data_set: str | None) -> Searcher:
+    """Return BM25 over the passages of a run, or of one of its data sets, or of each by itself."""
+    if names and data_set is None:
+        return SeparateBm25.load(run / BM25_NAME, names)
+    return Bm25Retriever.load(run / BM25_NAME / (data_set or ""))
+
+
+def _dense(whole: Retriever, names: Sequence[str], data_set: str | None) -> Any:
+    """Return a retriever of all passages, or of one of the data sets, or of each by itself."""
+    if not names:
+        return whole
+    return SeparateRetriever.of(whole, names) if data_set is None else one_data_set(whole, data_set, names)
 
 
 def _planned_retrievers(run: Path) -> dict[str, SearchSystem]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 from attrs import frozen
@@ -11,7 +12,7 @@ from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
 from drkit.core.citations import DPR, LLARA, QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
-from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings
+from drkit.core.spec import Choice, Citation, ComponentSpec, Kind, NoSettings
 
 
 def _train_share() -> Any:
@@ -193,6 +194,25 @@ class HfConfig(PairSettings):
     unknown_judgements: str = _unknown("judgements and negatives")
 
 
+def set_names(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
+    """Validate names of data sets, which become prefixes of ids."""
+    for name in value:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
+            raise ValueError(
+                f"'{attribute.name}': the name of a data set has small letters, digits, hyphens, underscores and dots; "
+                f"got {name!r:.80}"
+            )
+
+
+@frozen
+class DataSetsConfig:
+    """Settings of `DataSets`: several collections by name; the tables [collections.NAME] of a recipe give them."""
+
+    sets: Mapping[str, Annotated[Choice, Kind.COLLECTION]] = attrs.field(
+        factory=dict, validator=set_names, metadata={"help": "collections by name, whose ids become NAME/ID"}
+    )
+
+
 BEIR = Citation(
     key="thakur2021beir",
     title="BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval Models",
@@ -323,6 +343,13 @@ COLLECTIONS = (
         provides=_JUDGED,
         shorthand="path",
         files=("path", "more_texts", "labels"),
+    ),
+    _collection(
+        "data-sets",
+        "data_sets:DataSets",
+        DataSetsConfig,
+        "Several labelled data sets, each searched by itself",
+        provides=_JUDGED,
     ),
     _collection(
         "jsonl",

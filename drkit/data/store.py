@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from drkit.core.engine import Engine
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
+from drkit.data.data_set_names import data_set_of
 from drkit.data.prompts import check_prompt
 from drkit.data.rows import batched
 from drkit.data.special_tokens import special_ids
@@ -36,13 +37,20 @@ Name = TypeVar("Name")
 
 
 def tokenise(
-    texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int, prompt: str = ""
+    texts: Iterable[tuple[str, str]],
+    tokenizer: Any,
+    folder: Path,
+    *,
+    max_length: int,
+    prompt: str = "",
+    prompts: Mapping[str, str] | None = None,
 ) -> dict[str, int | float]:
     """Write the tokens of (id, text) pairs to `folder`, in order; memory stays flat.
 
     tokenizer: a fast tokenizer of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
     truncated, on the side that the tokenizer declares. prompt: put before every text; its tokens do not belong to a
-    word, so pre-training never masks them.
+    word, so pre-training never masks them. prompts: instead, for the texts of data sets that have their own, by name
+    (`drkit.data.data_set_names`).
     Returns counts: texts, tokens (kept), empty (texts), unknown_rate (share of tokens), and those of `count_truncated`.
 
     Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
@@ -51,16 +59,18 @@ def tokenise(
     lengths: Counter[int] = Counter()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
         room = max_length - tokenizer.num_special_tokens_to_add()
-        prompt_tokens(prompt, tokenizer, max_length)
-        for batch in batched(encode_texts(texts, tokenizer, prompt), _TEXTS_AT_ONCE):
-            encodings = [encoding for _, _, encoding in batch]
-            kept = [kept_tokens(len(encoding.ids), room, tokenizer) for encoding in encodings]
-            words = writer.words.of_encodings(encodings, len(prompt))
-            writer.append(
-                [encoding.ids[part] for encoding, part in zip(encodings, kept, strict=True)],
-                [own[part] for own, part in zip(words, kept, strict=True)],
-            )
-            lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
+        for one in (prompt, *(prompts or {}).values()):
+            prompt_tokens(one, tokenizer, max_length)
+        for own_prompt, group in _by_prompt(texts, prompt, prompts or {}):
+            for batch in batched(encode_texts(group, tokenizer, own_prompt), _TEXTS_AT_ONCE):
+                encodings = [encoding for _, _, encoding in batch]
+                kept = [kept_tokens(len(encoding.ids), room, tokenizer) for encoding in encodings]
+                words = writer.words.of_encodings(encodings, len(own_prompt))
+                writer.append(
+                    [encoding.ids[part] for encoding, part in zip(encodings, kept, strict=True)],
+                    [own[part] for own, part in zip(words, kept, strict=True)],
+                )
+                lengths.update(len(encoding.ids) + max_length - room for encoding in encodings)
     counts = writer.counts
     return {
         "texts": counts["texts"],
@@ -69,6 +79,15 @@ def tokenise(
         "empty": counts["empty"],
         "unknown_rate": counts["unknown"] / max(counts["tokens"], 1),
     }
+
+
+def _by_prompt(
+    texts: Iterable[tuple[str, str]], prompt: str, prompts: Mapping[str, str]
+) -> Iterator[tuple[str, Iterable[tuple[str, str]]]]:
+    """Yield each prompt with the texts that it is put before, which follow each other; prompts: of data sets."""
+    if not prompts:
+        return iter([(prompt, texts)])
+    return groupby(texts, lambda text: prompts.get(data_set_of(text[0]), prompt))
 
 
 def kept_tokens(count: int, room: int, tokenizer: Any) -> slice:

@@ -45,6 +45,7 @@ from drkit.data.corpus import (
     equal_ids,
     id_hash,
 )
+from drkit.data.data_sets import DataSets
 from drkit.data.preview import QueryTexts, duplicate_query, no_positives
 from drkit.data.rows import batched
 from drkit.data.splits import SPLITS
@@ -95,7 +96,8 @@ class UnknownIdFilter:
         """Raise DrkitError if rows were left out, unless they are to be dropped."""
         if self.count and not self._drop:
             what = f"{self._table.removesuffix('s')}(s) with unknown ids"
-            advice = ", or drop them with --set collection.unknown_judgements=drop"
+            owner = "collections.NAME" if isinstance(self._collection, DataSets) else "collection"
+            advice = f", or drop them with --set {owner}.unknown_judgements=drop"
             raise refusal(self._collection, what, self._shown, self.count, advice)
 
 

@@ -73,6 +73,8 @@ from drkit.errors import DrkitError
 
 _MODULE, _SPARSE_MODULE = "sentence_transformers.models.", "sentence_transformers.sparse_encoder.models."
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
+# The ends of the names of a data set's prompts.
+_OF_QUERIES, _OF_PASSAGES = "-query", "-document"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
 # What training continues with: settings of a card that a recipe takes over from the encoder that it starts from.
 TAKEN_OVER = ("pooling", "titles", *LENGTHS, *PROMPTS)
@@ -110,21 +112,34 @@ def _reads(
     return field(default=default, validator=validator, converter=converter, metadata=metadata)
 
 
+def _prompts(recipe: str) -> Any:
+    """Declare the prompts of data sets; they are not hashed, so that a card with a mapping can be."""
+    return field(factory=dict, hash=False, metadata={"recipe": recipe, "absent_when": {}})
+
+
 @frozen
 class QueryReading:
-    """How queries are read: tokens at most, special ones included, and the text put before each."""
+    """How queries are read: tokens at most, special ones included, and the text put before each.
+
+    prompts: of data sets that have their own, by name.
+    """
 
     length: int = _reads("encoder.query_length")
     prompt: str = _reads("encoder.query_prompt")
+    prompts: Mapping[str, str] = _prompts("query_prompts")
 
 
 @frozen
 class PassageReading:
-    """How passages are read: tokens at most, special ones included, the text put before each, and their titles."""
+    """How passages are read: tokens at most, special ones included, the text put before each, and their titles.
+
+    prompts: of data sets that have their own, by name.
+    """
 
     length: int = _reads("encoder.passage_length")
     prompt: str = _reads("encoder.passage_prompt")
     titles: str = _reads("encoder.titles", JOINED, absent_when=JOINED)
+    prompts: Mapping[str, str] = _prompts("passage_prompts")
 
 
 @frozen
@@ -138,7 +153,8 @@ class EncoderCard:
     trained with the loss `matryoshka` allows; None: all. passages_per_document: how many passages search cuts a long
     text into; None: it reads the beginning. precision: `float32`, or `bfloat16` for matrix products only (autocast):
     faster on a GPU, slightly less accurate; no folder declares it. titles: how a passage's title and text are read
-    (`drkit.data.titles`); an encoder's model has it in its configuration.
+    (`drkit.data.titles`); an encoder's model has it in its configuration. prompts: those of data sets that have their
+    own, as `NAME-query` and `NAME-document` (`for_data_set`).
 
     Raises DrkitError for a value that is not allowed.
     """
@@ -157,6 +173,7 @@ class EncoderCard:
     pooling_settings: Mapping[str, Any] | None = _reads("", None, absent_when=None)
     precision: str = _reads("encoder.precision", "float32", _one_of(PRECISIONS))
     titles: str = _reads("encoder.titles", JOINED, _one_of(TITLES), absent_when=JOINED)
+    prompts: Mapping[str, str] = _prompts("prompts")
 
     @classmethod
     def read(cls, folder: Path, modules: Mapping[str, str] | None = None) -> EncoderCard:
@@ -177,7 +194,8 @@ class EncoderCard:
                 check_transformer(transformer, FEATURES)
             vector = _read_vector(folder, modules, saved)
         lengths = (static_lengths if is_static else declared_lengths)(transformer)
-        own = {"passages_per_document": read_object(transformer / DRKIT_FILE, {}).get("passages_per_document")}
+        file = read_object(transformer / DRKIT_FILE, {})
+        own = {"passages_per_document": file.get("passages_per_document"), "prompts": file.get("prompts") or {}}
         declared: dict[str, Any] = {**vector, **lengths, **declared_prompts(saved), **own}
         return cls(**declared, titles=declared_titles(transformer))
 
@@ -195,12 +213,26 @@ class EncoderCard:
     @property
     def queries(self) -> QueryReading:
         """How queries are read."""
-        return QueryReading(self.query_length, self.query_prompt)
+        return QueryReading(self.query_length, self.query_prompt, self._prompts_of(_OF_QUERIES))
 
     @property
     def passages(self) -> PassageReading:
         """How passages are read."""
-        return PassageReading(self.passage_length, self.passage_prompt, self.titles)
+        prompts = self._prompts_of(_OF_PASSAGES)
+        return PassageReading(self.passage_length, self.passage_prompt, self.titles, prompts)
+
+    def _prompts_of(self, side: str) -> dict[str, str]:
+        """Return the prompts of data sets for queries or passages, by the name of the data set."""
+        return {name.removesuffix(side): text for name, text in self.prompts.items() if name.endswith(side)}
+
+    def for_data_set(self, name: str) -> EncoderCard:
+        """Return the card that reads the texts of a data set, with its prompts if it has its own."""
+        query, passage = self.queries.prompts, self.passages.prompts
+        return evolve(
+            self,
+            query_prompt=query.get(name, self.query_prompt),
+            passage_prompt=passage.get(name, self.passage_prompt),
+        )
 
     @property
     def has_unit_length(self) -> bool:
@@ -221,12 +253,14 @@ class EncoderCard:
         """Return what a folder declares, as plain data; what is None is left out."""
         found = {name: value for name, value in asdict(self).items() if value is not None}
         del found["precision"], found["titles"]
-        return found
+        return found if self.prompts else {name: value for name, value in found.items() if name != "prompts"}
 
     def identity(self) -> dict[str, Any]:
         """Return what vectors depend on, as plain data; titles and the settings of a pooling are known by its model."""
         found = asdict(self)
         del found["titles"], found["pooling_settings"]
+        if not self.prompts:
+            del found["prompts"]
         if self.passages_per_document is None:
             del found["passages_per_document"]
         return {**found, "normalize": self.has_unit_length}
@@ -283,11 +317,21 @@ class EncoderCard:
         settings = {
             **({"model_type": SPARSE_ENCODER, "max_active_dims": lexical.top_k or None} if lexical else {}),
             "__version__": {name: version(distribution) for name, distribution in _LIBRARIES.items()},
-            "prompts": {"query": self.query_prompt, "document": self.passage_prompt},
+            "prompts": {"query": self.query_prompt, "document": self.passage_prompt, **self.prompts},
             "default_prompt_name": None,
             "similarity_fn_name": self.similarity,
         }
         write_json(folder / SETTINGS, settings)
+
+
+def prompts_by_name(queries: Mapping[str, str], passages: Mapping[str, str]) -> dict[str, str]:
+    """Return the prompts of data sets for queries and for passages, by data set, under the names of a card.
+
+    >>> prompts_by_name({"nq": "question: "}, {})
+    {'nq-query': 'question: '}
+    """
+    of_queries = {f"{name}{_OF_QUERIES}": prompt for name, prompt in queries.items()}
+    return of_queries | {f"{name}{_OF_PASSAGES}": prompt for name, prompt in passages.items()}
 
 
 # Whose versions a folder names, and what their distributions are called.

@@ -310,7 +310,9 @@ def prompt_notes(folder: Path) -> list[str]:
             f"encode_document of sentence-transformers uses the empty prompt 'document' that it adds when it saves a "
             f"model. --passage-prompt '' reads passages without a prompt"
         )
-    others = {key: prompt for key, prompt in prompts.items() if prompt and key not in ("query", *_DOCUMENT_PROMPTS)}
+    own = read_object(folder / DRKIT_FILE, {}).get("prompts") or {}  # of data sets, which `for_data_set` applies
+    known = ("query", *_DOCUMENT_PROMPTS, *own)
+    others = {key: prompt for key, prompt in prompts.items() if prompt and key not in known}
     if others and not any(applied.values()):
         notes.append(
             f"{folder} declares prompts under other names than 'query' and 'document' "

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from drkit.evaluate.engines import MEASURES as MEASURES
     from drkit.evaluate.measures import Scores as Scores
     from drkit.evaluate.measures import average as average
+    from drkit.evaluate.measures import balanced as balanced
     from drkit.evaluate.measures import check_measures as check_measures
     from drkit.evaluate.measures import cutoff as cutoff
     from drkit.evaluate.measures import evaluate as evaluate
+    from drkit.evaluate.measures import of_data_set as of_data_set
     from drkit.evaluate.significance import TTest as TTest
     from drkit.evaluate.significance import bootstrap_intervals as bootstrap_intervals
     from drkit.evaluate.significance import holm as holm

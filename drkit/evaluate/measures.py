@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from attrs import frozen
 from drkit.core.files import write_text
 from drkit.core.quantities import counted
 from drkit.core.types import HIGHEST_GRADE, Judgement
+from drkit.data.data_set_names import data_set_of
 from drkit.errors import DrkitError
 from drkit.evaluate.engines import CAPPED, MEASURES, hits_read, is_of_subtopics, measure_by_engine, parse_measure
 from drkit.evaluate.ranks import COUNTS, HIGHEST_OF_ERR, is_by_rank, keep_judged_hits, measure_by_rank
@@ -48,6 +50,38 @@ class Scores:
     def means(self) -> dict[str, float]:
         """Return all means (or sums), by measure."""
         return {measure: self.mean(measure) for measure in self.measures}
+
+
+def balanced(scores: Scores, data_sets: Sequence[str]) -> Scores:
+    """Return the scores scaled so that every mean is the mean of the data sets' own means, not of all queries.
+
+    A value of a query of one of K data sets with n of the N queries is multiplied by N / (K n). Paired tests and
+    standard errors over all queries then weigh the data sets alike. data_sets: those of the run, by which ids begin;
+    ones without queries do not count; none: the scores as they are. Counts are summed, and stay.
+
+    >>> scores = Scores({"RR@10": {"a/1": 1.0, "a/2": 0.0, "a/3": 0.0, "b/1": 1.0}})
+    >>> scores.mean("RR@10"), round(balanced(scores, "ab").mean("RR@10"), 3)
+    (0.5, 0.667)
+    """
+    if not data_sets or not scores.queries:
+        return scores
+    sizes = Counter(map(data_set_of, next(iter(scores.per_query.values()))))
+    factors = {name: scores.queries / (len(sizes) * count) for name, count in sizes.items()}
+    return Scores(
+        {
+            measure: values if is_count(measure) else {q: v * factors[data_set_of(q)] for q, v in values.items()}
+            for measure, values in scores.per_query.items()
+        }
+    )
+
+
+def of_data_set(scores: Scores, name: str) -> Scores:
+    """Return the scores of the queries of one data set."""
+    own = {
+        measure: {query: value for query, value in values.items() if data_set_of(query) == name}
+        for measure, values in scores.per_query.items()
+    }
+    return Scores(own)
 
 
 def evaluate(

@@ -6,7 +6,7 @@ Stars and corrected p-values use Holm's correction over all tests of a table, or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -100,6 +100,16 @@ def to_markdown(rows: Sequence[Row]) -> str:
     lines = [["system", *measures], *cells]
     text = [f"| {' | '.join(map(escape_markdown, line))} |" for line in lines]
     return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
+
+
+def data_set_title(name: str, rows: Sequence[Row]) -> str:
+    """Return the title of the table of a data set."""
+    return f"**{escape_markdown(name)}** ({counted(rows[0].queries, 'query')})"
+
+
+def average_title(data_sets: Collection[str]) -> str:
+    """Return the title of the averages over data sets, which count alike."""
+    return f"**Average** of {counted(len(data_sets), 'data set')}"
 
 
 def format_value(value: float, p: float | None, corrected: float = math.nan, *, deviation: float = math.nan) -> str:

@@ -8,21 +8,18 @@ docs/reference/evaluation.md shows what this saves on real collections.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from attrs import frozen
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.errors import DrkitError
-from drkit.evaluate.measures import Scores, cutoff, evaluate
+from drkit.evaluate.measures import Scores, balanced, cutoff, evaluate
 from drkit.evaluate.significance import rounding
 from drkit.recipe.evaluation import SAME_LANGUAGE, UNKNOWN
 from drkit.search.fusion import DEFAULT_WEIGHT, align, convex
 from drkit.search.rankings import RunRow
-
-if TYPE_CHECKING:
-    from drkit.search.bm25 import Bm25Retriever
 
 HYBRID_WEIGHTS = tuple(step / 20 for step in range(21))
 Candidate = TypeVar("Candidate")
@@ -102,12 +99,14 @@ def tune_weight(
     second: Iterable[RunRow],
     qrels: Sequence[Judgement],
     measure: str,
+    *,
+    data_sets: Sequence[str] = (),
 ) -> TunedWeight:
     """Return a weight for `convex`, of 0, 0.05 .. 1, by the mean of a measure over the judged queries.
 
     It is 0.5, unless the best one gains more than one standard error over it (see `choose_plainly`). Of equally good
-    weights (up to rounding), the one nearest to 0.5 is the best, then the lower one. Memory holds the hits of the
-    judged queries.
+    weights (up to rounding), the one nearest to 0.5 is the best, then the lower one. data_sets: the names of several,
+    which count alike (`balanced`). Memory holds the hits of the judged queries.
 
     Raises DrkitError for an unknown measure, missing judgements, and as `align` does.
 
@@ -124,7 +123,10 @@ def tune_weight(
         raise DrkitError(
             "cannot tune the weight: neither ranking has a judged query; give rankings of the judged queries"
         )
-    scores = {weight: evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in HYBRID_WEIGHTS}
+    scores = {
+        weight: balanced(evaluate(convex(hits, weight, depth), qrels, [measure]), data_sets)
+        for weight in HYBRID_WEIGHTS
+    }
     nearest = sorted(HYBRID_WEIGHTS, key=lambda weight: (abs(weight - DEFAULT_WEIGHT), weight))
     choice = choose_plainly({weight: scores[weight].per_query[measure] for weight in nearest})
     means = {weight: one.mean(measure) for weight, one in scores.items()}
@@ -134,7 +136,7 @@ def tune_weight(
 
 
 def tune_bm25(
-    passages: Iterable[Passage],
+    passages: Iterable[Passage] | Mapping[str, Iterable[Passage]],
     parameters: Sequence[tuple[float, float]],
     dev: tuple[Iterable[Query], Iterable[Judgement]] | None,
     measure: str,
@@ -145,12 +147,13 @@ def tune_bm25(
     query_language: str = SAME_LANGUAGE,
     split_queries: Sequence[str] = (UNKNOWN,),
     on_progress: Callable[[int], None] | None = None,
-) -> tuple[Bm25Retriever, dict[str, Any]]:
+) -> tuple[Any, dict[str, Any]]:
     """Return BM25 with one of several (k1, b), then one of several `split_queries`, chosen on dev queries; and facts.
 
     The first one is chosen, unless the best one gains more than one standard error over it (see `choose_plainly`).
 
-    dev: queries and judgements; without them, the first ones are taken. The passages are read once. depth: of the
+    passages: of several data sets, by name: each has an index (`SeparateBm25`), and the data sets count alike. dev:
+    queries and judgements; without them, the first ones are taken. The passages are read once. depth: of the
     rankings, if the measure has no cutoff; exclude_self: a passage with the query's own id is not a hit; language,
     query_language, split_queries: see `Bm25Retriever`; on_progress: called with the number of choices done. The facts:
     `k1`, `b` and `split_queries`, and with dev queries the `measure`, the number of judged `queries`, the `means` of
@@ -165,22 +168,20 @@ def tune_bm25(
     >>> facts["b"], facts["means"]
     (0.0, {'k1 1.2, b 1': 0.0, 'k1 1.2, b 0': 1.0})
     """
-    from drkit.search.bm25 import Bm25Retriever
-
     if not parameters or not split_queries:
         raise DrkitError("nothing to choose from; give at least one pair of k1 and b, and one value of split_queries")
     analysis = {"language": language, "query_language": query_language, "split_queries": split_queries[0]}
     if dev is None:
         k1, b = parameters[0]
-        made = Bm25Retriever(k1=k1, b=b, **analysis).index(passages)
-        return made, {"k1": k1, "b": b, "split_queries": split_queries[0]}
+        return _built(passages, k1=k1, b=b, **analysis), {"k1": k1, "b": b, "split_queries": split_queries[0]}
     asked, judgements = list(dev[0]), list(dev[1])
     # One more: the passage that `exclude_self` leaves out.
     ids, texts = [query.query_id for query in asked], [query.text for query in asked]
     hits = (cutoff(measure) or depth) + exclude_self
 
-    def evaluated(retriever: Bm25Retriever) -> Scores:
-        return evaluate(retriever.rankings(ids, texts, hits), judgements, [measure], exclude_self=exclude_self)
+    def evaluated(retriever: Any) -> Scores:
+        found = evaluate(retriever.rankings(ids, texts, hits), judgements, [measure], exclude_self=exclude_self)
+        return balanced(found, tuple(passages) if isinstance(passages, Mapping) else ())
 
     tuned, (k1, b), scores, choice = _choose_pair(passages, parameters, analysis, evaluated, measure, on_progress)
     means = {f"k1 {pair[0]:g}, b {pair[1]:g}": one.mean(measure) for pair, one in scores.items()}
@@ -195,28 +196,50 @@ def tune_bm25(
     return read[split.chosen], {**facts, "split_queries": split.chosen}
 
 
+def _built(passages: Iterable[Passage] | Mapping[str, Iterable[Passage]], **settings: Any) -> Any:
+    """Return BM25 over passages, or over those of each of several data sets."""
+    from drkit.search.bm25 import Bm25Retriever
+
+    if isinstance(passages, Mapping):
+        from drkit.search.data_sets import SeparateBm25
+
+        return SeparateBm25.build(passages, **settings)
+    return Bm25Retriever(**settings).index(passages)
+
+
+def _variants(
+    passages: Iterable[Passage] | Mapping[str, Iterable[Passage]], pairs: Iterable[_Pair], **analysis: Any
+) -> Iterator[Any]:
+    """Yield BM25 with each k1 and b, over passages, or over those of each of several data sets."""
+    from drkit.search.bm25 import Bm25Retriever
+
+    if isinstance(passages, Mapping):
+        from drkit.search.data_sets import SeparateBm25
+
+        return SeparateBm25.variants(passages, pairs, **analysis)
+    return Bm25Retriever.variants(passages, pairs, **analysis)
+
+
 def _choose_pair(
-    passages: Iterable[Passage],
+    passages: Iterable[Passage] | Mapping[str, Iterable[Passage]],
     parameters: Sequence[_Pair],
     analysis: Mapping[str, str],
-    evaluated: Callable[[Bm25Retriever], Scores],
+    evaluated: Callable[[Any], Scores],
     measure: str,
     on_progress: Callable[[int], None] | None,
-) -> tuple[Bm25Retriever, _Pair, dict[_Pair, Scores], PlainChoice[_Pair]]:
+) -> tuple[Any, _Pair, dict[_Pair, Scores], PlainChoice[_Pair]]:
     """Return BM25 with the chosen k1 and b, this pair, the scores of all, and the choice.
 
     The index of the best pair so far is kept, and that of no other one: if the first pair is chosen, it is made again.
     """
-    from drkit.search.bm25 import Bm25Retriever
-
-    scores, best, choice = dict[_Pair, Scores](), list[tuple[_Pair, Bm25Retriever]](), list[PlainChoice[_Pair]]()
+    scores, best, choice = dict[_Pair, Scores](), list[tuple[_Pair, Any]](), list[PlainChoice[_Pair]]()
 
     def pairs() -> Iterator[_Pair]:
         yield from parameters
         if best[0][0] != choice[0].chosen:
             yield choice[0].chosen
 
-    for number, retriever in enumerate(Bm25Retriever.variants(passages, pairs(), **analysis)):
+    for number, retriever in enumerate(_variants(passages, pairs(), **analysis)):
         pair = parameters[number] if number < len(parameters) else choice[0].chosen
         if number < len(parameters):
             scores[pair] = evaluated(retriever)

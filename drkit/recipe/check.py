@@ -47,6 +47,7 @@ from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.recipe.data_sets import data_set_problems
 from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import (
     PartInUse,
@@ -86,7 +87,10 @@ def _baseline_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
 
 def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
     spec = registry.get(Kind.COLLECTION, recipe.collection.use)
-    problems = [*_value_problems(recipe.collection, registry, "collection")]
+    given = {f"collections.{name}": one.collection for name, one in (recipe.collections or {}).items()}
+    named = (given or {OWN: recipe.collection}).items()
+    problems = [problem for path, one in named for problem in _value_problems(one, registry, path)]
+    problems += data_set_problems(recipe, registry)
     is_trained = recipe.pretrain or (recipe.finetune and recipe.finetune.rounds)
     if not is_trained and recipe.encoder.pretrained is None:
         problems.append(

@@ -19,19 +19,21 @@ from importlib.resources import files
 from itertools import chain, count
 from typing import Any
 
-from attrs import asdict, evolve, field, fields, frozen
+from attrs import asdict, evolve, field, fields, fields_dict, frozen
 
+from drkit.batching.specs import RANDOM
 from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, FINETUNING, RERANKING, Choice, ComponentSpec, Kind, provided_by
 from drkit.data.column_sources import RERANKER
+from drkit.data.mixture import OWN
 from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.encoder_settings import FROM_SCRATCH, EncoderSettings
 from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import ENCODER_SIDE, ITSELF, MAIN, NONE, REPLACED, Recipe
+from drkit.recipe.schema import ENCODER_SIDE, ITSELF, MAIN, NONE, REPLACED, DataSet, Recipe
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
 from drkit.recipe.toml import assign, parse_toml, plain, recipe_from_table, recipe_table, toml_value
 from drkit.recipe.training import SCHEDULE
@@ -56,6 +58,11 @@ _LONGEST = 40
 _Table = dict[str, Any]
 
 
+def _data_sets(given: str | Iterable[str] | Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return data sets as `NAME=COLLECTION`, also of a mapping from names to collections."""
+    return tuple(f"{name}={one}" for name, one in given.items()) if isinstance(given, Mapping) else _in_order(given)
+
+
 def _in_order(names: str | Iterable[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
@@ -70,6 +77,7 @@ class ComposeRequest:
     decoder (the first whose outputs it reads, if no side is named), or that gets this weight if the side has it
     already. `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`,
     like `collection`.
+    `collections` are several labelled data sets, each `NAME=COLLECTION`, or a mapping from names to collections.
     `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None means `paper` with an existing
     encoder, else `small`. `quick` is the scale that None means, with little data and few steps.
     """
@@ -89,6 +97,7 @@ class ComposeRequest:
     name: str | None = None
     settings: tuple[str, ...] = ()
     scale: str | None = None
+    collections: tuple[str, ...] = field(default=(), converter=_data_sets)
 
 
 # The choices by name; every other one is a setting by its path.
@@ -104,8 +113,13 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
+    if request.collection and request.collections:
+        raise DrkitError(
+            f"both one collection and data sets by name: write --collection NAME={request.collection} for each"
+        )
     if request.collection:
         request = evolve(request, collection=find_collection(request.collection, parts, request.settings))
+    request = evolve(request, collections=_found_data_sets(request, parts))
     table = _read(request, parts)
     table = merge(table, _slots(request, parts, negatives=table.get("finetune", {}).get("negatives") or 1))
     if pretrain := table.get("pretrain"):
@@ -171,8 +185,7 @@ def _read(request: ComposeRequest, parts: Installed) -> _Table:
         text = parts.pipelines.get(request.pipeline).text(small=is_small)
         kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
         table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
-    if request.collection:  # in place of one whose package may be missing
-        table = merge(table, {"collection": part_table(Kind.COLLECTION, request.collection, parts.registry)})
+    table = _with_texts(table, request, parts.registry)  # in place of a collection whose package may be missing
     recipe_from_table(table, parts.registry, subject=f"recipe {name}")  # from here on, it has the shape of a recipe
     if name == IMPROVE and not request.paper:
         table = _without_made_queries(table)
@@ -189,8 +202,42 @@ def _read(request: ComposeRequest, parts: Installed) -> _Table:
     return table
 
 
+def _with_texts(table: _Table, request: ComposeRequest, registry: Registry) -> _Table:
+    """Return the recipe with the collection of the request, or with its data sets."""
+    if request.collection:
+        return merge(table, {"collection": part_table(Kind.COLLECTION, request.collection, registry)})
+    if not request.collections:
+        return table
+    sets = (one.partition("=") for one in request.collections)
+    tables = {name: part_table(Kind.COLLECTION, text, registry) for name, _, text in sets}
+    finetune = dict(table.get("finetune", {}))
+    if _use(finetune.get("batches", "")) == RANDOM.use:  # those of one data set each are the default
+        del finetune["batches"]
+    kept = {key: value for key, value in table.items() if key != "collection"}
+    return {**kept, **({"finetune": finetune} if finetune else {}), "collections": tables}
+
+
 def _is_small(request: ComposeRequest, start: StartingPoint | None) -> bool:
     return request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
+
+
+def _found_data_sets(request: ComposeRequest, parts: Installed) -> tuple[str, ...]:
+    """Return the data sets of a request with the formats of those that are given as paths.
+
+    Raises DrkitError for one without a name, or with the name of another one, and as `find_collection` does.
+    """
+    found: dict[str, str] = {}
+    for one in request.collections:
+        name, equals, text = (part.strip() for part in one.partition("="))
+        if not equals or not text or set(name) & set("/\\:"):
+            raise DrkitError(f"a data set of several needs a name: --collection NAME={one}")
+        if name in found:
+            raise DrkitError(f"two data sets are named {name!r}: --collection {name}={found[name]}, and {text}")
+        path = f"collections.{name}."
+        given = (setting.removeprefix(path) for setting in request.settings if setting.startswith(path))
+        own = [setting for setting in given if re.split(r"[.=]", setting, maxsplit=1)[0] not in fields_dict(DataSet)]
+        found[name] = find_collection(text, parts, [f"{OWN}.{setting}" for setting in own])
+    return tuple(f"{name}={text}" for name, text in found.items())
 
 
 def has_numbers_of_paper(request: ComposeRequest) -> bool:
@@ -564,8 +611,9 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
     parts = [request.paper] if request.paper else _names_of_tasks(table.get("pretrain", {}))
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
+    sets = "-".join(table.get("collections") or ())[:_LONGEST]
     names = [
-        _collection_name(table["collection"], registry),
+        sets or _collection_name(table["collection"], registry),
         *parts,
         *([request.pipeline] if request.pipeline else []),
     ]

@@ -13,7 +13,8 @@ from drkit.core.files import local_path
 from drkit.core.protocols import Collection
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice, Kind
+from drkit.data.data_sets import DataSets
 from drkit.data.words import estimate_tokens
 from drkit.recipe.compose import SMALL, ComposeRequest
 from drkit.recipe.parts import required_capabilities
@@ -73,8 +74,14 @@ def follows_texts(recipe: Recipe, request: ComposeRequest, registry: Registry) -
     """
     if request.scale not in (None, SMALL) or recipe.encoder.pretrained:
         return False
-    shorthand = registry.get(Kind.COLLECTION, recipe.collection.use).shorthand
-    value = getattr(recipe.collection.config, shorthand) if shorthand else ""
+    sets = [one.collection for one in (recipe.collections or {}).values()] or [recipe.collection]
+    return all(_is_local(one, registry) for one in sets)
+
+
+def _is_local(collection: Choice, registry: Registry) -> bool:
+    """Return whether a collection is in files of this machine."""
+    shorthand = registry.get(Kind.COLLECTION, collection.use).shorthand
+    value = getattr(collection.config, shorthand) if shorthand else ""
     return bool(value) and local_path(str(value)).exists()
 
 
@@ -109,15 +116,17 @@ def script_of(letter: str) -> str:
 
 def _sample(collection: Collection) -> tuple[Lengths, Lengths, str]:
     """Return the lengths of the first passages, and of the first queries of each split, and which these are."""
-    first = islice(collection.passages(), _SAMPLE + 1)
-    passages = [estimate_tokens(passage.content) for passage in first]
+    sets = list(collection.sets.values()) if isinstance(collection, DataSets) else [collection]
+    first = [list(islice(one.passages(), _SAMPLE + 1)) for one in sets]
+    passages = [estimate_tokens(passage.content) for own in first for passage in own[:_SAMPLE]]
     queries = [
         estimate_tokens(query.text)
-        for split in collection.splits()
-        for query in islice(collection.queries(split), _SAMPLE)
+        for one in sets
+        for split in one.splits()
+        for query in islice(one.queries(split), _SAMPLE)
     ]
-    which = f"the first {_SAMPLE:,}" if len(passages) > _SAMPLE else "the"
-    return Lengths.of(passages[:_SAMPLE]), Lengths.of(queries), which
+    which = f"the first {_SAMPLE:,}" if max(map(len, first)) > _SAMPLE else "the"
+    return Lengths.of(passages), Lengths.of(queries), which
 
 
 def _rounded(tokens: int, least: int, most: int) -> int:

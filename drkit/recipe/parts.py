@@ -127,6 +127,8 @@ def parts_of(task: EncoderTask | DecoderTask, registry: Registry, path: str) -> 
 def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     """Yield every part that a recipe names, from the collection to the re-ranker's miners."""
     yield PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
+    sets = (recipe.collections or {}).values()
+    yield from (PartInUse.of(Kind.COLLECTION, own.collection, registry) for own in sets)
     if recipe.pretrain:
         yield from parts_in_use(recipe.pretrain, registry)
     miners: list[Choice] = []
@@ -143,6 +145,8 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     if recipe.reranker:
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)
         miners += recipe.reranker.miners
+    for own in sets:
+        miners += own.miners or ()
     yield from (PartInUse.of(Kind.MINER, miner, registry) for miner in miners)
 
 

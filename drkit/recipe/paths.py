@@ -11,8 +11,8 @@ from attrs import frozen
 from drkit.core.registry import Registry
 from drkit.core.schedules import schedules_in
 from drkit.core.spec import Choice, Kind, brief
-from drkit.recipe.schema import Recipe
-from drkit.recipe.toml import recipe_table
+from drkit.recipe.schema import DataSet, Recipe
+from drkit.recipe.toml import derived_settings, recipe_table
 
 
 @frozen
@@ -31,7 +31,10 @@ def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for a in attrs.fields(type(settings)):
+        if a.name in derived_settings(settings):
+            continue
         where, value = f"{path}.{a.name}" if path else a.name, getattr(settings, a.name)
+        where = path if isinstance(settings, DataSet) and a.name == "collection" else where
         yield from _paths(value, registry, where, a, _slot(hints.get(a.name, a.type)))
 
 

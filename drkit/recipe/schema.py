@@ -15,11 +15,13 @@ from attrs.validators import and_, ge, in_, lt, min_len, optional
 
 from drkit.batching.specs import RANDOM
 from drkit.core.protocols import SearchSimilarity
-from drkit.core.settings import MOST, at_least, local_name, setting
+from drkit.core.settings import MOST, at_least, local_name, more_than, setting
 from drkit.core.spec import TEACHER, Choice, Kind, LossChoice, MaskerChoice, NoSettings, brief
 from drkit.data.column_sources import COLUMN_SOURCES
 from drkit.data.mixture import OWN
+from drkit.data.specs import DataSetsConfig, set_names
 from drkit.data.splits import PSEUDO
+from drkit.encoders.card import prompts_by_name
 from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.evaluation import Evaluation
 from drkit.recipe.pseudo_queries import PseudoQueries
@@ -41,6 +43,8 @@ ENCODER_SIDE = "encoder"
 MAIN = "main"
 # The choice of no part.
 NONE = "none"
+# The collection that several labelled data sets make together.
+DATA_SETS = "data-sets"
 # The context of a decoder that rebuilds the encoder's text.
 ITSELF = Choice("self", NoSettings())
 
@@ -368,11 +372,39 @@ _SMOKE_STEPS, _SMOKE_TUNING = 100, 10
 
 
 @frozen
+class DataSet:
+    """One of several labelled data sets: its collection, and what training and search do with its texts alone.
+
+    A recipe writes the settings of its collection beside these, as `use`, `path` ..
+    """
+
+    collection: CollectionChoice
+    weight: float = setting(
+        1.0, more_than(0), "how often a batch, or with mixed batches a query, of this data set is drawn"
+    )
+    query_prompt: str | None = setting(None, None, "text put before its queries; none: encoder.query_prompt")
+    passage_prompt: str | None = setting(None, None, "text put before its passages; none: encoder.passage_prompt")
+    miners: tuple[MinerChoice, ...] | None = field(
+        default=None, validator=optional(min_len(1)), metadata={"help": "its chain of miners; none: that of the round"}
+    )
+
+
+def _data_set_names(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
+    """Validate names of data sets, which become prefixes of ids; there is at least one."""
+    if not value:
+        raise ValueError(f"'{attribute.name}' is empty; give at least one data set, or a table [collection]")
+    set_names(_instance, attribute, value)
+
+
+@frozen
 class Recipe:
-    """A complete recipe: read from TOML by `drkit.recipe.toml`, written by `drkit.recipe.toml`."""
+    """A complete recipe: read from TOML by `drkit.recipe.toml`, written by `drkit.recipe.toml`.
+
+    collections: several labelled data sets by name; `collection` is then that of all of them together.
+    """
 
     name: str = field(validator=local_name)
-    collection: CollectionChoice
+    collection: CollectionChoice = field(default=None)
     schema: int = field(default=SCHEMA, validator=in_((SCHEMA,)))
     seed: int = setting(42, and_(ge(0), lt(2**31)), "seed of the run")
     reproduces: str | None = setting(
@@ -387,6 +419,40 @@ class Recipe:
     finetune: Finetune | None = None
     reranker: RerankerTraining | None = None
     evaluation: Evaluation = field(factory=Evaluation)
+    collections: dict[str, DataSet] | None = setting(None, optional(_data_set_names), "several labelled data sets")
+
+    def __attrs_post_init__(self) -> None:
+        if self.collections is not None:
+            sets = {name: one.collection for name, one in self.collections.items()}
+            object.__setattr__(self, "collection", Choice(DATA_SETS, DataSetsConfig(sets)))
+
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        """The names of several labelled data sets, in their order; none of a recipe with a single collection."""
+        return tuple(self.collections or ())
+
+    @property
+    def data_set_weights(self) -> dict[str, float]:
+        """How often a query of each data set is drawn, by name; empty if all are drawn equally often."""
+        weights = {name: one.weight for name, one in (self.collections or {}).items()}
+        return weights if len({*weights.values()}) > 1 else {}
+
+    @property
+    def query_prompts(self) -> dict[str, str]:
+        """The prompts of queries of the data sets that have their own, by name."""
+        sets = (self.collections or {}).items()
+        return {name: one.query_prompt for name, one in sets if one.query_prompt is not None}
+
+    @property
+    def passage_prompts(self) -> dict[str, str]:
+        """The prompts of passages of the data sets that have their own, by name."""
+        sets = (self.collections or {}).items()
+        return {name: one.passage_prompt for name, one in sets if one.passage_prompt is not None}
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts of data sets, by the names that an encoder's card has for them."""
+        return prompts_by_name(self.query_prompts, self.passage_prompts)
 
     @property
     def similarity(self) -> str:

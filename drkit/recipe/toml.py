@@ -32,7 +32,7 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_me
 from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
 from drkit.recipe.pseudo_queries import QueriesChoice
-from drkit.recipe.schema import ITSELF, NONE, DecoderTask, EncoderTask, Recipe
+from drkit.recipe.schema import ITSELF, NONE, DataSet, DecoderTask, EncoderTask, Recipe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,6 +102,7 @@ def problems_of(error: BaseException) -> list[str]:
     for line in transform_error(error, path="recipe", format_exception=_message):
         what, _, path = line.rpartition(" @ ")
         dotted = re.sub(r"\['([^']+)'\]", r".\1", path)  # as `--set` takes it
+        dotted = re.sub(r"^(recipe\.collections\.[^.]+)\.collection\b", r"\1", dotted)
         lines.append(f"{what} @ {dotted.removeprefix('recipe.')}" if what else line)
     return lines
 
@@ -138,6 +139,8 @@ def recipe_converter(registry: Registry) -> Converter:
     converter.register_structure_hook_func(_is_made_of(Union, types.UnionType), _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook(EncoderSettings, _encoder(converter))
+    converter.register_structure_hook(Recipe, _recipe(converter))
+    converter.register_structure_hook(DataSet, _data_set(converter, registry))
     converter.register_structure_hook(EncoderTask, _task(converter, registry, EncoderTask))
     converter.register_structure_hook(DecoderTask, _task(converter, registry, DecoderTask))
     converter.register_structure_hook_func(_is_made_of(tuple), _tuple(converter))
@@ -296,7 +299,11 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
     """
     table = {"use": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
-        several = f"; a recipe has one {kind}" if isinstance(value, list) and kind is Kind.COLLECTION else ""
+        several = (
+            f"; a recipe has one {kind}, or several data sets as tables [collections.NAME]"
+            if isinstance(value, list) and kind is Kind.COLLECTION
+            else ""
+        )
         raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}{several}")
     if "use" not in table:
         raise KeyError("use")
@@ -322,6 +329,45 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
 def _is_misspelt(text: str, known: Iterable[str]) -> bool:
     """Return whether a text is nearly a known name, and not the path of anything."""
     return "/" not in text and not local_path(text).exists() and bool(get_close_matches(text, known, cutoff=0.8))
+
+
+def _recipe(converter: Converter) -> Callable[[Any, Any], Recipe]:
+    """Structure a recipe, which has either a table [collection] or tables [collections.NAME]."""
+    made: Callable[[Any, Any], Recipe] = _table(converter, Recipe)
+
+    def structure(value: Any, target: Any) -> Recipe:
+        if isinstance(value, Mapping):
+            if "collections" in value and "collection" in value:
+                raise ValueError(
+                    "a recipe has either one [collection], or several labelled data sets [collections.NAME]: remove one"
+                )
+            if value.get("collection") is None and value.get("collections") is None:
+                raise KeyError("collection")
+            value = _with_batches(value)
+        return made(value, target)
+
+    return structure
+
+
+def _with_batches(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recipe with several data sets whose batches are of one of them each, unless it names others."""
+    sets, finetune = recipe.get("collections"), recipe.get("finetune")
+    if not isinstance(sets, Mapping) or len(sets) < 2 or not isinstance(finetune, Mapping) or "batches" in finetune:
+        return recipe
+    return {**recipe, "finetune": {**finetune, "batches": "one-data-set"}}
+
+
+def _data_set(converter: Converter, registry: Registry) -> Callable[[Any, Any], DataSet]:
+    """Structure a data set, whose collection's settings are written beside its own."""
+    made: Callable[[Any, Any], DataSet] = _table(converter, DataSet)
+    names = [a.name for a in attrs.fields(DataSet) if a.name != "collection"]
+
+    def structure(value: Any, target: Any) -> DataSet:
+        table = as_table(value, Kind.COLLECTION, registry)
+        own = {name: table[name] for name in names if name in table}
+        return made({"collection": {key: item for key, item in table.items() if key not in own}, **own}, target)
+
+    return structure
 
 
 def _encoder(converter: Converter) -> Callable[[Any, Any], EncoderSettings]:
@@ -432,12 +478,20 @@ def plain(value: Any) -> Any:
         return {"use": value.use, **beside, **plain(value.config)}
     if attrs.has(type(value)):
         read = {a.name: typed(a, getattr(value, a.name)) for a in attrs.fields(type(value))}
-        return {name: plain(v) for name, v in read.items() if v is not None}
+        made = {name: plain(v) for name, v in read.items() if v is not None}
+        if isinstance(value, DataSet):
+            return {**made.pop("collection"), **made}
+        return {key: one for key, one in made.items() if key not in derived_settings(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def derived_settings(value: Any) -> tuple[str, ...]:
+    """Return the settings of a recipe that follow from others, and are not written: that of all its data sets."""
+    return ("collection",) if isinstance(value, Recipe) and value.collections is not None else ()
 
 
 def changed_settings(config: Any) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def downloads(recipe: Recipe) -> list[str]:
     exists or the hub's cache has a copy.
     """
     table = recipe_table(recipe)
-    texts = [table["collection"], *((table.get("pretrain") or {}).get("texts") or {}).values()]
+    sets = (table.get("collections") or {"": table.get("collection")}).values()
+    texts = [*sets, *((table.get("pretrain") or {}).get("texts") or {}).values()]
     datasets = [f"irds:{one['dataset']}" for one in texts if one.get("use") == "irds" and not _has_dataset(one)]
     sources = recipe.finetune.column_sources() if recipe.finetune else []
     teachers = [source.config.path for source in sources if source.use in (MODEL, ENCODED_BY)]

@@ -26,6 +26,7 @@ from drkit.core.files import local_path
 from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.data.data_sets import DataSets
 from drkit.data.preview import reading_notes, title_note
 from drkit.data.special_tokens import AUTO, NEW, mask_token_in
 from drkit.data.splits import PSEUDO
@@ -36,6 +37,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
+from drkit.recipe.data_sets import ONE_DATA_SET
 from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.lora import plan_lora
 from drkit.recipe.parts import required_capabilities, required_signals
@@ -93,6 +95,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     splits = builder.splits
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
+    builder.notes.extend(_data_set_notes(builder))
     builder.when_read.update({name: partial(plan_part, name=name) for name in recipe.stages or {}})
     builder.when_read[INITIAL] = plan_initial
     plan_texts(builder)
@@ -204,6 +207,8 @@ def _no_training_queries(builder: PlanBuilder) -> str:
     """Return the note that rounds are left out. Raises DrkitError if their pipeline was chosen by name."""
     recipe, splits = builder.recipe, builder.splits
     pipeline = recipe.finetune.pipeline if recipe.finetune else ""
+    if recipe.collections:
+        return _no_data_set_trains(builder, pipeline)
     name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
     if pipeline:
         found = f"only {', '.join(splits)} queries" if splits else "only texts"
@@ -222,6 +227,39 @@ def _no_training_queries(builder: PlanBuilder) -> str:
         f"collection {name!r} has no training queries (splits: {', '.join(splits)}): the pre-trained encoder is "
         f"evaluated without fine-tuning. {instead}; --set collection.train_share=0.5 trains on half of the queries."
     )
+
+
+def _no_data_set_trains(builder: PlanBuilder, pipeline: str) -> str:
+    """Return the note that no data set has training queries. Raises DrkitError if a pipeline was chosen by name."""
+    splits = ", ".join(builder.splits)
+    shares = " ".join(f"--set collections.{name}.train_share=0.5" for name in builder.recipe.data_sets)
+    said = f"no data set has training queries (splits: {splits}); {shares} trains on half of those of each"
+    if pipeline:
+        raise DrkitError(f"the pipeline {pipeline!r} needs training queries, but {said}")
+    return f"{said}. Now the encoder is evaluated without fine-tuning."
+
+
+def _data_set_notes(builder: PlanBuilder) -> Iterator[str]:
+    """Yield the data sets that lack training or evaluated queries, and what batches are made of."""
+    collection, split = builder.collection, builder.recipe.evaluation.split
+    sets = collection.sets if isinstance(collection, DataSets) else {}
+    trained = [name for name, one in sets.items() if "train" in one.splits()]
+    rounds = [builder.recipe.finetune.for_round(one) for one in builder.rounds] if builder.recipe.finetune else []
+    if any(one.batches.use == ONE_DATA_SET for one in rounds):
+        if len(trained) == 1:
+            raise DrkitError(
+                f"only the data set {trained[0]!r} has training queries, so batches cannot be of one data set each: "
+                f"--batches random @ finetune.batches"
+            )
+        if len(trained) > 1:
+            yield f"each batch has queries of one data set ({', '.join(trained)}); --batches random mixes them"
+    lacks = {
+        "only evaluated, without training queries": [n for n, one in sets.items() if "train" not in one.splits()],
+        f"only trained on, without {split} queries": [n for n, one in sets.items() if split not in one.splits()],
+    }
+    for what, names in lacks.items():
+        if names and len(names) < len(sets):
+            yield f"data sets {what}: {', '.join(names)}" if len(names) > 1 else f"data set {what}: {names[0]}"
 
 
 def _plan_export(builder: PlanBuilder, candidates: list[str]) -> Exported:

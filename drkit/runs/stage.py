@@ -33,8 +33,8 @@ from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, check_extras
 from drkit.recipe.parts import parts_within, stage_outputs, with_outputs
-from drkit.recipe.schema import Recipe, Round
-from drkit.recipe.toml import plain, typed
+from drkit.recipe.schema import DataSet, Recipe, Round
+from drkit.recipe.toml import derived_settings, plain, typed
 from drkit.recipe.training import Training
 from drkit.runs.code import stage_code
 from drkit.runs.manifest import text_libraries, versions
@@ -88,8 +88,9 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            if is_lasting(a, value):
+            if is_lasting(a, value) and a.name not in derived_settings(value):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
+                name = path if isinstance(value, DataSet) and a.name == "collection" else name
                 found = typed(a, getattr(value, a.name))
                 yield from _flat(_untyped(found) if "Any" in str(a.type) else found, name)
     elif isinstance(value, Mapping) or hasattr(value, "use"):

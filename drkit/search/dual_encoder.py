@@ -104,6 +104,10 @@ class DualEncoder:
         """Encode n passages given as token ids as f32[n,D]; see `TextEncoder.encode_tokens`."""
         return self.passages.encode_tokens(texts)
 
+    def for_data_set(self, name: str) -> DualEncoder:
+        """Return a copy with the prompts of a data set, if it has its own."""
+        return DualEncoder(self.queries.for_data_set(name), self.passages.for_data_set(name))
+
     def evolve(self, **settings: Any) -> DualEncoder:
         """Return a copy with other settings of `TextEncoder` in both encoders."""
         return DualEncoder(self.queries.evolve(**settings), self.passages.evolve(**settings))

@@ -71,6 +71,12 @@ class FlatIndex:
         """Build an index over an opened folder of vectors. Raises DrkitError as `build` does."""
         return cls.build(vectors.shards, vectors.doc_ids, encoder=vectors.encoder)
 
+    def within(self, positions: range) -> FlatIndex:
+        """Return an index of the vectors at a range of positions, which are not copied."""
+        is_sharded = isinstance(self.vectors, Shards)
+        own = self.vectors.within(positions) if is_sharded else self.vectors[positions.start : positions.stop]
+        return FlatIndex(own, self.doc_ids.within(positions), Candidates(_converted(own)), self.encoder)
+
     def __len__(self) -> int:
         return len(self.vectors)
 

@@ -44,6 +44,16 @@ class InvertedIndex:
         postings, dense = Postings.of(vectors.sparse, vectors.dimension).split(vectors.about.get("dense", 0))
         return cls(postings, dense, vectors.doc_ids, vectors.encoder)
 
+    def within(self, positions: range) -> InvertedIndex:
+        """Return an index of the passages at a range of positions, whose words are copied."""
+        all_of = self.postings
+        inside = (all_of.passages >= positions.start) & (all_of.passages < positions.stop)
+        starts = np.concatenate([[0], np.cumsum(inside)])[all_of.starts]
+        kept = (all_of.passages[inside] - all_of.passages.dtype.type(positions.start), all_of.weights[inside])
+        dense = self.dense[positions.start : positions.stop]
+        ids = self.doc_ids.within(positions)
+        return InvertedIndex(Postings(*kept, starts, len(positions)), dense, ids, self.encoder)
+
     def __len__(self) -> int:
         return self.postings.count
 

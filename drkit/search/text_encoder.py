@@ -212,6 +212,10 @@ class TextEncoder:
         card = own.pop("card", self.card)
         return attrs.evolve(self, card=attrs.evolve(card, **settings), **own)
 
+    def for_data_set(self, name: str) -> TextEncoder:
+        """Return a copy with the prompts of a data set, if it has its own."""
+        return attrs.evolve(self, card=self.card.for_data_set(name))
+
     def query_lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query before it is truncated, its prompt and special tokens included."""
         return [len(ids) for ids in self._tokens(texts, self.card.query_prompt, None)]

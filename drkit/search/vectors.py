@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -196,6 +196,11 @@ class ShardFile:
             )
         return cls(path, rows, dimension, mapped.dtype, int(mapped.offset))
 
+    def within(self, start: int, stop: int) -> ShardFile:
+        """Return rows `start` to `stop` of the file."""
+        offset = self.offset + start * self.dimension * self.dtype.itemsize
+        return evolve(self, rows=stop - start, offset=offset)
+
     def open(self) -> NDArray[Any]:
         """Return the vectors, memory-mapped; the map is released with the array."""
         return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=(self.rows, self.dimension))
@@ -264,6 +269,14 @@ class Shards:
             in_file = np.flatnonzero(file_of == number)
             out[in_file] = self.files[number].take(positions[in_file] - self._starts[number])
         return out
+
+    def within(self, positions: range) -> Shards:
+        """Return the rows at a range of positions, in their files; none is read."""
+        files = []
+        for file, first in zip(self.files, self._starts.tolist(), strict=False):
+            start, stop = max(positions.start - first, 0), min(positions.stop - first, file.rows)
+            files += [file.within(start, stop)] if start < stop else []
+        return Shards(files)
 
     def blocks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (position of the first row, rows) in blocks of at most `rows`; no block crosses two files."""
@@ -367,6 +380,10 @@ class DocIds:
 
     def __getitem__(self, position: int) -> str:
         return str(self._column[position].as_py())
+
+    def within(self, positions: range) -> DocIds:
+        """Return the ids at a range of positions."""
+        return DocIds(self._column.slice(positions.start, len(positions)))
 
     def write(self, path: Path) -> None:
         """Write the ids as an Arrow file with one column, `doc_id`."""

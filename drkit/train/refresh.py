@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,18 @@ from drkit.core.files import (
     write_text,
 )
 from drkit.core.processes import Shard
+from drkit.core.protocols import Corpus
 from drkit.core.registry import Registry
 from drkit.core.spec import Choice
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
+from drkit.data.data_set_names import data_set_of
+from drkit.data.data_sets import PassageRange
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, read_negatives, write_negatives
 from drkit.search import AnyEncoder, Retriever, Vectors, encode_corpus
+from drkit.search.data_sets import one_data_set
 from drkit.search.encode import stored_texts
 from drkit.search.index import exact_index
 from drkit.train.batches import PartBatches
@@ -55,7 +60,8 @@ class ChainMiner:
 
     encoder: the model in training, with its tokenizer, pooling and lengths. passages: the tokens of the corpus, in its
     order. context: the context that the chain is built with, except for the retriever. scratch: a folder for temporary
-    vectors. All processes encode their shards; only the first one mines.
+    vectors. data_sets: the names of several, each of which is mined by itself. All processes encode their shards; only
+    the first one mines.
     """
 
     encoder: AnyEncoder
@@ -66,6 +72,7 @@ class ChainMiner:
     registry: Registry
     scratch: Path
     context: BuildContext = field(factory=BuildContext)
+    data_sets: Sequence[str] = ()
 
     def models(self) -> dict[str, str]:
         """Return the hash of the current model."""
@@ -81,12 +88,20 @@ class ChainMiner:
         processes.barrier()
         if processes.rank():
             return
-        index = exact_index(Vectors.open(vectors))
-        chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=Retriever(self.encoder, index)))
-        chain.index(self.corpus)
-        yield from chain.mine(self.requests, chain.depth)
+        whole = Retriever(self.encoder, exact_index(Vectors.open(vectors)))
+        if self.data_sets:
+            for name, own in groupby(self.requests, lambda request: data_set_of(request.query_id)):
+                passages = PassageRange.of(self.corpus, name, self.data_sets)
+                yield from self._mined(one_data_set(whole, name, self.data_sets), passages, own)
+        else:
+            yield from self._mined(whole, self.corpus, self.requests)
         for old in self.scratch.glob("vectors-*"):  # also those that a killed attempt left
             remove_folder(old)
+
+    def _mined(self, retriever: Retriever, corpus: Corpus, requests: Iterable[MiningRequest]) -> Iterator[Mined]:
+        chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=retriever))
+        chain.index(corpus)
+        yield from chain.mine(requests, chain.depth)
 
 
 class AtEpochs(TrainerCallback):  # type: ignore[misc]

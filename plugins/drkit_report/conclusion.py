@@ -9,6 +9,7 @@ from attrs import frozen
 
 from drkit.commands import best_system, find_system
 from drkit.commands.records import RunRecord
+from drkit.core.quantities import counted
 from drkit.errors import DrkitError
 from drkit.evaluate.names import BM25_NAME, HYBRID_NAME, system_in_words, system_name, without_bm25
 from drkit.evaluate.significance import paired_t_test
@@ -39,11 +40,22 @@ def conclude_run(run: RunRecord, systems: Sequence[ReportedSystem], baseline: in
     gains: Mapping[str, Any] = metrics.get("gains", {})
     parts = _parts_sentence(metrics.get("parts", ()))
     sentences = [one for one in (_as_sentence(gains.get("sentence", "")), parts, best) if one]
+    sentences += _data_set_sentences(metrics)
     warning = str(metrics.get("warning") or "").removeprefix("Warning: ")
     compared = next((one for one in systems if one.system == run.compared), systems[baseline])
     others = [one for one in systems if one is not compared and not _is_fused(one.system)]
     grouped, caption = _grouped(compared, others)
     return Conclusion(sentences[0], (*sentences[1:], *grouped), caption, warning[:1].upper() + warning[1:])
+
+
+def _data_set_sentences(metrics: Mapping[str, Any]) -> list[str]:
+    """Say what every system reaches on each of several data sets, which the other values average."""
+    sets, measure = metrics.get("data_sets", {}), metrics["measures"][0]
+    said = [f"All other values are averages of {counted(len(sets), 'data set')}, which count alike."] if sets else []
+    for name, rows in sets.items():
+        values = ", ".join(f"{system_name(row['system'])} {row['values'][measure]:.3f}" for row in rows)
+        said.append(f"{name} ({counted(rows[0]['queries'], 'query')}): {measure} {values}.")
+    return said
 
 
 def conclude_runs(systems: Sequence[ReportedSystem], baseline: int) -> Conclusion | None:

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import field, frozen
 from filelock import FileLock
 
-from drkit.commands import best_system, open_system, search_systems
+from drkit.commands import best_system, data_sets_of, open_system, search_systems
 from drkit.commands.records import RunRecord
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
@@ -107,11 +107,15 @@ class KeptJudgements:
 
 @frozen
 class PageSystem:
-    """A system that can be chosen on the page: its run, its name there, and its name on the page."""
+    """A system that can be chosen on the page: its run, its name there, and its name on the page.
+
+    data_set: whose passages it searches, in a run with several.
+    """
 
     run: Path
     name: str
     label: str
+    data_set: str | None = None
 
 
 @frozen(slots=False, eq=False)
@@ -144,9 +148,13 @@ class SearchedRuns:
         systems, best = {}, []
         for number, run in enumerate(runs, 1):
             prefix, named = f"{number}:" if number > 1 else "", f"{run.name}, " if len(runs) > 1 else ""
-            for one in search_systems(run.folder).values():
-                systems[f"{prefix}{one.name}"] = PageSystem(run.folder, one.name, named + one.description)
-            best.append(f"{prefix}{best_system(run.folder)}")
+            sets: dict[str, str | None] = {f"@{name}": name for name in data_sets_of(run.folder)}
+            sets = sets or {"": None}
+            for end, name in sets.items():
+                for one in search_systems(run.folder).values():
+                    label = f"{named}{one.description}{f' ({name})' if name else ''}"
+                    systems[f"{prefix}{one.name}{end}"] = PageSystem(run.folder, one.name, label, name)
+            best.append(f"{prefix}{best_system(run.folder)}{next(iter(sets))}")
         kept = KeptJudgements(qrels)
         _ = kept.grades  # a file that cannot be read is an error now, not after the first click
         made = cls(first.collection, systems, best, kept)
@@ -159,7 +167,8 @@ class SearchedRuns:
         if key not in self.systems:
             raise UnknownNameError("system", key, self.systems)
         if key not in self._opened:
-            self._opened[key] = open_system(self.systems[key].run, self.systems[key].name)
+            chosen = self.systems[key]
+            self._opened[key] = open_system(chosen.run, chosen.name, data_set=chosen.data_set)
         return self._opened[key]
 
     @cached_property

@@ -315,7 +315,8 @@ def query_details(
         found_first = [doc_id for one in hits[query_id] for doc_id, _ in one.top]
         shown |= dict.fromkeys([*found_first, *relevant[:_JUDGED]])
     measures = systems[0].scores.measures
-    first = [one.scores.per_query[measures[0]] for one in systems]
+    measured = [one.run.measured[one.system] for one in systems]
+    first = [scores.per_query[measures[0]] for scores in measured]
     order = sorted(first[0])
     return QueryDetails(
         systems=tuple(system.name for system in systems),
@@ -323,7 +324,7 @@ def query_details(
         measures=measures,
         total=systems[0].scores.queries,
         ids=tuple(ids),
-        values={q: [[one.scores.per_query[m][q] for one in systems] for m in measures] for q in ids},
+        values={q: [[scores.per_query[m][q] for scores in measured] for m in measures] for q in ids},
         texts={query.query_id: query.text for query in collection.queries(split) if query.query_id in chosen},
         hits=hits,
         judged=judged,

@@ -31,10 +31,9 @@ LINES = {
     "version": "write `drkit --version`",
     "-V": "write --version",
     # Options of other tools.
-    "compose --collection a --collection b": "a run learns from the labels of one collection",
+    "compose --collection a --collection b": "a data set of several needs a name",
     "run two.toml --dry-run": "a recipe has one collection",
     "compose --masker pmi --masker uniform": "--masker is given twice, but takes one value",
-    "reproduce simlm 'table 5, BERT' --collection=a --collection b": "a run learns from the labels of one collection",
     "search R --depth 3 --depth 4": "--depth is given twice, but takes one value",
     "compose --epochs 3": FINE.format("num_train_epochs=3"),
     "compose --num_train_epochs=3": FINE.format("num_train_epochs=3"),

@@ -41,6 +41,7 @@ def test_the_set_of_parts_is_this_one():
         "batches/one-data-set",
         "batches/random",
         "collection/beir",
+        "collection/data-sets",
         "collection/documents",
         "collection/dpr",
         "collection/hf",

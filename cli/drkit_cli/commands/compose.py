@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import write_recipe
 from drkit_cli.help import GroupedCommand
 from drkit_cli.names import InstalledName, LocalPath, LossOnSide, PartName, PathOrId, chosen_by
-from drkit_cli.options import open_collection_option, run_options, settings_option
+from drkit_cli.options import collections_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
 
 
@@ -99,7 +100,7 @@ def _with_its_option(text: str) -> str:
 @click.option(
     "--paper", type=InstalledName("recipe"), help="Start from a paper's recipe; any slot can still be replaced."
 )
-@open_collection_option
+@collections_option
 @click.option(
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder: a folder or hub id."
 )
@@ -163,9 +164,7 @@ def compose(
         recipe, changed = with_mixed_precision(recipe, request.settings)
         why = "mixed precision on this machine's GPU, as the papers train; =false is float32"
         notes = (*notes, *([f"{' and '.join(changed)}: {why}"] if changed else []))
-    given, format_ = request.collection or "", recipe.collection.use
-    if ":" not in given and given not in ("", format_):
-        notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
+    notes = (*_formats(request, recipe), *notes)
     notes = (*notes, *ratio_notes(request, recipe, parts.registry))
     if request.encoder and not local_path(request.encoder).exists():
         notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
@@ -183,6 +182,16 @@ def compose(
         engine=engine,
         collection=collection,
     )
+
+
+def _formats(request: ComposeRequest, recipe: Recipe) -> Iterator[str]:
+    """Yield a note for each collection that is given as a path, whose format was found out."""
+    named = {f"{name}=": one.collection for name, one in (recipe.collections or {}).items()}
+    given = dict(zip(named, (one.partition("=")[2].strip() for one in request.collections), strict=False))
+    for name, text in (given or {"": request.collection or ""}).items():
+        format_ = named.get(name, recipe.collection).use
+        if ":" not in text and text not in ("", format_):
+            yield f"{text} is read as {format_}:{text}; --collection {name}NAME:{text} chooses another format"
 
 
 def _write(recipe: Recipe, output: Path | None) -> None:

@@ -46,6 +46,7 @@ _LONGEST = 300  # characters of a passage
     help="hybrid, bm25, retriever-1 .. of a run (default: the best on its dev queries).",
 )
 @click.option("--hybrid", "system", flag_value="hybrid", hidden=True)
+@click.option("--data-set", metavar="NAME", help="Which of a run's data sets to search, if it has several.")
 @engine_option
 @click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
 @output_options
@@ -60,6 +61,7 @@ def search(
     split: str,
     backend: str,
     system: str | None,
+    data_set: str | None,
     engine: str,
     output: Path | None,
     encoder_settings: Mapping[str, Any],
@@ -71,6 +73,7 @@ def search(
     \b
     drkit search runs/R "remove a suffix"
     drkit search runs/R "remove a suffix" --system bm25
+    drkit search runs/R "remove a suffix" --data-set nq
     drkit search runs/R --split test -o test.trec
     drkit search runs/R --collection beir:FOLDER -o other.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o t.trec
@@ -90,7 +93,8 @@ def search(
         raise DrkitError("the query is empty; it must contain at least one word")
     if query is not None:
         refuse_options(("engine",), "with a QUERY")
-    name, retriever = _open(where, system, encoder, {**encoder_settings, "backend": backend}, engine)
+    opening = {**encoder_settings, "backend": backend, "data_set": data_set}
+    name, retriever = _open(where, system, encoder, opening, engine)
     if query is not None:
         _print_hits(where, name, loaded_value(retriever), query, depth or _SHOWN)
     elif output is not None:
@@ -105,22 +109,25 @@ def _open(
     where: Path, system: str | None, encoder: str | None, how: Mapping[str, Any], engine: str
 ) -> tuple[SearchSystem | None, Searcher | Loaded[Retriever]]:
     """Return what searches, and for a run its system; where: a run, or an index; how: settings of `open_encoder`."""
-    from drkit.commands import find_index, find_system, open_retriever, open_system
+    from drkit.commands import data_sets_of, find_index, find_system, open_retriever, open_system
 
-    index = find_index(where)
+    index, plain = find_index(where), {name: value for name, value in how.items() if name != "data_set"}
     if index == where:
+        if how["data_set"] is not None:
+            raise DrkitError(f"{where} is an index, not a run: it has no data sets; leave out --data-set")
         if system is not None:
             raise DrkitError(f"{where} is an index, not a run: it has no systems to choose from; leave out --system")
         if encoder is None and (where / "index.json").is_file():
             raise DrkitError(
                 f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)"
             )
-        return None, Loaded(open_retriever, index, encoder or str(where), **how)
+        return None, Loaded(open_retriever, index, encoder or str(where), **plain)
     found = find_system(where, system)
     if not found.encoder:
         refuse_options(("encoder", "backend", *OF_ENCODER), f"with {found.description}, which has no encoder")
-    if not found.retriever and found.encoder and not found.part:
-        return found, Loaded(open_retriever, where / found.index, encoder or str(where / found.encoder), **how)
+    is_plain = not found.retriever and found.encoder and not found.part
+    if is_plain and how["data_set"] is None and not data_sets_of(where):
+        return found, Loaded(open_retriever, where / found.index, encoder or str(where / found.encoder), **plain)
     if engine != LOCAL:
         name = found.retriever or found.encoder or "RETRIEVER"
         raise click.UsageError(f"--engine searches with one retriever, not with {found.description}: --system {name}")

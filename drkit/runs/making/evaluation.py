@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,20 @@ from drkit.core.files import CHECKPOINTS, write_json, write_text
 from drkit.core.types import Judgement, Query
 from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of, read_labelled_queries
+from drkit.data.data_set_names import data_set_of
 from drkit.data.folds import assign_folds
 from drkit.data.splits import PSEUDO
 from drkit.data.store import count_truncated
 from drkit.errors import DrkitError
 from drkit.evaluate import (
+    Row,
     Scores,
     TieRange,
     average,
+    balanced,
     comparison,
     evaluate,
+    of_data_set,
     order_bounds,
     paired_t_test,
     tie_ranges,
@@ -35,7 +40,14 @@ from drkit.evaluate import (
 )
 from drkit.evaluate.gains import decide, gains_markdown
 from drkit.evaluate.names import AS_IT_IS, BM25_NAME, HYBRID_NAME, STARTS, fused_with_bm25, without_bm25
-from drkit.evaluate.systems import contribution, describe_contributions, results_warning, table_caption
+from drkit.evaluate.systems import (
+    average_title,
+    contribution,
+    data_set_title,
+    describe_contributions,
+    results_warning,
+    table_caption,
+)
 from drkit.evaluate.ties import tie_lines
 from drkit.recipe.schema import is_baseline
 from drkit.runs.making.reranker import loaded_teacher
@@ -52,6 +64,7 @@ from drkit.runs.stages.evaluation import (
 from drkit.runs.stages.retriever import CHOICE, CHOSEN
 from drkit.search import AnyEncoder, Bm25Retriever, align, convex, read_run, write_qrels
 from drkit.search.blocks import RankedBlock, rank_to_file, reranked_blocks, retriever_blocks
+from drkit.search.data_sets import SeparateBm25
 from drkit.search.fusion import WEIGHT
 from drkit.search.languages import note_query_language
 from drkit.search.rankings import Rankings
@@ -67,13 +80,12 @@ def search_runs(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     queries = list(read_labelled_queries(stage.inputs["queries"]))
     truncations = []
     for name, retriever in _systems(stage):
-        if name == "bm25" and (warned := _query_language(stage, retriever.value, queries)):
-            stage.progress.note(warned)
+        for note in _query_languages(stage, retriever.value, queries) if name == "bm25" else ():
+            stage.progress.note(note)
         blocks = retriever_blocks(retriever, queries, settings.depth, exclude_self=settings.exclude_self)
         _write(stage, name, blocks, len(queries), "queries")
         if name in settings.retrievers:
-            texts = [query.text for query in queries]
-            truncations.append(_truncation(retriever.value.encoder, texts, settings.split))
+            truncations.append(_truncation(retriever.value.encoder, queries, settings.split))
     for name, stages in settings.folds.items():
         _write(stage, name, _by_folds(stage, queries, stages), len(queries), "queries")
     record_truncations(truncations, stage.folder, stage.progress)
@@ -95,8 +107,16 @@ def _by_folds(
             )
 
 
-def _query_language(stage: StageRun[SearchSettings], retriever: Bm25Retriever, queries: Sequence[Query]) -> str:
-    return note_query_language(retriever, (query.text for query in queries[:1000]), f"{stage.settings.split} queries")
+def _query_languages(
+    stage: StageRun[SearchSettings], searcher: Bm25Retriever | SeparateBm25, queries: Sequence[Query]
+) -> Iterator[str]:
+    """Yield a note for queries, of each data set, that look like another language than BM25 reads them as."""
+    sets = searcher.sets if isinstance(searcher, SeparateBm25) else {"": searcher}
+    for name, retriever in sets.items():
+        own = (query.text for query in queries if not name or data_set_of(query.query_id) == name)
+        what = f"{stage.settings.split} queries{f' of {name}' if name else ''}"
+        if warned := note_query_language(retriever, islice(own, 1000), what):
+            yield warned
 
 
 def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
@@ -121,16 +141,20 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
-    length = encoder.card.query_length
-    counts = count_truncated(Counter(encoder.query_lengths(texts)), length)
-    return Truncation(f"{split} queries", "encoder.query_length", length, texts=len(texts), **counts)
+def _truncation(encoder: AnyEncoder, queries: Sequence[Query], split: str) -> Truncation:
+    length, lengths = encoder.card.query_length, Counter[int]()
+    for name, own in groupby(queries, lambda query: data_set_of(query.query_id) if encoder.card.prompts else ""):
+        lengths.update(encoder.for_data_set(name).query_lengths([query.text for query in own]))
+    counts = count_truncated(lengths, length)
+    return Truncation(f"{split} queries", "encoder.query_length", length, texts=len(queries), **counts)
 
 
 def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]]]:
     """Yield the systems one by one, so that only one index is in memory at a time."""
     inputs = stage.inputs
-    if "bm25" in inputs:
+    if "bm25" in inputs and stage.settings.data_sets:
+        yield "bm25", Loaded(SeparateBm25.load, inputs["bm25"], stage.settings.data_sets)
+    elif "bm25" in inputs:
         yield "bm25", Loaded(Bm25Retriever.load, inputs["bm25"])
     for name in stage.settings.retrievers:
         yield name, _retriever(stage, name)
@@ -139,8 +163,9 @@ def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]
 
 
 def _retriever(stage: StageRun[SearchSettings], name: str, part: str = "") -> Loaded[Any]:
-    inputs = stage.inputs
-    return loaded_retriever(inputs[f"encoder/{name}"], inputs[f"index/{name}"], stage.settings.reading, part)
+    inputs, settings = stage.inputs, stage.settings
+    found = inputs[f"encoder/{name}"], inputs[f"index/{name}"]
+    return loaded_retriever(*found, settings.reading, part, settings.data_sets)
 
 
 def _reranked(
@@ -172,7 +197,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     if settings.measure is None or not judgements:
         return {"weight": settings.untuned, "tuned": None}
     first, second = read_run(inputs["dev-bm25"]), read_run(chosen_input(inputs, "dev-retriever"))
-    tuned = tune_weight(first, second, judgements, settings.measure)
+    tuned = tune_weight(first, second, judgements, settings.measure, data_sets=settings.data_sets)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
         "weight": tuned.weight,
@@ -199,7 +224,10 @@ def choose_by_gains(stage: StageRun[GainSettings]) -> Mapping[str, Any]:
     judgements = list(collection_of({settings.split: stage.inputs["judged"]}).judgements(settings.split))
     given = {"exclude_self": settings.exclude_self}
     systems = {
-        name: evaluate(read_run(_ranking(stage.inputs, name)), judgements, [settings.measure], **given)
+        name: balanced(
+            evaluate(read_run(_ranking(stage.inputs, name)), judgements, [settings.measure], **given),
+            settings.data_sets,
+        )
         for name in settings.systems
     }
     queries = systems[AS_IT_IS].queries
@@ -240,8 +268,9 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     for name in settings.systems:
         rankings = _read_rankings(stage, name)
         measured[name] = [_scores(stage, one, judgements) for one in rankings]
-        ties[name] = _tie_ranges(stage, rankings, judgements)
-    systems = [(name, average(scores)) for name, scores in measured.items()]
+        ties[name] = {} if settings.data_sets else _tie_ranges(stage, rankings, judgements)
+    asked = [(name, average(scores)) for name, scores in measured.items()]
+    systems = [(name, balanced(scores, settings.data_sets)) for name, scores in asked]
     single = {name: scores for name, scores in systems if name != HYBRID_NAME}
     compared = _compared(stage)
     rows = comparison(systems, settings.baseline)
@@ -265,7 +294,11 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "warning": warning,
         "ties": {name: {m: attrs.asdict(one) for m, one in ranges.items()} for name, ranges in ties.items() if ranges},
         "rows": [attrs.asdict(row) for row in rows],
-        "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
+        "draws": {
+            name: [balanced(one, settings.data_sets).means() for one in scores]
+            for name, scores in measured.items()
+            if len(scores) > 1
+        },
         "compared": compared,
         "baseline": settings.baseline,
         "parts": [attrs.asdict(one) for one in parts],
@@ -280,14 +313,25 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         results[RERANKER] = {"against": {settings.reranked: tests}}
     gains = json.loads(stage.inputs["gains"].read_text(encoding="utf-8")) if "gains" in stage.inputs else None
     results |= {"gains": gains} if gains else {}
+    tables = _tables_of_data_sets(asked, settings)
+    if tables:
+        results["data_sets"] = {name: [attrs.asdict(row) for row in own] for name, own in tables.items()}
     shown = gains_markdown(gains) if gains else ""
     added = describe_contributions([attrs.asdict(one) for one in parts])
     below = (escape_paragraph(caption), *map(escape_paragraph, tie_lines(results)), warning, shown)
-    texts = (escape_paragraph(added), to_markdown(rows), *below)
+    each = [text for name, own in tables.items() for text in (data_set_title(name, own), to_markdown(own))]
+    of_all = [average_title(tables)] if tables else []
+    texts = (escape_paragraph(added), *each, *of_all, to_markdown(rows), *below)
     write_text(stage.folder / "table.md", "\n\n".join(filter(None, texts)) + "\n")
-    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
+    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in asked}))
     write_json(stage.folder / "results.json", results)
     return results
+
+
+def _tables_of_data_sets(systems: Sequence[tuple[str, Scores]], settings: EvaluationSettings) -> dict[str, list[Row]]:
+    """Return the rows of each data set that has evaluated queries, by its name."""
+    split = {name: [(system, of_data_set(scores, name)) for system, scores in systems] for name in settings.data_sets}
+    return {name: comparison(own, settings.baseline) for name, own in split.items() if own[0][1].queries}
 
 
 def _compared(stage: StageRun[EvaluationSettings]) -> str:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from numpy.typing import NDArray
 
+from drkit.batching.specs import RANDOM
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
@@ -23,6 +25,7 @@ from drkit.core.quantities import counted
 from drkit.core.spec import QUERY_VECTORS, Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import QueryIds, StoredCollection, collection_of
+from drkit.data.data_set_names import data_set_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -33,7 +36,7 @@ from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
 from drkit.search import Reranker
-from drkit.train.batches import EpochBatches, Schedule, StepSize, batches_per_epoch, describe_batch
+from drkit.train.batches import EpochBatches, Schedule, StepSize, batches_per_epoch, describe_batch, drawn
 from drkit.train.biencoder import (
     BiEncoder,
     PairCollator,
@@ -79,6 +82,7 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         training=settings.training,
         lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
+        rates=_rates(stage, collection, collate.pairs),
         progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *again, *validations, keeping],
         source=source,
@@ -135,6 +139,18 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
     )
 
 
+def _rates(
+    stage: StageRun[FinetuneSettings], collection: StoredCollection, pairs: TrainingPairs
+) -> NDArray[np.float64] | None:
+    """Return how often an epoch draws each query, f64[n], at most once; None: all of them once."""
+    weights = stage.settings.weights
+    if not weights or stage.settings.batches != RANDOM:
+        return None
+    ids = [query.query_id for query in collection.queries("train")]
+    found = np.array([weights[data_set_of(ids[index])] for index in pairs.queries.tolist()], dtype=np.float64)
+    return np.asarray(found / found.max())
+
+
 def _batches(
     stage: StageRun[FinetuneSettings],
     module: BiEncoder,
@@ -166,7 +182,10 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator, sou
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
     shared = processes.batch_processes()
-    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, source=source)
+    rates = _rates(stage, collection_of(stage.inputs), pairs)
+    schedule = Schedule.of(
+        settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, source=source, rates=rates
+    )
     batches = schedule.all_examples() if isinstance(source, BatchRefresher) else schedule
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
@@ -270,10 +289,12 @@ def _refresher(
         choices=settings.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
+        data_sets=settings.data_sets,
         context=BuildContext(
             reranker=Reranker.load(reranker, local_device()) if reranker else None, seed=settings.seed
         ),
     )
+    rates = _rates(stage, collection, collate.pairs)
     return Refresher(
         miner,
         collection.corpus,
@@ -281,7 +302,10 @@ def _refresher(
         query_ids=ids,
         initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
         every=refresh.refresh_every,
-        per_epoch=batches_per_epoch(len(ids), StepSize.of(settings.training, compares=True).batch),
+        per_epoch=batches_per_epoch(
+            len(ids) if rates is None else int(drawn(rates).sum()),
+            StepSize.of(settings.training, compares=True).batch,
+        ),
     )
 
 

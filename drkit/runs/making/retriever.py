@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from drkit.core.files import CHECKPOINTS, MANIFEST, link_or_copy, write_json, wr
 from drkit.core.processes import Shard, local_device
 from drkit.core.spec import NoSettings
 from drkit.data.corpus import StoredCorpus, collection_of
+from drkit.data.data_sets import PassageRange
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGE_ENCODER
-from drkit.evaluate import evaluate
+from drkit.evaluate import balanced, evaluate
 from drkit.evaluate.names import AS_IT_IS
 from drkit.evaluate.systems import describe_bm25
 from drkit.evaluate.tuning import choose_plainly, tune_bm25
@@ -51,6 +53,7 @@ from drkit.search import (
     read_run,
 )
 from drkit.search.blocks import same_retriever
+from drkit.search.data_sets import SeparateRetriever
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts
 from drkit.search.index import LOW_RECALL
@@ -74,6 +77,7 @@ def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
         name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self)
         for name, found in rankings.items()
     }
+    scores = {name: balanced(one, settings.data_sets) for name, one in scores.items()}
     found = choose_plainly({name: one.per_query[settings.measure] for name, one in scores.items()})
     choice = {
         "chosen": found.chosen,
@@ -173,11 +177,9 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
     dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
-    retriever, facts = tune_bm25(
-        passages,
-        tried,
-        (dev.queries("dev"), dev.judgements("dev")) if dev else None,
-        settings.measure or "",
+    tune = partial(
+        tune_bm25,
+        measure=settings.measure or "",
         depth=settings.depth,
         exclude_self=settings.exclude_self,
         language=settings.language,
@@ -185,11 +187,15 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
         split_queries=settings.split_queries,
         on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
     )
+    judged = (dev.queries("dev"), dev.judgements("dev")) if dev else None
+    sets = {name: PassageRange.of(passages, name, settings.data_sets) for name in settings.data_sets}
+    retriever, facts = tune(sets or passages, tried, judged)
+    retriever.save(stage.folder)
     if dev:
         stage.progress.note(describe_bm25(facts))
-    if warned := note_stemmer(retriever):
-        stage.progress.note(warned)
-    retriever.save(stage.folder)
+    for name, one in retriever.sets.items() if sets else [("", retriever)]:
+        if warned := note_stemmer(one):
+            stage.progress.note(f"{name}: {warned}" if name else warned)
     return {"passages": len(retriever), **facts}
 
 
@@ -224,8 +230,23 @@ def load_retriever(encoder: Path, index: Path, card: EncoderCard, part: str = ""
     return Retriever(load_text_encoder(encoder, card), open_index(index), part=part)
 
 
-def loaded_retriever(encoder: Path, index: Path, card: EncoderCard, part: str = "") -> Loaded[Retriever]:
-    """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
+def load_separate(
+    encoder: Path, index: Path, card: EncoderCard, part: str, data_sets: tuple[str, ...]
+) -> SeparateRetriever:
+    """Load what `load_retriever` does, to search each data set by itself."""
+    return SeparateRetriever.of(load_retriever(encoder, index, card, part), data_sets)
+
+
+def loaded_retriever(
+    encoder: Path, index: Path, card: EncoderCard, part: str = "", data_sets: tuple[str, ...] = ()
+) -> Loaded[Any]:
+    """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each.
+
+    data_sets: the names of several, each of which is searched by itself.
+    """
+    if data_sets:
+        separate: Any = Loaded(load_separate, encoder, index, card, part, data_sets)
+        return same_retriever(separate)
     return same_retriever(Loaded(load_retriever, encoder, index, card, part))
 
 

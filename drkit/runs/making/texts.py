@@ -128,7 +128,8 @@ def tokenise_passages(stage: StageRun[PassageReading]) -> Mapping[str, Any]:
             titled[titles.has_title(passage)] += 1
             yield passage.doc_id, titles.read(passage)
 
-    counts = tokenise(texts(), tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    prompts: dict[str, Any] = {"prompt": settings.prompt, "prompts": settings.prompts}
+    counts = tokenise(texts(), tokenizer, stage.folder, max_length=settings.length, **prompts)
     _record_truncated(stage, counts, "passages", "encoder.passage_length")
     if titles.reads != JOINED and titled[False]:
         stage.progress.note(_describe_untitled(titled))
@@ -146,7 +147,8 @@ def tokenise_queries(stage: StageRun[QueryReading]) -> Mapping[str, Any]:
     """Write a memory-mapped store of training queries; returns counts, including truncated texts."""
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     texts = ((query.query_id, query.text) for query in read_labelled_queries(stage.inputs["queries"]))
-    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    prompts: dict[str, Any] = {"prompt": settings.prompt, "prompts": settings.prompts}
+    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, **prompts)
     what = "training queries" if stage.name == "query-tokens" else "pseudo-queries"
     _record_truncated(stage, counts, what, "encoder.query_length")
     return counts

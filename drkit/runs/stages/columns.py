@@ -31,6 +31,7 @@ from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.data_sets import with_weights
 from drkit.recipe.parts import batch_columns, batches_receive, received_columns
 from drkit.recipe.schema import JUDGED, Finetune, Round
 from drkit.recipe.training import Training
@@ -217,7 +218,7 @@ def _check_source(
 def _known_batches(builder: PlanBuilder, settings: Finetune, name: str) -> Choice | None:
     """Return the batches of a round if they are known when the column `name` is made, otherwise None."""
     needed = name in batch_columns(settings, builder.registry) or encodes_queries(builder, settings)
-    return None if needed else settings.batches
+    return None if needed else with_weights(settings.batches, builder.recipe.data_set_weights)
 
 
 def encodes_queries(builder: PlanBuilder, settings: Finetune) -> bool:

@@ -64,6 +64,7 @@ class SearchSettings:
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     split: str = from_recipe("evaluation.split", observes=True)
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
     parts: Mapping[str, tuple[str, str]] = field(factory=dict)
     folds: Mapping[str, tuple[str, ...]] = field(factory=dict, metadata={"absent_when": {}})
 
@@ -137,6 +138,7 @@ class HybridSettings:
     measure: str | None
     untuned: float
     depth: int = from_recipe("evaluation.depth")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
 
 
 def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
@@ -220,6 +222,7 @@ class GainSettings:
     folds: int | None = from_recipe("evaluation.folds")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
 
 
 GAINS = StageSpec(
@@ -257,6 +260,7 @@ class EvaluationSettings:
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
 
 
 EVALUATION = StageSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from attrs import evolve, field, frozen
@@ -17,6 +17,7 @@ from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.data_sets import with_weights
 from drkit.recipe.parts import batch_columns
 from drkit.recipe.rivals import rival_of
 from drkit.recipe.schema import JUDGED, LABELS_ONLY, PRETRAINED, PREVIOUS, Finetune, Pretrain, Round
@@ -36,6 +37,8 @@ from drkit.train.batches import StepSize
 @frozen
 class FinetuneSettings:
     """One retriever's training; the settings of its round override those of all rounds.
+
+    data_sets: the names of several. weights: how often a query of each is drawn, if not all equally often.
 
     fold: the fold of the labelled queries that it leaves out, of `folds`; None if it learns from all.
 
@@ -57,6 +60,8 @@ class FinetuneSettings:
     keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
     passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
+    weights: Mapping[str, float] = from_recipe("data_set_weights", absent_when={})
     batches: Choice = field(default=RANDOM, metadata={"absent_when": RANDOM})
     fold: int | None = field(default=None, metadata={"absent_when": None})
     folds: int | None = field(default=None, metadata={"absent_when": None})
@@ -220,7 +225,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "reading": reading,
                 "training": settings.training_only(),
                 "loss": settings.loss,
-                "batches": settings.batches,
+                "batches": with_weights(settings.batches, builder.recipe.data_set_weights),
                 "negatives": settings.negatives,
                 "keep_steps": settings.keep_steps if name == current.name else None,
                 "validation": settings.validation if settings.validation.every else None,

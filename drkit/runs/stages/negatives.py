@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
@@ -28,12 +30,21 @@ from drkit.runs.work import Sizes, Work
 
 @frozen
 class NegativeSettings:
-    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
+    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one.
+
+    data_sets: the names of several, each of which is mined by itself. chains: of those that have their own, by name.
+    """
 
     miners: tuple[Choice, ...]
     reading: EncoderCard | None
     exclude_self: bool = from_recipe("evaluation.exclude_self")
     seed: int = from_recipe("seed")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
+    chains: Mapping[str, tuple[Choice, ...]] = field(factory=dict, metadata={"absent_when": {}})
+
+    def chain_of(self, name: str) -> tuple[Choice, ...]:
+        """Return the chain that mines a data set."""
+        return self.chains.get(name, self.miners)
 
 
 # Bytes of each hit, and how many a source reads if it does not say.
@@ -80,13 +91,16 @@ def _check_run_file(path: str, owner: str) -> None:
 
 def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
-    for miner in chain:
+    sets = builder.recipe.collections or {}
+    chains = {name: one.miners for name, one in sets.items() if one.miners}
+    whole = (*chain, *(miner for own in chains.values() for miner in own))
+    for miner in whole:
         if isinstance(miner.config, RunFileConfig) and not is_stage_output(miner.config.path):
             _check_run_file(miner.config.path, owner)
         if isinstance(miner.config, HasAnswerConfig) and miner.config.path and not is_stage_output(miner.config.path):
             require_file(miner.config.path, f"has-answer of {owner}")
     inputs, searches = {"passages": PASSAGES, "train": training_split(builder, pairs)}, False
-    required = required_by(builder, chain)
+    required = required_by(builder, whole)
     if "retriever" in required:
         encoder = searching_stage(builder, previous)
         index = add_index(builder, encoder, "mined")
@@ -99,11 +113,22 @@ def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], 
     return builder.add(
         f"negatives-{owner}",
         NEGATIVES,
-        f"hard negatives by {' > '.join(miner.use for miner in chain)}",
+        f"hard negatives by {_describe_chains({'': chain, **chains})}",
         inputs,
-        sources=miner_files(builder, chain),
-        extra={"miners": chain, "reading": reading_of(builder) if searches else None},
+        sources=miner_files(builder, whole),
+        extra={"miners": chain, "reading": reading_of(builder) if searches else None, "chains": chains},
     )
+
+
+def _describe_chains(chains: Mapping[str, tuple[Choice, ...]]) -> str:
+    """Return chains of miners in words, those of data sets by name.
+
+    >>> from drkit.core.spec import NoSettings
+    >>> _describe_chains({"": (Choice("bm25", NoSettings()),), "nq": (Choice("given", NoSettings()),)})
+    'bm25; nq: given'
+    """
+    said = {name: " > ".join(miner.use for miner in chain) for name, chain in chains.items()}
+    return "; ".join(f"{name}: {chain}" if name else chain for name, chain in said.items())
 
 
 def _declared(stage: Stage[NegativeSettings]) -> dict[str, StageOutput]:

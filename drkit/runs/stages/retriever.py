@@ -40,6 +40,7 @@ class ChoiceSettings:
     candidates: tuple[str, ...]
     measure: str
     exclude_self: bool = from_recipe("evaluation.exclude_self")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
 
 
 def describe_choice(choice: Mapping[str, Any]) -> str:
@@ -114,6 +115,7 @@ class Bm25Settings:
     split_queries: tuple[str, ...]
     language: str = from_recipe("evaluation.bm25_language")
     query_language: str = from_recipe("evaluation.bm25_query_language")
+    data_sets: tuple[str, ...] = from_recipe("data_sets", absent_when=())
 
 
 # Bytes of the vectors that are read into memory at most.

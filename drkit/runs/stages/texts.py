@@ -268,13 +268,12 @@ def queries_of(name: str) -> StageOutput:
 def plan_texts(builder: PlanBuilder) -> None:
     """Add the stages that read the collection and tokenise its passages."""
     recipe = builder.recipe
-    source = builder.registry.get(Kind.COLLECTION, recipe.collection.use)
     columns = recipe.finetune.column_sources() if recipe.finetune else []
     builder.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
-        sources={"collection": files_state(source, recipe.collection.config)},
+        sources=_states_of_collections(builder),
         extra={"scored": any(one.use == GIVEN for one in columns)},
     )
     if recipe.pretrain and recipe.pretrain.texts:
@@ -298,6 +297,15 @@ def plan_texts(builder: PlanBuilder) -> None:
     if builder.has(MIXTURE):
         mixed = {"passages": MIXED_PASSAGES, "vocabulary": VOCABULARY}
         builder.add(MIXED_TOKENS.stage, PASSAGE_TOKENS, "tokenise the texts of pre-training", mixed)
+
+
+def _states_of_collections(builder: PlanBuilder) -> dict[str, str]:
+    """Return the states of the local files of the collection, or of each data set of several."""
+    sets = {f"collections.{name}": one.collection for name, one in (builder.recipe.collections or {}).items()}
+    return {
+        name: files_state(builder.registry.get(Kind.COLLECTION, one.use), one.config)
+        for name, one in (sets or {"collection": builder.recipe.collection}).items()
+    }
 
 
 def _plan_mixture(builder: PlanBuilder, texts: Mapping[str, Choice]) -> None:
