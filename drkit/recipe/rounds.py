@@ -12,7 +12,18 @@ from collections.abc import Iterator, Mapping
 from drkit.core.protocols import NamesModel, ReadsVectors, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import BATCHING, FINETUNING, PAIRS, RERANKING, TEACHER, VECTOR_VALUES, Choice, Kind, provided_by
+from drkit.core.spec import (
+    BATCHING,
+    FINETUNING,
+    PAIRS,
+    RERANKING,
+    TEACHER,
+    VECTOR_VALUES,
+    Choice,
+    Kind,
+    is_stage_output,
+    provided_by,
+)
 from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored, source_name
 from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
@@ -84,29 +95,6 @@ def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[st
     return problems
 
 
-def _batches_problems(finetune: Finetune, registry: Registry) -> list[str]:
-    """Return unmet needs of the batches of every round."""
-    problems: dict[str, None] = {}
-    for index, current in enumerate(finetune.rounds):
-        path = f"finetune.rounds.{index}.batches" if current.batches else "finetune.batches"
-        settings, columns = finetune.for_round(current), finetune.columns_for(current)
-        spec = registry.get(Kind.BATCHES, settings.batches.use)
-        lines = missing_extras(spec)
-        if unmet := sorted({*spec.signals_of(settings.batches.config), *spec.requires_of(settings.batches.config)}):
-            lines.append(
-                f"batches {spec.name!r} need {join_names(unmet)}; batches have neither signals nor requirements, only "
-                f"names that they receive: {', '.join(provided_by(BATCHING))}, or columns of queries"
-            )
-        lines += [
-            f"batches {spec.name!r} receive the column {name!r}, which the round does not have (columns: "
-            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
-            for name in batch_columns(settings, registry)
-            if name not in columns
-        ]
-        problems |= dict.fromkeys(f"{line} @ {path}" for line in lines)
-    return list(problems)
-
-
 def _vector_problems(loss: Choice, columns: Mapping[str, Choice], registry: Registry) -> Iterator[str]:
     """Yield why a loss cannot read its columns: numbers for vectors, vectors for scores, or those of another side."""
     expected = loss.config.vector_columns if isinstance(loss.config, ReadsVectors) else {}
@@ -131,6 +119,29 @@ def _vector_problems(loss: Choice, columns: Mapping[str, Choice], registry: Regi
                 f"loss {loss.use!r} reads a teacher's scores in the column 'teacher', but {source_name(source)} holds "
                 f"vectors, which the losses vector-cosine, vector-mse and vector-relation read"
             )
+
+
+def _batches_problems(finetune: Finetune, registry: Registry) -> list[str]:
+    """Return unmet needs of the batches of every round."""
+    problems: dict[str, None] = {}
+    for index, current in enumerate(finetune.rounds):
+        path = f"finetune.rounds.{index}.batches" if current.batches else "finetune.batches"
+        settings, columns = finetune.for_round(current), finetune.columns_for(current)
+        spec = registry.get(Kind.BATCHES, settings.batches.use)
+        lines = missing_extras(spec)
+        if unmet := sorted({*spec.signals_of(settings.batches.config), *spec.requires_of(settings.batches.config)}):
+            lines.append(
+                f"batches {spec.name!r} need {join_names(unmet)}; batches have neither signals nor requirements, only "
+                f"names that they receive: {', '.join(provided_by(BATCHING))}, or columns of queries"
+            )
+        lines += [
+            f"batches {spec.name!r} receive the column {name!r}, which the round does not have (columns: "
+            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
+            for name in batch_columns(settings, registry)
+            if name not in columns
+        ]
+        problems |= dict.fromkeys(f"{line} @ {path}" for line in lines)
+    return list(problems)
 
 
 def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
@@ -408,7 +419,7 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry)
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model:
+        if model and not is_stage_output(model):
             try:
                 if path == "reranker.pretrained":
                     check_trainable(model)

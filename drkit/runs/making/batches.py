@@ -18,7 +18,7 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.train.batches import PartBatches
 from drkit.train.biencoder import TrainingPairs
-from drkit.train.columns import AnyColumn, StoredColumn, read_column
+from drkit.train.columns import COLUMN_FILE, StoredColumn
 
 
 def part_batches(
@@ -59,15 +59,14 @@ def batch_rows(
         found = iter(collection.corpus.ids_at(np.concatenate(pairs.positives)))
         given["positive_ids"] = [[next(found) for _ in own] for own in pairs.positives]
     columns = {
-        name: _query_values(name, read_column(inputs[f"batches/{name}"]), pairs.queries, ids)
+        name: _query_values(name, StoredColumn(inputs[f"batches/{name}"] / COLUMN_FILE), pairs.queries, ids)
         for name in names - {*provided_by(BATCHING)}
     }
     return BatchRows(len(pairs), **given, columns=columns)
 
 
-def _query_values(name: str, column: AnyColumn, queries: NDArray[np.int64], ids: list[str]) -> NDArray[Any]:
+def _query_values(name: str, column: StoredColumn, queries: NDArray[np.int64], ids: list[str]) -> NDArray[Any]:
     """Return the values [n] of queries i64[n], by index."""
-    assert isinstance(column, StoredColumn)  # the plan refuses vectors
     none = np.array([-1])
     for index in queries.tolist():
         if column.lacks(index, none)[0]:

@@ -13,7 +13,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -64,8 +64,8 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
-    batches: Choice | None = field(default=RANDOM, metadata={"absent_when": RANDOM})
     refreshed: bool = field(default=False, metadata={"absent_when": False})
+    batches: Choice | None = field(default=RANDOM, metadata={"absent_when": RANDOM})
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -125,10 +125,10 @@ COLUMN = StageSpec(
         "train": "training queries and judgements",
         "negatives": "mined negatives",
         "reranker": "the run's own cross-encoder",
-        "query-tokens": "the training queries' tokens, whose lengths the batches receive",
-        "batches/*": "a column that the batches receive",
         "vectors": "the vectors that an encoder made of all passages or training queries",
         "column/*": "another column, without whose values queries and pairs are left out",
+        "query-tokens": "the training queries' tokens, whose lengths the batches receive",
+        "batches/*": "a column that the batches receive",
     },
     resumable=True,
     joint=True,
@@ -221,15 +221,15 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
+    inputs |= _check_source(builder, current, settings, name, column)
+    for other, one in received_by(builder, current).items():
+        if other != name and drops_unknown(one) and not drops_unknown(column):
+            inputs[f"column/{other}"] = StageOutput(plan_column(builder, current, settings, negatives, other))
     batches = _known_batches(builder, settings, name)
     if batches is not None:
         inputs |= plan_batch_columns(builder, current, settings, negatives)
         if "query_lengths" in batches_receive(settings, builder.registry):
             inputs["query-tokens"] = plan_query_tokens(builder, current.pairs)
-    inputs |= _check_source(builder, current, settings, name, column)
-    for other, one in received_by(builder, current).items():
-        if other != name and drops_unknown(one) and not drops_unknown(column):
-            inputs[f"column/{other}"] = StageOutput(plan_column(builder, current, settings, negatives, other))
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
         COLUMN,
@@ -245,10 +245,36 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
             "draws": current.draws if current.queries else 1,
             "training": settings.schedule_only(),
             "negatives": settings.negatives if negatives else 0,
-            "batches": batches,
             "refreshed": refresh_settings(current.miners) is not None and holds_vectors(column, builder.registry),
+            "batches": batches,
         },
     )
+
+
+def _check_source(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Choice
+) -> dict[str, StageOutput]:
+    """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
+    config = column.config
+    is_made = is_stage_output(getattr(config, "path", ""))
+    if isinstance(config, FileConfig) and not is_made:
+        require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
+    if isinstance(config, FileConfig) or is_computed(column):
+        refuse_missing_values(builder, current, settings, name, column)
+    if isinstance(config, EncodedByConfig):
+        if not local_path(config.path).is_dir():
+            require_hub_id(config.path)
+        texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
+        return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
+    if isinstance(config, VectorsConfig):
+        if not is_made:
+            open_vectors(config.path, of=config.of, by=config.by)
+        if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
+            raise DrkitError(
+                f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
+                f"the training. Give all passages a vector"
+            )
+    return {}
 
 
 def _known_batches(builder: PlanBuilder, settings: Finetune, name: str) -> Choice | None:
@@ -271,8 +297,8 @@ def plan_batch_columns(
     """
     inputs = {}
     for name in batch_columns(settings, builder.registry):
-        scope = column_scope(name, settings.columns_for(current)[name], builder.registry)
-        is_number = not holds_vectors(settings.columns_for(current)[name], builder.registry)
+        source = settings.columns_for(current)[name]
+        scope, is_number = column_scope(name, source, builder.registry), not holds_vectors(source, builder.registry)
         if scope != QUERY or not is_number:
             raise DrkitError(
                 f"the batches {settings.batches.use!r} receive the column {name!r}, which has a "
@@ -281,30 +307,6 @@ def plan_batch_columns(
             )
         inputs[f"batches/{name}"] = StageOutput(plan_column(builder, current, settings, negatives, name))
     return inputs
-
-
-def _check_source(
-    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Choice
-) -> dict[str, StageOutput]:
-    """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
-    config = column.config
-    if isinstance(config, FileConfig):
-        require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
-    if isinstance(config, FileConfig) or is_computed(column):
-        refuse_missing_values(builder, current, settings, name, column)
-    if isinstance(config, EncodedByConfig):
-        if not local_path(config.path).is_dir():
-            require_hub_id(config.path)
-        texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
-        return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
-    if isinstance(config, VectorsConfig):
-        open_vectors(config.path, of=config.of, by=config.by)
-        if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
-            raise DrkitError(
-                f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
-                f"the training. Give all passages a vector"
-            )
-    return {}
 
 
 def _column_state(builder: PlanBuilder, column: Choice) -> str:
@@ -318,6 +320,8 @@ def column_scope(name: str, source: Choice, registry: Registry) -> str:
 
     A part declares it; of a file, the first row is read.
     """
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return PAIR  # nobody has made it yet
     if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
     first = next(read_values(local_path(source.config.path), name), None)
@@ -330,7 +334,8 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
     per = column_scope(name, column, builder.registry)
-    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
+    is_there = isinstance(column.config, FileConfig) and not is_stage_output(column.config.path)
+    path = local_path(column.config.path) if is_there else None
     if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
