@@ -268,7 +268,7 @@ class BatchRefresher(AtEpochs):
         if self._loaded is None or self._loaded[0] != first:
             if not self.is_made(first):
                 raise _not_made(self, first)
-            self._loaded = first, _unpacked(np.load(self.folder / self.file(first)), count)
+            self._loaded = first, _unpacked(np.load(self.folder / self.file(first), allow_pickle=False), count)
         batches = self._loaded[1][epoch - first]
         if max(map(len, batches)) > size:
             raise DrkitError(f"{self.folder / self.file(first)} has other batches; delete {self.folder.parent}")

@@ -354,6 +354,7 @@ def test_other_batches_are_another_training_and_random_ones_the_old(beir):
         stage_of(recipe_of(f"finetune.batches.use={name}", collection=f"beir:{beir}"), "retriever-1")
         for name in ("random", "by-length", "documents")
     ]
+    assert stages[1].summary == f"{stages[0].summary}, batches by-length"
     identities = [stage.identity(dict.fromkeys(stage.inputs, "")) for stage in stages]
     assert not any("batches" in name for name in identities[0]["settings"])
     assert identities[1]["settings"]["batches.use"] == "by-length"

@@ -204,6 +204,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     origin = "without pre-training" if name == LABELS_ONLY else f"from {start}"
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
+    together = "" if settings.batches == RANDOM else f", batches {settings.batches.use}"
     reading = reading_of(builder)
     encodes = encodes_queries(builder, settings)
     if not (
@@ -214,7 +215,8 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
         builder.add(
             name if current.draws == 1 else f"{name}-draw-{draw + 1}",
             FINETUNE,
-            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings, compares=True, table='finetune')}",
+            f"fine-tune{encoders} {origin}{mined}, {describe_schedule(settings, compares=True, table='finetune')}"
+            f"{together}",
             inputs,
             sources=miner_files(builder, refreshed),
             extra={
