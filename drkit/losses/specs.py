@@ -12,10 +12,12 @@ from drkit.core.citations import (
     BERT,
     CPDAE,
     EMBED_DISTILL,
+    GIST,
     INFO_NCE,
     LISTNET,
     LLADA,
     LLARA,
+    LLAVE,
     LLM2VEC,
     MARGIN_MSE,
     MATRYOSHKA,
@@ -102,6 +104,53 @@ class ContrastiveConfig(_SearchesAsTrained):
     def in_batch(self) -> bool:
         """Whether a query is compared with other queries' passages."""
         return "query-passage" in self.directions
+
+
+# The columns of a guide's vectors.
+GUIDE_QUERIES, GUIDE_PASSAGES = "guide-queries", "guide-passages"
+
+
+@frozen
+class GistConfig(_SearchesAsTrained):
+    """Settings of `GistLoss`: contrastive, without what a guide scores above a query's own passage."""
+
+    temperature: float = setting(0.01, more_than(0), "scores are divided by it", schedulable=True)
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product, of the trained vectors")
+    directions: tuple[str, ...] = field(
+        default=("query-passage", "query-query", "passage-passage"),
+        converter=_directions,
+        validator=_SomeDirections(),
+        metadata={"help": "which scores a query's score of its passage is contrasted with"},
+    )
+    margin: float = setting(
+        0.0, at_least(-2, 2), "left out is what the guide scores above the positive, less this", schedulable=True
+    )
+    relative: bool = setting(False, None, "the margin is a share of the positive's score")
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return "query-passage" in self.directions
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What each column of the guide has a vector for."""
+        return {GUIDE_QUERIES: "query", GUIDE_PASSAGES: "passage"}
+
+
+@frozen
+class HardnessConfig(_SearchesAsTrained):
+    """Settings of `HardnessLoss`: contrastive, in which negatives weigh more the closer they are to the query."""
+
+    directions = ("query-passage",)
+    in_batch = True
+
+    temperature: float = setting(0.05, more_than(0), "scores are divided by it", schedulable=True)
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    strength: float = setting(
+        5.0, at_least(0), "what the similarity of a negative is multiplied with; 0: no weights", schedulable=True
+    )
+    negatives: str = setting("hard", in_(("hard", "batch", "all")), "which are weighed: a query's own, others', or all")
 
 
 @frozen
@@ -312,6 +361,24 @@ LOSSES = (
         config=ContrastiveConfig,
         summary="InfoNCE over in-batch and hard negatives, in up to four directions",
         cite=INFO_NCE,
+        receives=("pairs",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="gist",
+        target="drkit.losses.guided:GistLoss",
+        config=GistConfig,
+        summary="InfoNCE without what a guide scores above the positive",
+        cite=GIST,
+        receives=("pairs", GUIDE_QUERIES, GUIDE_PASSAGES),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="hardness",
+        target="drkit.losses.hardness:HardnessLoss",
+        config=HardnessConfig,
+        summary="InfoNCE in which close negatives weigh more",
+        cite=LLAVE,
         receives=("pairs",),
     ),
     ComponentSpec(
