@@ -23,7 +23,11 @@ PAGES = {
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
-    "distil-vectors": ("", ("runs/student/encoder/modules.json", "runs/tuned/encoder/modules.json"), ("retriever-1",)),
+    "distil-vectors": (
+        "",
+        ("runs/student/encoder/modules.json", "runs/tuned/encoder/modules.json"),
+        ("vectors +teacher", "nDCG@10"),
+    ),
     "late-chunking": (
         "late.py",
         ("runs/late/encoder/modules.json",),
