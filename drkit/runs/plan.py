@@ -27,7 +27,9 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
+from drkit.data.special_tokens import AUTO, NEW, mask_token_in
 from drkit.data.splits import PSEUDO
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import PROMPTS
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
@@ -35,6 +37,7 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.evaluation import PROVEN
+from drkit.recipe.lora import plan_lora
 from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, Recipe
 from drkit.recipe.start import declared_settings_of
@@ -96,6 +99,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
     builder.notes.extend(_prompt_notes(recipe))
+    builder.notes.extend(plan_lora(recipe, is_tuned=bool(builder.rounds)))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)
@@ -167,6 +171,12 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if recipe.pretrain is None:
         return
     yield from unread_choices(recipe.pretrain, registry)
+    encoder, start = recipe.encoder, recipe.encoder.pretrained
+    found = check_start_model(start, causal=True) if start else None
+    if start and (encoder.mask_token != AUTO or (found and found.is_causal)):
+        token = mask_token_in(local_path(start), encoder.mask_token)
+        where = "a word that the vocabulary gets" if encoder.mask_token == NEW else "--set encoder.mask_token=TOKEN"
+        yield f"hidden tokens are read as {token or encoder.mask_token} ({where})"
     if _starts_from_sentence_encoder(recipe):
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
