@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import MaskingRatio
+from drkit.core.registry import Registry, installed
+from drkit.core.schedules import Scheduled
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
 from drkit.core.types import MaskedView, TokenBatch, map_tensors
 from drkit.maskers.views import NO_TARGET, hidden_tokens
@@ -32,7 +34,8 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     clean tokens (a masker that provides `corrupted` has none, and changes such a text); the input is unchanged; what an
     earlier view hides (`nested`) stays hidden; the same seed gives the same mask, also after pickling and in a worker
     process, another epoch another mask; the rest of the batch, its order and padding do not matter; a batch of one text
-    and an empty text are not an error; only declared signals are read.
+    and an empty text are not an error; only declared signals are read; with schedules of its schedulable settings, it
+    masks by those of the step.
     """
     spec, config = checked_spec(Kind.MASKER, part, config)
     masker, provided = build(spec, config, toy_context()), spec.provides_of(config)
@@ -46,6 +49,24 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
 
     for rows in (0, 33) if "rows" in provided else (0,):
         _check_one(masker, rows, spec.name, provided, toys, hides)
+    _check_scheduled(spec, config, masker, toys())
+
+
+def _check_scheduled(spec: ComponentSpec, config: Any, masker: Any, tokens: TokenBatch) -> None:
+    """Check that a schedule which reaches the settings halfway gives their views from there on."""
+    numbers = [a.name for a in attrs.fields(spec.config) if a.metadata.get("schedulable")]
+    if numbers:
+        first = spec.config()
+        ends = {name: (getattr(first, name), getattr(config, name)) for name in numbers}
+        changing = {name: Scheduled(start, last, end=0.5) for name, (start, last) in ends.items()}
+        with running(spec.name, f"built with schedules of {', '.join(numbers)}"):
+            others = [one for one in installed().registry if (one.kind, one.name) != (spec.kind, spec.name)]
+            registry = Registry([*others, spec])  # of the parts that its settings choose
+            scheduled = registry.build(Kind.MASKER, spec.name, attrs.evolve(config, **changing), toy_context())
+        expected, found = (_mask(one, tokens, 0, spec.name, progress=0.5) for one in (masker, scheduled))
+        require(_same(found, expected), f"{spec.name}: with a schedule, it does not mask by the settings of the step")
+        thawed = _mask(pickled(spec.name, scheduled), tokens, 0, spec.name, progress=0.5)
+        require(_same(thawed, expected), f"{spec.name}: pickling changes the masks of a schedule")
 
 
 def _check_one(
@@ -112,9 +133,10 @@ def _mask(
     seed: int = 1,
     epoch: int = 0,
     nested: MaskedView | None = None,
+    progress: float = 0.0,
 ) -> MaskedView:
     with running(name, f"masking {len(tokens.ids)} text(s) with rows={rows}, nested={nested and 'a view'}"):
-        view = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows, nested=nested)
+        view = masker(tokens, Draws(seed, epoch, tokens.keys.numpy(), progress), rows=rows, nested=nested)
     return require_view(view, name)
 
 

@@ -23,6 +23,11 @@ PAGES = {
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
+    "late-chunking": (
+        "late.py",
+        ("runs/late/encoder/modules.json",),
+        ("each passage alone: RR@10", "late chunking: RR@10"),
+    ),
     "sentence-transformers": ("train.py", ("trained/modules.json",), ("drkit's contrastive",)),
 }
 # What a page trains, and what a test trains.
@@ -39,6 +44,10 @@ FEWER = {
         " --set finetune.bf16=true": "",  # tried in a process of its own: tests/cli/test_refusals.py
     },
     "own-loop": {"steps=200": "steps=8"},
+    "late-chunking": {
+        "--quick": f"{FEW} --set pretrain.max_steps=8 --set collection.limit=60",
+        "len(text) > 60": "len(text) > 300",
+    },
 }
 
 

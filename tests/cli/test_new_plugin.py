@@ -99,7 +99,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
     fewer = "--quick --set pretrain.max_steps=8 --set finetune.max_steps=4"
     steps = list(STEP.finditer(GUIDE.read_text(encoding="utf-8").replace("--quick\n", f"{fewer}\n")))
     written = [step["path"] for step in steps if step["path"]]
-    assert len(written) == 3
+    assert len(written) == 4
     outputs = {}
     for step in steps:
         if step["path"]:

@@ -298,16 +298,12 @@ def plan_batch_columns(
     inputs = {}
     for name in batch_columns(settings, builder.registry):
         source = settings.columns_for(current)[name]
-        scope = column_scope(name, source, builder.registry)
-        if holds_vectors(source, builder.registry):
+        scope, is_number = column_scope(name, source, builder.registry), not holds_vectors(source, builder.registry)
+        if scope != QUERY or not is_number:
             raise DrkitError(
-                f"the batches {settings.batches.use!r} receive the column {name!r}, which holds vectors; expected a "
-                f"number per query @ finetune.columns.{name}"
-            )
-        if scope != QUERY:
-            raise DrkitError(
-                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a value per {scope}; "
-                f"expected one per query @ finetune.columns.{name}"
+                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a "
+                f"{'value' if is_number else 'vector'} per {scope}; expected a value per query "
+                f"@ finetune.columns.{name}"
             )
         inputs[f"batches/{name}"] = StageOutput(plan_column(builder, current, settings, negatives, name))
     return inputs
@@ -357,7 +353,7 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
-        for query_id, doc_id in _certain_pairs(builder, current, settings, name)
+        for query_id, doc_id in _certain_pairs(builder, current, settings, name, per)
     }
     missing = dict.fromkeys(sorted(certain))
     for value in read_values(path, name):
@@ -368,11 +364,13 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         raise missing_values(name, column, len(missing), len(certain), " and ".join(named))
 
 
-def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune, name: str) -> Iterator[tuple[str, str]]:
+def _certain_pairs(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, per: str
+) -> Iterator[tuple[str, str]]:
     """Yield the pairs of queries and passages, by id, whose values in the column `name` a round needs in any case.
 
-    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them. Batches
-    that are neither random nor any, known when the training begins, are not made here.
+    They are the only positive of a query that is in any batch (all of them if the column has a value `per` query), and
+    its given negatives if it draws all of them. Batches of a part are made later: of them, no pair is certain.
     """
     collection = builder.collection
     positives: dict[str, set[str]] = {}
@@ -391,5 +389,6 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune, nam
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]
         others = negatives.get(judged[row], set()) - own if is_given else set()
-        drawn = [*(own if len(own) == 1 else ()), *(others if len(others) <= settings.negatives else ())]
+        is_drawn = len(own) == 1 or per == QUERY
+        drawn = [*(own if is_drawn else ()), *(others if len(others) <= settings.negatives else ())]
         yield from ((judged[row], doc_id) for doc_id in drawn)
