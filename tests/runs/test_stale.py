@@ -238,7 +238,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     recipe, tried = recipe_of(name, beir), {path: stages for path, (_, stages) in varied(name).items()}
     declared = {path: attribute for path, _, attribute in leaves(recipe)}
     # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
-    tables = ("reranker", "pseudo_queries")
+    tables = ("reranker", "pseudo_queries", "stages")
     alone = (
         "collection.path",
         "finetune.columns",
