@@ -30,11 +30,12 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
     Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
-    text of more than three tokens, unless the setting `ratio` is 0; labels are the clean tokens (a masker that provides
-    `corrupted` has none, and changes such a text); the input is unchanged; what an earlier view hides (`nested`) stays
-    hidden; the same seed gives the same mask, also after pickling and in a worker process, another epoch another mask;
-    the rest of the batch, its order and padding do not matter; a batch of one text and an empty text are not an error;
-    only declared signals are read; with schedules of its schedulable settings, it masks by those of the step.
+    text of more than three tokens, unless the setting `ratio` is 0 or the masker provides `ratios`; labels are the
+    clean tokens (a masker that provides `corrupted` has none, and changes such a text); the input is unchanged; what an
+    earlier view hides (`nested`) stays hidden; the same seed gives the same mask, also after pickling and in a worker
+    process, another epoch another mask; the rest of the batch, its order and padding do not matter; a batch of one text
+    and an empty text are not an error; only declared signals are read; with schedules of its schedulable settings, it
+    masks by those of the step.
     """
     spec, config = checked_spec(Kind.MASKER, part, config)
     masker, provided = build(spec, config, toy_context()), spec.provides_of(config)
@@ -76,7 +77,7 @@ def _check_one(
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
     check_view(view, tokens, rows, provided, name)
     if hides:
-        _check_hides(view, tokens, name, corrupted="corrupted" in provided)
+        _check_hides(view, tokens, name, provided)
         _check_draws(masker, tokens, view, rows, name)
     if "corrupted" not in provided:
         _check_nested(masker, tokens, rows, name)
@@ -87,9 +88,11 @@ def _check_one(
         require(_same(more, view), f"{name}: what a row sees depends on the number of rows")
 
 
-def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, *, corrupted: bool) -> None:
+def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, provided: Collection[str]) -> None:
     long = tokens.maskable.sum(1) > _SHORT
-    if corrupted:
+    if "ratios" in provided:  # what is drawn may hide nothing of a text
+        require(bool((view.labels != NO_TARGET).any()), f"{name}: no text has a target")
+    elif "corrupted" in provided:
         unchanged = (view.ids == tokens.ids).all(1) & long
         require(not unchanged.any(), f"{name}: a text is not corrupted at all")
     elif view.visible is not None:
@@ -163,6 +166,13 @@ def check_view(view: MaskedView, clean: TokenBatch, rows: int, provided: Collect
     if rows and "rows" in provided:
         _check_rows(view, clean, rows, name)
         return
+    has_ratios = view.ratios is not None
+    require(has_ratios == ("ratios" in provided), f"{name}: views have ratios if and only if it provides 'ratios'")
+    if view.ratios is not None:
+        is_share = (view.ratios > 0) & (view.ratios <= 1)
+        shape = tuple(view.ratios.shape)
+        require(shape == (len(clean.ids),), f"{name}: ratios has shape {shape}, expected one for each text")
+        require(bool(is_share.all()), f"{name}: a ratio is not above 0 and at most 1")
     is_filled = view.noise is not None
     require(is_filled == ("replaced" in provided), f"{name}: views have noise if and only if it provides 'replaced'")
 
