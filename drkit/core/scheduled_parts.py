@@ -152,7 +152,12 @@ def _share_weights(made: nn.Module, first: nn.Module) -> None:
             module.register_buffer(constant, value)
 
 
+def modules_that_follow(module: nn.Module) -> list[Any]:
+    """Return the modules within a module that change over a training (`FollowsProgress`)."""
+    return [one for one in module.modules() if isinstance(one, FollowsProgress)]
+
+
 def follow_progress(module: nn.Module, progress: float) -> None:
     """Tell every part of a module that changes over a training how far it is."""
-    for one in [one for one in module.modules() if isinstance(one, FollowsProgress)]:
+    for one in modules_that_follow(module):
         one.set_progress(progress)

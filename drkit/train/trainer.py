@@ -29,7 +29,7 @@ from transformers.trainer_callback import PrinterCallback
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
 from drkit.core.progress import Progress
-from drkit.core.scheduled_parts import follow_progress
+from drkit.core.scheduled_parts import modules_that_follow
 from drkit.core.schedules import CollatesAtProgress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
@@ -228,6 +228,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._training, self._meter = schedule, training, meter
         self._totals: dict[str, Tensor] | None = None
+        self._following: list[Any] | None = None
         self.sums = Sums(schedule.micro_batches)
 
     def get_train_dataloader(self) -> Any:
@@ -251,7 +252,10 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         self._meter.start()
         found = super().get_batch_samples(*args, **kwargs)
         module: Any = self.accelerator.unwrap_model(self.model)
-        follow_progress(module, self.state.global_step / (self._schedule.batches // self._schedule.per_step))
+        if self._following is None:
+            self._following = modules_that_follow(module)
+        for one in self._following:
+            one.set_progress(self.state.global_step / (self._schedule.batches // self._schedule.per_step))
         if self._schedule.micro_batches > 1:
             module.train()
             self._totals = gradients.count_step(module, found[0], self.args.device)
