@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.batching.specs import BATCHES
 from drkit.data.column_sources import COLUMNS
 from drkit.data.query_sources import QUERY_PARTS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
-    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS, *QUERY_PARTS)
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *reading]
+    fine_tuning = (*LOSSES, *MINERS, *COLUMNS, *BATCHES)
+    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *QUERY_PARTS)
+    return [*MASKERS, *CONTEXTS, *DECODERS, *fine_tuning, *reading]
 
 
 @hookimpl
@@ -57,7 +59,7 @@ def drkit_architectures() -> Sequence[Extension]:
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
         ("deberta", "DEBERTA_V1", "DeBERTa, the first version; disentangled attention, eager only"),
         ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
-        ("llama", "LLAMA", "Llama; reads from left to right: fine-tuned, not pre-trained"),
+        ("llama", "LLAMA", "Llama, decoder-only; from left to right or both directions"),
         ("mistral", "LLAMA", "Mistral; built like Llama"),
         ("qwen2", "LLAMA", "Qwen 2 and 2.5; built like Llama"),
         ("qwen3", "LLAMA", "Qwen 3; built like Llama"),

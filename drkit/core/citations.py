@@ -82,6 +82,12 @@ MATRYOSHKA = Citation(
     year=2022,
     url="https://arxiv.org/abs/2205.13147",
 )
+TAS_B = Citation(
+    key="hofstatter2021tasb",
+    title="Efficiently Teaching an Effective Dense Retriever with Balanced Topic Aware Sampling",
+    year=2021,
+    url="https://arxiv.org/abs/2104.06967",
+)
 STAR = Citation(
     key="zhan2021adore",
     title="Optimizing Dense Retrieval Model Training with Hard Negatives",
@@ -135,6 +141,24 @@ NV_RETRIEVER = Citation(
     title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",
     year=2024,
     url="https://arxiv.org/abs/2407.15831",
+)
+LLM2VEC = Citation(
+    key="behnamghader2024llm2vec",
+    title="LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders",
+    year=2024,
+    url="https://arxiv.org/abs/2404.05961",
+)
+LLARA = Citation(
+    key="li2023llara",
+    title="Making Large Language Models A Better Foundation For Dense Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2312.15503",
+)
+LLADA = Citation(
+    key="nie2025llada",
+    title="Large Language Diffusion Models",
+    year=2025,
+    url="https://arxiv.org/abs/2502.09992",
 )
 RELATIONAL = Citation(
     key="park2019rkd",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from drkit.core.types import (
+    BatchRows,
     BuildContext,
     CollectionSize,
     DecoderInput,
@@ -261,6 +262,30 @@ class ColumnSource(Protocol):
         """
 
 
+class Batches(Protocol):
+    """Decides which training queries make up each batch of an epoch of fine-tuning.
+
+    The result depends on the arguments alone. A part may leave queries out of an epoch, or read them several times.
+    """
+
+    def __call__(
+        self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int
+    ) -> Sequence[NDArray[np.integer[Any]]]:
+        """Return `count` batches, each an array of 1 to `size` different rows (0 to len(rows) - 1), in any order."""
+
+
+@runtime_checkable
+class RefreshesBatches(Protocol):
+    """Settings of batches that receive the vectors of queries, which are encoded again during training.
+
+    The default is every epoch.
+    """
+
+    @property
+    def refresh_every(self) -> int:
+        """Epochs between two encodings."""
+
+
 @runtime_checkable
 class QuerySource(Protocol):
     """Makes training queries from passages. What it makes of a passage depends on its settings and the passage alone.
@@ -271,6 +296,14 @@ class QuerySource(Protocol):
 
     def queries(self, passages: Sequence[Passage]) -> Iterable[tuple[str, str]]:
         """Yield (passage id, query), any number for each passage, in the order of the passages."""
+
+
+@runtime_checkable
+class ChecksQueryIds(Protocol):
+    """Settings of batches that need ids of training queries of some form."""
+
+    def check_query_id(self, query_id: str) -> None:
+        """Raise DrkitError for an id of another form; a plan asks for the first one in the collection's files."""
 
 
 @runtime_checkable

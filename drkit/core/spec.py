@@ -21,7 +21,7 @@ from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
-MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
+MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING, BATCHING = (
     "masker",
     "encoder",
     "batch",
@@ -29,6 +29,7 @@ MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
     "re-ranking",
     "mining",
     "pooling",
+    "batching",
 )
 
 
@@ -54,15 +55,27 @@ PROVIDED = (
     Provided("corrupted", MASKER, "a copy with other tokens or another order, or a shorter one, without targets"),
     Provided("rows", MASKER, "a visibility pattern for each row of the decoder"),
     Provided("replaced", MASKER, "masked positions filled with samples of a generator"),
+    Provided("ratios", MASKER, "the share of its tokens that was drawn to be hidden in each text"),
     Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head", masker="view"),
+    Provided(
+        "preceding_states",
+        ENCODER,
+        "states one position before the targets, with their labels and the LM head",
+        masker="view",
+    ),
     Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head", masker="view"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
     Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
+    Provided("ratios", ENCODER, "the ratio that was drawn for the text of each target, f[N]", masker="ratios"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
     Provided("candidates", MINING, "results of the previous miner in the chain"),
     Provided("heads", POOLING, "the encoder's LM head, lent for one call (`LmHeads`)"),
+    Provided("query_ids", BATCHING, "the id of each training query"),
+    Provided("query_lengths", BATCHING, "the tokens of each training query, i32[n]"),
+    Provided("positive_ids", BATCHING, "the ids of the positives of each training query"),
+    Provided("query_vectors", BATCHING, "the vector of each training query by the encoder in training, f32[n,D]"),
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
@@ -82,8 +95,26 @@ CAPABILITIES: Mapping[str, str] = {
 # What stages make for a pre-training, and all that its parts can require.
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
 OFFERED_TO_PRETRAINING = (*MADE_FOR_PRETRAINING, "encoder-layers")
+# What a stage of a plugin can receive of the run, besides the outputs of stages that its settings name.
+OFFERED_TO_STAGES: Mapping[str, str] = {
+    "passages": "the passages of the collection (`StageContext.passages`)",
+    "train": "the folder of the training queries and judgements (`StageContext.collection`)",
+}
+# Before the output of a stage of the run, in a setting with the path of a file: `stage:judge/scores.jsonl`.
+STAGE_OUTPUT = "stage:"
 # What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
 PAIRS, TEACHER = "pairs", "teacher"
+# What batches receive that is known only during a training.
+QUERY_VECTORS = "query_vectors"
+
+
+def is_stage_output(path: Any) -> bool:
+    """Return whether the value of a setting names the output of a stage of the run, rather than a local file.
+
+    >>> is_stage_output("stage:judge/scores.jsonl"), is_stage_output("scores.jsonl")
+    (True, False)
+    """
+    return isinstance(path, str) and path.startswith(STAGE_OUTPUT)
 
 
 def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
@@ -92,7 +123,7 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     >>> provided_by("encoder", "batch")
     ('bottleneck', 'partners')
     >>> provided_by("encoder", masker=["view"])
-    ('token_states', 'text_states', 'bottleneck')
+    ('token_states', 'preceding_states', 'text_states', 'bottleneck')
     """
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 
@@ -121,7 +152,9 @@ class Kind(str, Enum):
     SIGNAL = "signal"
     POOLING = "pooling"
     COLUMN = "column"
+    BATCHES = "batches"
     QUERIES = "queries"
+    STAGE = "stage"
 
     def __str__(self) -> str:
         return self.value
@@ -202,9 +235,9 @@ class ComponentSpec:
     together:
 
     receives: the names that its call receives, from `drkit.core.spec` or another part; beside `pairs`, the columns that
-    a loss of fine-tuning reads, by `pairs.column(name)`. signals: the signals it reads, by name (`drkit list signal`).
-    requires: the capabilities that the run must have (`drkit.core.spec.CAPABILITIES`). provides: the names of its
-    results.
+    a loss of fine-tuning reads, by `pairs.column(name)`; of batches, also columns of queries. signals: the signals it
+    reads, by name (`drkit list signal`). requires: the capabilities that the run must have
+    (`drkit.core.spec.CAPABILITIES`). provides: the names of its results.
 
     If any of these depends on the settings, the config class has a property of the same name. For `receives` and
     `provides`, it returns additional names; for `signals` and `requires`, a mapping of additional names to the settings
@@ -222,8 +255,15 @@ class ComponentSpec:
     (`drkit.errors.EXTRAS`). `example` is what the contract checks try it on, if toy values do not do: `texts`, such as
     those that it has looked up, and values of the columns that a loss receives, by name.
 
+    The target of a stage is a function that is called with a `drkit.plugin.StageContext` and returns facts for the
+    manifest. It receives names of `OFFERED_TO_STAGES`, and reads the outputs of other stages that its `files` name.
+    `resumable`: after a kill, it goes on in the folder that it left. `records`: its files that document it (logs) and
+    are not results. `version`: raised when the same settings and inputs give another result for a reason outside the
+    code of its package.
+
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
-    characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
+    characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown, or of
+    `receives` of a stage.
     """
 
     kind: Kind = field(converter=Kind)
@@ -244,6 +284,9 @@ class ComponentSpec:
     shorthand: str = ""
     provider: str = ""
     example: Mapping[str, Sequence[Any]] = field(factory=dict, eq=False)
+    records: tuple[str, ...] = field(default=(), converter=_names)
+    resumable: bool = False
+    version: int = 1
 
     def __attrs_post_init__(self) -> None:
         problems = [*_shape_problems(self), *self._config_problems(), *self._word_problems()]
@@ -279,6 +322,12 @@ class ComponentSpec:
             f"extra {extra!r} is unknown{did_you_mean(extra, EXTRAS)} allowed: {', '.join(EXTRAS)}"
             for extra in self.extras
             if extra not in EXTRAS
+        ]
+        problems += [
+            f"receives {word!r}, which no run offers a stage{did_you_mean(word, OFFERED_TO_STAGES)} allowed: "
+            f"{', '.join(OFFERED_TO_STAGES)}; the output of another stage is named by a setting in `files`"
+            for word in self.receives
+            if self.kind is Kind.STAGE and word not in OFFERED_TO_STAGES
         ]
         problems += [
             f"{word!r} is in both receives and signals; list it once" for word in self.receives if word in self.signals

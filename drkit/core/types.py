@@ -15,6 +15,8 @@ from attrs import field, frozen
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from drkit.core.protocols import MaskedLm, PairScorer, TextIds, TextRetriever
@@ -83,7 +85,8 @@ class MaskedView(Movable):
 
     ids i64[B,L]; labels i64[B,L] (-100: not a target); attention bool[B,L]; visible bool[B,R,L] if the decoder needs
     rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a replacer fills the hidden
-    positions (a uniform draw at each, -1 elsewhere), else None.
+    positions (a uniform draw at each, -1 elsewhere), else None; ratios f32[B] if the masker draws the share of each
+    text that is hidden, else None.
     """
 
     ids: Tensor
@@ -91,6 +94,7 @@ class MaskedView(Movable):
     attention: Tensor
     visible: Tensor | None = None
     noise: Tensor | None = None
+    ratios: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -217,6 +221,26 @@ class ScoredGroups(WithColumns):
 
     scores: Tensor
     mask: Tensor
+
+
+@frozen(eq=False)
+class BatchRows:
+    """The training queries of a round, n rows, for a part that makes batches of them (`Batches`).
+
+    It has what the part's spec receives, and else nothing: query_ids, the n ids; query_lengths i32[n], in tokens;
+    positive_ids, those of each query's positives; query_vectors f32[n,D], by the encoder in training. columns: the
+    values [n] of columns of queries, by name.
+    """
+
+    count: int
+    query_ids: Sequence[str] = ()
+    query_lengths: NDArray[np.int32] = ()  # type: ignore[assignment]
+    positive_ids: Sequence[Sequence[str]] = ()
+    query_vectors: NDArray[np.float32] = ()  # type: ignore[assignment]
+    columns: Mapping[str, NDArray[Any]] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 @frozen

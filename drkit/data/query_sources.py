@@ -13,7 +13,7 @@ from attrs import frozen
 from drkit.core.files import local_path, read_json
 from drkit.core.hub import check_model_path
 from drkit.core.settings import setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief, is_stage_output
 from drkit.errors import DrkitError
 
 EXTRACTIVE, CROPS, SENTENCES, TITLES_ALONE, QUERY_FILE, QUERY_MODEL = (
@@ -44,7 +44,7 @@ class QueryFileConfig:
     @property
     def brief(self) -> str:
         """What a recipe writes for the part."""
-        return f"{QUERY_FILE}:{self.path}"
+        return self.path if is_stage_output(self.path) else f"{QUERY_FILE}:{self.path}"
 
 
 def query_prompt(_instance: Any, attribute: Any, value: str) -> None:

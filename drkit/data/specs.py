@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
-from drkit.core.citations import DPR, QUERY_AS_CONTEXT
+from drkit.core.citations import DPR, LLARA, QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings
 
@@ -340,7 +340,9 @@ COLLECTIONS = (
 class QueryContextConfig:
     """Settings of `QueryContext`: a text is paired with a query made from it (Query-as-context, section 3.1)."""
 
-    queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq or causal model")
+    queries: str = setting(
+        "extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq or causal model"
+    )
     candidates: int = setting(5, at_least(1), "maximum number of queries per text; each epoch draws one")
     prefix: str = setting("", None, "put before each text for the model, as in 'text2query: '")
 
@@ -375,6 +377,7 @@ def _context(name: str, code: str, summary: str, config: type = NoSettings, **mo
 CONTEXTS = (
     _context("self", "SelfContext", "The text itself"),
     _context("span", "SpanContext", "Another span of the same document", requires=("spans",), cite=QUERY_AS_CONTEXT),
+    _context("next-span", "NextSpanContext", "The next span of the same document", requires=("spans",), cite=LLARA),
     _context("query", "QueryContext", "One of the text's candidate queries", QueryContextConfig, cite=QUERY_AS_CONTEXT),
     _context(
         "mixed", "MixedContext", "A query of the span, or another span", MixedContextConfig, cite=QUERY_AS_CONTEXT

@@ -12,7 +12,18 @@ from collections.abc import Iterator, Mapping
 from drkit.core.protocols import NamesModel, ReadsVectors, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, VECTOR_VALUES, Choice, Kind, provided_by
+from drkit.core.spec import (
+    BATCHING,
+    FINETUNING,
+    PAIRS,
+    RERANKING,
+    TEACHER,
+    VECTOR_VALUES,
+    Choice,
+    Kind,
+    is_stage_output,
+    provided_by,
+)
 from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored, source_name
 from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
@@ -20,6 +31,7 @@ from drkit.encoders.cross_encoder_folder import check_scorer, check_trainable
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.parts import (
+    batch_columns,
     columns_of,
     join_names,
     losses_that_fit,
@@ -46,6 +58,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _query_source_problems(recipe, registry)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune, registry)
+        problems += _batches_problems(recipe.finetune, registry)
         problems += _fold_problems(recipe, recipe.finetune)
     problems += _proven_problems(recipe)
     if recipe.reranker:
@@ -106,6 +119,29 @@ def _vector_problems(loss: Choice, columns: Mapping[str, Choice], registry: Regi
                 f"loss {loss.use!r} reads a teacher's scores in the column 'teacher', but {source_name(source)} holds "
                 f"vectors, which the losses vector-cosine, vector-mse and vector-relation read"
             )
+
+
+def _batches_problems(finetune: Finetune, registry: Registry) -> list[str]:
+    """Return unmet needs of the batches of every round."""
+    problems: dict[str, None] = {}
+    for index, current in enumerate(finetune.rounds):
+        path = f"finetune.rounds.{index}.batches" if current.batches else "finetune.batches"
+        settings, columns = finetune.for_round(current), finetune.columns_for(current)
+        spec = registry.get(Kind.BATCHES, settings.batches.use)
+        lines = missing_extras(spec)
+        if unmet := sorted({*spec.signals_of(settings.batches.config), *spec.requires_of(settings.batches.config)}):
+            lines.append(
+                f"batches {spec.name!r} need {join_names(unmet)}; batches have neither signals nor requirements, only "
+                f"names that they receive: {', '.join(provided_by(BATCHING))}, or columns of queries"
+            )
+        lines += [
+            f"batches {spec.name!r} receive the column {name!r}, which the round does not have (columns: "
+            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
+            for name in batch_columns(settings, registry)
+            if name not in columns
+        ]
+        problems |= dict.fromkeys(f"{line} @ {path}" for line in lines)
+    return list(problems)
 
 
 def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
@@ -276,7 +312,8 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
 
 def _used_columns(finetune: Finetune, current: Round, registry: Registry) -> dict[str, Choice]:
     """Return the columns of a round that its loss receives, and its teacher."""
-    received = received_columns(finetune.for_round(current).loss, registry)
+    settings = finetune.for_round(current)
+    received = {*received_columns(settings.loss, registry), *batch_columns(settings, registry)}
     columns = finetune.columns_for(current)
     return {name: one for name, one in columns.items() if name in received or (name == TEACHER and current.teacher)}
 
@@ -382,7 +419,7 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry)
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model:
+        if model and not is_stage_output(model):
             try:
                 if path == "reranker.pretrained":
                     check_trainable(model)

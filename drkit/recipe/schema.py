@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from attrs import evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, ge, in_, lt, min_len, optional
 
+from drkit.batching.specs import RANDOM
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, setting
 from drkit.core.spec import TEACHER, Choice, Kind, LossChoice, MaskerChoice, NoSettings, brief
@@ -30,7 +31,10 @@ ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
+BatchesChoice = Annotated[Choice, Kind.BATCHES]
+StageChoice = Annotated[Choice, Kind.STAGE]
 
+_STAGE_NAME = re.compile(r"[a-z][a-z0-9-]{0,100}")
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER_SIDE = "encoder"
 # The decoder that the options of the command line choose.
@@ -102,6 +106,15 @@ def _names_but(taken: str) -> Callable[[Any, Any, Mapping[str, Any]], None]:
                 )
 
     return validate
+
+
+def _stage_names(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
+    """Validate names of stages, which are folders of the run."""
+    for name in value:
+        if not _STAGE_NAME.fullmatch(name):
+            raise ValueError(
+                f"'{attribute.name}': the name of a stage has small letters, digits and hyphens, got {name!r:.80}"
+            )
 
 
 def _text_weights(_instance: Any, attribute: Any, value: Mapping[str, float]) -> None:
@@ -252,6 +265,7 @@ class Round:
         metadata={"help": f"whose scores it learns from: {COLUMN_SOURCES}", "written": brief, "absent": ""},
     )
     loss: LossChoice | None = None
+    batches: BatchesChoice | None = field(default=None, metadata={"help": "batches of this round", "written": brief})
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
@@ -270,6 +284,13 @@ class Finetune(Training):
     )
     keep_steps: tuple[int, ...] | None = setting(
         None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
+    )
+    batches: BatchesChoice = field(
+        default=RANDOM,
+        metadata={
+            "help": "which queries make up a batch: random, by-length, one-data-set, clusters, documents",
+            "written": brief,
+        },
     )
     validation: Validation = field(kw_only=True, factory=Validation)
     passage_length: int | None = setting(
@@ -359,6 +380,9 @@ class Recipe:
     )
     encoder: EncoderSettings = field(factory=EncoderSettings)
     pretrain: Pretrain | None = None
+    stages: dict[str, StageChoice] | None = setting(
+        None, optional(_stage_names), "stages of plugins, by the name of their folder in the run", absent_when=None
+    )
     pseudo_queries: PseudoQueries | None = None
     finetune: Finetune | None = None
     reranker: RerankerTraining | None = None

@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drkit.batching.drawing import checked_batches
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.schedules import is_scheduled, settings_at
-from drkit.core.spec import Choice, ComponentSpec, Kind
+from drkit.core.spec import Choice, ComponentSpec, Kind, is_stage_output
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.collection import FileCollection
@@ -37,6 +38,7 @@ from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
+from drkit.encoders.architectures import attention_keys
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
@@ -60,6 +62,7 @@ from drkit.runs.stages.columns import column_scope, holds_vectors
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
+from drkit.testing.batches import toy_batch_rows
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
 from drkit.testing.data import check_values, check_vector_values, written_signal
 from drkit.testing.decoders import (
@@ -146,6 +149,10 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
             loss = build_part(part, sized)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
             _try_saving(part, loss, build_part(part, attrs.evolve(sized, seed=recipe.seed + 1)))
+        for part in _batches(recipe, registry):
+            _try_batches(part, context)
+        for stage in (recipe.stages or {}).values():
+            target_of(PartInUse.of(Kind.STAGE, stage, registry))
         for part in query_parts(recipe, registry):
             _try_queries(part, context, examples)
         for miners in _chains(recipe):
@@ -197,7 +204,9 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
     if sizes.architecture and not sizes.pretrained:
-        shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
+        more = {"model_type": sizes.architecture, **(sizes.architecture_settings or {})}
+        more |= attention_keys(more, sizes.attention)
+        shape |= {"model_type": more.pop("model_type"), "more": more}
     is_plain = sizes.pooling.use in POOLINGS
     pooling = sizes.pooling.use if is_plain else "cls"
     try:
@@ -472,6 +481,8 @@ def _column_values(recipe: Recipe, registry: Registry, examples: toys.Examples) 
 
 def _first_values(name: str, source: Choice, registry: Registry, examples: toys.Examples) -> list[float]:
     """Return the first values of a column that a part computes, or a file has. Raises DrkitError for a broken part."""
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return []
     if isinstance(source.config, FileConfig):
         return [one.value for one in islice(read_values(local_path(source.config.path), name), _VALUES)]
     if not is_computed(source):
@@ -488,6 +499,27 @@ def _first_values(name: str, source: Choice, registry: Registry, examples: toys.
         values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
         require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")
     return values[:_VALUES]
+
+
+def _batches(recipe: Recipe, registry: Registry) -> list[PartInUse]:
+    """Return the batches of the rounds, each once."""
+    found = [recipe.finetune.for_round(one).batches for one in recipe.finetune.rounds] if recipe.finetune else []
+    chosen = [one for index, one in enumerate(found) if one not in found[:index]]
+    return [PartInUse.of(Kind.BATCHES, one, registry) for one in chosen]
+
+
+def _try_batches(part: PartInUse, context: BuildContext) -> None:
+    """Compose an epoch of toy queries; what a part refuses with a DrkitError may be only the toys' fault."""
+    rows = toy_batch_rows(part.spec.receives_of(part.config))
+    batches = build_part(part, context)
+    size, count = len(rows) // 4, 4
+    with trying(part, "called with (rows, size=.., count=.., seed=.., epoch=..)"):
+        require(callable(batches), f"{part.full_title}: {type(batches).__name__} is not callable")
+        try:
+            found = batches(rows, size=size, count=count, seed=0, epoch=0)
+        except DrkitError:
+            return
+    checked_batches(found, rows, size=size, count=count, title=part.full_title)
 
 
 def _try_queries(part: PartInUse, context: BuildContext, examples: toys.Examples) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.testing.batches import check_batches as check_batches
     from drkit.testing.contexts import check_context as check_context
     from drkit.testing.data import check_collection as check_collection
     from drkit.testing.data import check_column as check_column
@@ -25,5 +26,6 @@ if TYPE_CHECKING:
     from drkit.testing.miners import check_filter as check_filter
     from drkit.testing.miners import check_miner as check_miner
     from drkit.testing.specs import check_spec as check_spec
+    from drkit.testing.stages import check_stage as check_stage
 
 lazy_exports(__name__)

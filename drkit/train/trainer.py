@@ -36,7 +36,7 @@ from drkit.encoders.architectures import find_architecture
 from drkit.recipe.training import Training
 from drkit.train import gradients
 from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
-from drkit.train.batches import Example, Schedule, Share
+from drkit.train.batches import EpochBatches, Example, Schedule, Share
 from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
 from drkit.train.lora import adapted, count_trained, trained_weights
@@ -76,16 +76,17 @@ def train_in(
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
     rates: NDArray[np.float64] | None = None,
+    source: EpochBatches | None = None,
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
-    rates: how often each example is read, as in `Schedule`.
+    rates: how often each example is read, source: composes the batches, as in `Schedule`.
     module: a `drkit.train.gradients.Comparable`. Writes `log.jsonl` and `training.json` (steps, loss, seconds, number
     of examples, batch size of all processes, the number of processes by the first step that it trained, throughput) to
     the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
-    schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates)
+    schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates, source=source)
     if training.batch_size and training.batch_size > schedule.examples:
         progress.note(f"a step has all {schedule.examples:,} examples, fewer than batch_size = {training.batch_size:,}")
     result = train(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from drkit.data.column_sources import (
 from drkit.data.corpus import QueryIds, StoredCollection, StoredCorpus, collection_of, read_labelled_queries
 from drkit.data.values import PASSAGE, QUERY, Value, computed_values, computed_vectors
 from drkit.encoders.declarations import MODULES, UnsupportedEncoderError, check_model_type, model_type
+from drkit.runs.making.batches import part_batches
 from drkit.runs.making.finetune import judged_pairs, known_pairs
 from drkit.runs.making.reranker import loaded_teacher
 from drkit.runs.stage import StageRun
@@ -36,7 +37,7 @@ from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts
 from drkit.search.sentence_encoder import SentenceTransformerEncoder
 from drkit.search.vector_files import BY_TEXT, VectorSource, open_vectors
-from drkit.train.batches import Schedule
+from drkit.train.batches import Example, Schedule
 from drkit.train.biencoder import TrainingPairs, draw_queries, drawn_passages, schedule_lengths
 from drkit.train.columns import ColumnInfo, StoredColumn, read_column, write_values
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest
@@ -137,7 +138,7 @@ def _write_vectors(
         source = ComputedVectors(chosen.use, _numbered(stage, collection, per, items))
         finder = finder_of_ids(numbers_of)
     else:
-        config = chosen.config
+        config = stage.resolved(chosen).config
         by, path = (config.by, config.path) if isinstance(config, VectorsConfig) else ("", stage.inputs["vectors"])
         source = open_vectors(path, of=per, by=by)
     if source.by == BY_TEXT:
@@ -220,7 +221,8 @@ def load_teacher_encoder(path_or_id: str) -> Any:
 
 def _source(stage: StageRun[ColumnSettings]) -> Any:
     """Return the part that is, or has, the values of the column."""
-    return stage.registry.build(Kind.COLUMN, stage.settings.source.use, stage.settings.source.config)
+    source = stage.resolved(stage.settings.source)
+    return stage.registry.build(Kind.COLUMN, source.use, source.config)
 
 
 def _drawn(scope: str, requests: Sequence[ScoreRequest], corpus: StoredCorpus) -> Iterator[Any]:
@@ -258,7 +260,7 @@ def _requests(
     drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for draw in range(settings.draws):
         own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
-        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, compares=True)
+        batches = _batches(stage, collection, own)
         passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
         for query, found in zip(own.queries.tolist(), passages, strict=True):
             drawn[query].append(found)
@@ -269,6 +271,17 @@ def _requests(
         f"{candidates:,} positives and mined negatives"
     )
     return [request for request in requests if len(request.passages)]
+
+
+def _batches(
+    stage: StageRun[ColumnSettings], collection: StoredCollection, pairs: TrainingPairs
+) -> Iterable[Sequence[Example]]:
+    """Return the batches that the training reads, or all that it may read."""
+    settings, lengths, source = stage.settings, schedule_lengths(pairs), None
+    if settings.batches is not None:
+        source = part_batches(settings.batches, stage.registry, pairs, collection, stage.inputs, seed=settings.seed)
+    schedule = Schedule.of(settings.training, lengths, seed=settings.seed, compares=True, source=source)
+    return schedule.all_examples() if settings.batches is None else schedule
 
 
 def _agreement(

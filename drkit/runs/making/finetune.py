@@ -18,8 +18,9 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
 from drkit.core.progress import Progress
+from drkit.core.protocols import RefreshesBatches
 from drkit.core.quantities import counted
-from drkit.core.spec import Kind
+from drkit.core.spec import QUERY_VECTORS, Kind
 from drkit.core.types import BuildContext
 from drkit.data.corpus import QueryIds, StoredCollection, collection_of
 from drkit.data.folds import assign_folds
@@ -27,11 +28,12 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
 from drkit.miners.specs import refresh_settings
+from drkit.runs.making.batches import part_batches
 from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
 from drkit.search import Reranker
-from drkit.train.batches import Schedule, StepSize, batches_per_epoch, describe_batch
+from drkit.train.batches import EpochBatches, Schedule, StepSize, batches_per_epoch, describe_batch
 from drkit.train.biencoder import (
     BiEncoder,
     PairCollator,
@@ -47,7 +49,7 @@ from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
 from drkit.train.columns import AnyColumn, read_column
 from drkit.train.logs import mean_metric
-from drkit.train.refresh import ChainMiner, Refresher
+from drkit.train.refresh import BatchRefresher, ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task
 from drkit.train.vector_columns import StoredVectors
@@ -61,9 +63,11 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     module = _bi_encoder(stage, tokenizer, collection, collate.columns)
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
+    source = _batches(stage, module, tokenizer, collate, collection)
     validations = _validations(stage, module, tokenizer, collate, collection)
+    again = [source] if isinstance(source, BatchRefresher) else []
     if collate.columns:
-        _check_columns(stage, collate)
+        _check_columns(stage, collate, source)
     if not refresher:
         stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     folders = {step: stage.folder / f"{stage.name}@{step}" for step in settings.keep_steps or ()}
@@ -76,7 +80,8 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
         progress=stage.progress,
-        callbacks=[*([refresher] if refresher else []), *validations, keeping],
+        callbacks=[*([refresher] if refresher else []), *again, *validations, keeping],
+        source=source,
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
@@ -130,11 +135,39 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
     )
 
 
-def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
+def _batches(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> EpochBatches | None:
+    """Return what composes the batches; None if they are random."""
+    settings, pairs = stage.settings, collate.pairs
+    batches = part_batches(settings.batches, stage.registry, pairs, collection, stage.inputs, seed=settings.seed)
+    spec, config = stage.registry.get(Kind.BATCHES, settings.batches.use), settings.batches.config
+    if batches is None or QUERY_VECTORS not in spec.receives_of(config):
+        return batches
+    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
+    texts = [query.text for query in collection.queries("train")]
+    return BatchRefresher(
+        batches,
+        module,
+        encoders_of(module, tokenizer, settings.reading),
+        folder=stage.folder / CHECKPOINTS,
+        texts=[texts[index] for index in pairs.queries.tolist()],
+        every=config.refresh_every if isinstance(config, RefreshesBatches) else 1,
+        size=min(schedule.batch_size, len(pairs)),
+        per_epoch=batches_per_epoch(len(pairs), schedule.batch_size),
+    )
+
+
+def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator, source: EpochBatches | None) -> None:
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
     shared = processes.batch_processes()
-    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
+    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, source=source)
+    batches = schedule.all_examples() if isinstance(source, BatchRefresher) else schedule
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
         missing = sum(

@@ -8,11 +8,12 @@ from itertools import chain
 import numpy as np
 from attrs import evolve, field, frozen
 
+from drkit.batching.specs import RANDOM
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, VECTOR_VALUES, Choice, Kind, brief
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -31,11 +32,11 @@ from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.parts import received_columns
+from drkit.recipe.parts import batch_columns, batches_receive, received_columns
 from drkit.recipe.schema import JUDGED, Finetune, Round
 from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
-from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.texts import PASSAGES
 from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, reading_work, stored_size
@@ -49,7 +50,8 @@ class ColumnSettings:
 
     max_length: tokens per pair of a model, None for the model's own limit. queries, draws: number of training queries
     per draw (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round
-    (see `Training.schedule_only`), which with `negatives` per query decide the values that it reads. refreshed: of
+    (see `Training.schedule_only`), which with `negatives` per query and the `batches` decide the values that it reads.
+    batches: None if they are not known before the training, so that any query may be read in any epoch. refreshed: of
     vectors, that all passages may be drawn, because negatives are mined during the training.
     """
 
@@ -63,6 +65,7 @@ class ColumnSettings:
     negatives: int
     seed: int = from_recipe("seed")
     refreshed: bool = field(default=False, metadata={"absent_when": False})
+    batches: Choice | None = field(default=RANDOM, metadata={"absent_when": RANDOM})
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -124,6 +127,8 @@ COLUMN = StageSpec(
         "reranker": "the run's own cross-encoder",
         "vectors": "the vectors that an encoder made of all passages or training queries",
         "column/*": "another column, without whose values queries and pairs are left out",
+        "query-tokens": "the training queries' tokens, whose lengths the batches receive",
+        "batches/*": "a column that the batches receive",
     },
     resumable=True,
     joint=True,
@@ -220,6 +225,11 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
     for other, one in received_by(builder, current).items():
         if other != name and drops_unknown(one) and not drops_unknown(column):
             inputs[f"column/{other}"] = StageOutput(plan_column(builder, current, settings, negatives, other))
+    batches = _known_batches(builder, settings, name)
+    if batches is not None:
+        inputs |= plan_batch_columns(builder, current, settings, negatives)
+        if "query_lengths" in batches_receive(settings, builder.registry):
+            inputs["query-tokens"] = plan_query_tokens(builder, current.pairs)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
         COLUMN,
@@ -236,6 +246,7 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
             "training": settings.schedule_only(),
             "negatives": settings.negatives if negatives else 0,
             "refreshed": refresh_settings(current.miners) is not None and holds_vectors(column, builder.registry),
+            "batches": batches,
         },
     )
 
@@ -245,7 +256,8 @@ def _check_source(
 ) -> dict[str, StageOutput]:
     """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
     config = column.config
-    if isinstance(config, FileConfig):
+    is_made = is_stage_output(getattr(config, "path", ""))
+    if isinstance(config, FileConfig) and not is_made:
         require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
     if isinstance(config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
@@ -255,13 +267,46 @@ def _check_source(
         texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
         return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
     if isinstance(config, VectorsConfig):
-        open_vectors(config.path, of=config.of, by=config.by)
+        if not is_made:
+            open_vectors(config.path, of=config.of, by=config.by)
         if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
             raise DrkitError(
                 f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
                 f"the training. Give all passages a vector"
             )
     return {}
+
+
+def _known_batches(builder: PlanBuilder, settings: Finetune, name: str) -> Choice | None:
+    """Return the batches of a round if they are known when the column `name` is made, otherwise None."""
+    needed = name in batch_columns(settings, builder.registry) or encodes_queries(builder, settings)
+    return None if needed else settings.batches
+
+
+def encodes_queries(builder: PlanBuilder, settings: Finetune) -> bool:
+    """Return whether the batches of a round receive vectors by the encoder in training."""
+    return QUERY_VECTORS in batches_receive(settings, builder.registry)
+
+
+def plan_batch_columns(
+    builder: PlanBuilder, current: Round, settings: Finetune, negatives: str
+) -> dict[str, StageOutput]:
+    """Add the stages of the columns that the batches of a round receive; returns these inputs.
+
+    Raises DrkitError for a column that has no value per query.
+    """
+    inputs = {}
+    for name in batch_columns(settings, builder.registry):
+        source = settings.columns_for(current)[name]
+        scope, is_number = column_scope(name, source, builder.registry), not holds_vectors(source, builder.registry)
+        if scope != QUERY or not is_number:
+            raise DrkitError(
+                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a "
+                f"{'value' if is_number else 'vector'} per {scope}; expected a value per query "
+                f"@ finetune.columns.{name}"
+            )
+        inputs[f"batches/{name}"] = StageOutput(plan_column(builder, current, settings, negatives, name))
+    return inputs
 
 
 def _column_state(builder: PlanBuilder, column: Choice) -> str:
@@ -275,6 +320,8 @@ def column_scope(name: str, source: Choice, registry: Registry) -> str:
 
     A part declares it; of a file, the first row is read.
     """
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return PAIR  # nobody has made it yet
     if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
     first = next(read_values(local_path(source.config.path), name), None)
@@ -287,7 +334,8 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
     per = column_scope(name, column, builder.registry)
-    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
+    is_there = isinstance(column.config, FileConfig) and not is_stage_output(column.config.path)
+    path = local_path(column.config.path) if is_there else None
     if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
@@ -305,7 +353,7 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
-        for query_id, doc_id in _certain_pairs(builder, current, settings)
+        for query_id, doc_id in _certain_pairs(builder, current, settings, name, per)
     }
     missing = dict.fromkeys(sorted(certain))
     for value in read_values(path, name):
@@ -316,10 +364,13 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         raise missing_values(name, column, len(missing), len(certain), " and ".join(named))
 
 
-def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of queries and passages, by id, that a round draws whatever its miners find.
+def _certain_pairs(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, per: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of queries and passages, by id, whose values in the column `name` a round needs in any case.
 
-    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them.
+    They are the only positive of a query that is in any batch (all of them if the column has a value `per` query), and
+    its given negatives if it draws all of them. Batches of a part are made later: of them, no pair is certain.
     """
     collection = builder.collection
     positives: dict[str, set[str]] = {}
@@ -331,10 +382,13 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> 
         negatives.setdefault(query_id, set()).add(doc_id)
     judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
     lengths = np.zeros(len(judged), dtype=np.int32)
-    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, compares=True)
+    schedule = Schedule.of(settings, lengths, seed=builder.recipe.seed, compares=True)
+    known = _known_batches(builder, settings, name)
+    batches = schedule.all_examples() if known is None else schedule if known == RANDOM else ()
     is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]
         others = negatives.get(judged[row], set()) - own if is_given else set()
-        drawn = [*(own if len(own) == 1 else ()), *(others if len(others) <= settings.negatives else ())]
+        is_drawn = len(own) == 1 or per == QUERY
+        drawn = [*(own if is_drawn else ()), *(others if len(others) <= settings.negatives else ())]
         yield from ((judged[row], doc_id) for doc_id in drawn)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from attrs import evolve, field, frozen
 
+from drkit.batching.specs import RANDOM
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.core.protocols import ChecksQueryIds
 from drkit.core.spec import Choice
+from drkit.data.collection import FileCollection
 from drkit.data.column_sources import RERANKER
-from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.parts import batch_columns
 from drkit.recipe.rivals import rival_of
 from drkit.recipe.schema import JUDGED, LABELS_ONLY, PRETRAINED, PREVIOUS, Finetune, Pretrain, Round
 from drkit.recipe.training import Training, Validation
 from drkit.runs.stage import WEIGHT_FILES, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
-from drkit.runs.stages.columns import plan_column, received_by
+from drkit.runs.stages.columns import encodes_queries, plan_batch_columns, plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
-from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
 from drkit.runs.stages.retriever import PlannedSystem, reading_of, vectors_memory
-from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
+from drkit.runs.stages.texts import PASSAGES, TOKENS, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 from drkit.train.batches import StepSize
 
@@ -53,6 +57,7 @@ class FinetuneSettings:
     keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
     passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    batches: Choice = field(default=RANDOM, metadata={"absent_when": RANDOM})
     fold: int | None = field(default=None, metadata={"absent_when": None})
     folds: int | None = field(default=None, metadata={"absent_when": None})
 
@@ -103,6 +108,7 @@ FINETUNE = StageSpec(
         "query-tokens": "the training queries' tokens",
         "negatives": "mined negatives",
         "column/*": "a column that the loss receives, such as a teacher's scores",
+        "batches/*": "a column that the batches receive",
         "reranker": "a cross-encoder, if negatives are filtered during training",
     },
     records=(LOG, TRAINING, VALIDATION),
@@ -194,7 +200,10 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     reading = reading_of(builder)
-    if not (refreshed or settings.validation.every):  # how texts are encoded for search changes no weights then
+    encodes = encodes_queries(builder, settings)
+    if not (
+        refreshed or encodes or settings.validation.every
+    ):  # how texts are encoded for search changes no weights then
         reading = evolve(reading, precision="float32", passages_per_document=None)
     stages = [
         builder.add(
@@ -211,6 +220,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "reading": reading,
                 "training": settings.training_only(),
                 "loss": settings.loss,
+                "batches": settings.batches,
                 "negatives": settings.negatives,
                 "keep_steps": settings.keep_steps if name == current.name else None,
                 "validation": settings.validation if settings.validation.every else None,
@@ -245,7 +255,7 @@ def _training_inputs(
         "passages": PASSAGES,
         "train": training_split(builder, current.pairs),
         "tokens": TOKENS,
-        "query-tokens": _query_tokens(builder, current.pairs),
+        "query-tokens": plan_query_tokens(builder, current.pairs),
     }
     if settings.validation.every:
         inputs["dev"] = split_of("dev")
@@ -253,17 +263,19 @@ def _training_inputs(
         inputs["negatives"] = StageOutput(negatives)
     for column in received_by(builder, current):
         inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
+    _check_query_ids(builder, current, settings)
+    inputs |= plan_batch_columns(builder, current, settings, negatives)
     if refresh_settings(current.miners) and RERANKER in required_by(builder, current.miners):
         inputs["reranker"] = StageOutput(RERANKER)
     return inputs
 
 
-def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
-    """Return the tokens of the queries that a round learns from."""
-    train = training_split(builder, pairs)
-    inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
-    name, what = ("pseudo-query-tokens", "pseudo-query") if pairs == PSEUDO else ("query-tokens", "training query")
-    return StageOutput(builder.add(name, QUERY_TOKENS, f"tokenise every {what} once", inputs))
+def _check_query_ids(builder: PlanBuilder, current: Round, settings: Finetune) -> None:
+    """Raise DrkitError if the batches of a round cannot use the first training query of a collection in files."""
+    config, collection = settings.batches.config, builder.collection
+    if isinstance(config, ChecksQueryIds) and isinstance(collection, FileCollection) and current.pairs == JUDGED:
+        for query in islice(collection.queries(builder.labelled), 1):
+            config.check_query_id(query.query_id)
 
 
 def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:
@@ -277,5 +289,6 @@ def _unread_columns(builder: PlanBuilder) -> Iterator[str]:
     finetune, rounds = builder.recipe.finetune, builder.rounds
     assert finetune is not None
     read = {name for current in rounds for name in received_by(builder, current)}
+    read |= {name for current in rounds for name in batch_columns(finetune.for_round(current), builder.registry)}
     for name in sorted({name for current in rounds for name in finetune.columns_for(current)} - read):
-        yield f"no loss reads the column {name!r}; drkit list loss shows what each receives"
+        yield f"no loss and no batches read the column {name!r}; drkit list loss shows what each receives"
