@@ -37,7 +37,7 @@ from drkit.core.files import digest, file_hash, path_state, read_json, replacing
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
-from drkit.data.query_sources import PASSAGE, PROMPT, check_query_model, query_prompt
+from drkit.data.query_sources import PASSAGE_SLOT, QUERY_PROMPT, check_query_model, query_prompt
 from drkit.data.rows import batched
 from drkit.data.store import encode_texts, kept_tokens
 from drkit.errors import DrkitError
@@ -143,7 +143,7 @@ class QueryModel:
                 text, add_special_tokens=False, truncation=True, max_length=self.sampling.max_source_tokens
             )["input_ids"]
             passage = self.sampling.prefix + self.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
-            asked.append(as_chat(self.tokenizer, (self.sampling.prompt or PROMPT).replace(PASSAGE, passage)))
+            asked.append(as_chat(self.tokenizer, (self.sampling.prompt or QUERY_PROMPT).replace(PASSAGE_SLOT, passage)))
         is_chat = bool(self.tokenizer.chat_template)
         inputs = self.tokenizer(asked, padding=True, add_special_tokens=not is_chat, return_tensors="pt")
         names = ("input_ids", "attention_mask")
@@ -153,9 +153,9 @@ class QueryModel:
     def _sources(self, texts: list[str]) -> dict[str, Any]:
         """Return the input of a sequence-to-sequence model, each passage `count` times."""
         sampling = self.sampling
-        asked = sampling.prompt or PASSAGE
+        asked = sampling.prompt or PASSAGE_SLOT
         inputs = self.tokenizer(
-            [asked.replace(PASSAGE, sampling.prefix + text) for text in texts],
+            [asked.replace(PASSAGE_SLOT, sampling.prefix + text) for text in texts],
             padding=True,
             truncation=True,
             max_length=sampling.max_source_tokens,

@@ -29,8 +29,8 @@ QUERY_SOURCES = (
     "plugin"
 )
 # Where a prompt has the passage, and the prompt of a causal model that is given none.
-PASSAGE = "{passage}"
-PROMPT = "Passage: {passage}\n\nWrite a short search query that this passage answers. Reply with the query only."
+PASSAGE_SLOT = "{passage}"
+QUERY_PROMPT = "Passage: {passage}\n\nWrite a short search query that this passage answers. Reply with the query only."
 # Ends of the names of models that write text.
 _WRITERS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
 
@@ -49,8 +49,10 @@ class QueryFileConfig:
 
 def query_prompt(_instance: Any, attribute: Any, value: str) -> None:
     """Validate a prompt: empty, or with `{passage}` once."""
-    if value and value.count(PASSAGE) != 1:
-        raise ValueError(f"'{attribute.name}' must contain {PASSAGE} once, where the passage stands; got {value!r:.80}")
+    if value and value.count(PASSAGE_SLOT) != 1:
+        raise ValueError(
+            f"'{attribute.name}' must contain {PASSAGE_SLOT} once, where the passage stands; got {value!r:.80}"
+        )
 
 
 def check_query_model(path_or_id: str) -> None:

@@ -12,7 +12,7 @@ from attrs import evolve
 from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.data.generation import EndOfLine, QueryModel, Sampling, as_chat, clean_query, generate_file
-from drkit.data.query_sources import PROMPT, QueryModelConfig, check_query_model
+from drkit.data.query_sources import QUERY_PROMPT, QueryModelConfig, check_query_model
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import recipe_from_table, recipe_table
@@ -40,7 +40,9 @@ def folder(tmp_path_factory):
 def naive(model, text, key, sampling=SHORT):
     """Token by token, a row at a time, without padding; the template by transformers itself."""
     found = []
-    message = [{"role": "user", "content": (sampling.prompt or PROMPT).replace("{passage}", sampling.prefix + text)}]
+    message = [
+        {"role": "user", "content": (sampling.prompt or QUERY_PROMPT).replace("{passage}", sampling.prefix + text)}
+    ]
     prompt = model.tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
     numbers = Draws(sampling.seed, 0, [key]).uniform(sampling.count, sampling.max_new_tokens)[0]
     for row in range(sampling.count):
