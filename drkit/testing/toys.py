@@ -32,6 +32,8 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 
 VOCAB = 97
+# Numbers of a toy teacher's vectors.
+TEACHER_SIZE = 5
 PAD, UNK, CLS, SEP, MASK = range(5)
 # The letters of `tokenizer_for`: each is two entries, at the start of a word and within it.
 _LETTERS = 32
