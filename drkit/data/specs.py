@@ -367,7 +367,9 @@ COLLECTIONS = (
 class QueryContextConfig:
     """Settings of `QueryContext`: a text is paired with a query made from it (Query-as-context, section 3.1)."""
 
-    queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
+    queries: str = setting(
+        "extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq or causal model"
+    )
     candidates: int = setting(5, at_least(1), "maximum number of queries per text; each epoch draws one")
     prefix: str = setting("", None, "put before each text for the model, as in 'text2query: '")
 

@@ -1,4 +1,4 @@
-"""`drkit queries`: generate queries for a collection's passages with a sequence-to-sequence model."""
+"""`drkit queries`: generate queries for a collection's passages with a language model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from drkit_cli.terminal import echo
     required=True,
     metavar="PATH_OR_ID",
     type=PathOrId(),
-    help="A sequence-to-sequence model: a folder or hub id.",
+    help="A sequence-to-sequence or causal model: a folder or hub id.",
 )
 @open_collection_option
 @settings_option()
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
+@click.option("--prompt", default="", help="What to ask the model, with {passage} in it; a causal one has a default.")
 @click.option(
     "--top-p",
     default=0.95,
@@ -69,11 +70,11 @@ def queries(
 
     if output.suffix != ".jsonl":
         raise DrkitError(f"queries are written as JSON Lines; name the file {output.stem}.jsonl", where=output)
-    texts, shard, chosen = (
-        NamedCollection(collection or "pydocs", settings),
-        Shard.from_environment(),
-        Sampling(**sampling),
-    )
+    try:
+        chosen = Sampling(**sampling)
+    except ValueError as error:
+        raise DrkitError(f"--prompt: {error.args[0]}") from None
+    texts, shard = NamedCollection(collection or "pydocs", settings), Shard.from_environment()
     _ = texts.source  # its name may be wrong
 
     def passages() -> Iterator[tuple[str, str]]:

@@ -108,13 +108,22 @@ def _read_or_generate(
 
 
 def generate(
-    stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int, length: int
+    stage: StageRun[Any],
+    texts: Iterator[tuple[str, str]],
+    total: int,
+    model: str,
+    path: Path,
+    count: int,
+    length: int,
+    *,
+    prompt: str = "",
 ) -> Path:
     """Generate `count` queries of every (name, text), cut after `length` tokens, to `path`."""
     settings = stage.settings
+    sampling = Sampling(count=count, prefix=settings.prefix, prompt=prompt, seed=settings.seed)
     done = generate_file(
         truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), length),
-        Loaded(QueryModel.open, model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
+        Loaded(QueryModel.open, model, sampling),
         path,
         engine=stage.engine,
         on_progress=lambda number: stage.progress.advance(number, total, "texts"),
@@ -306,7 +315,9 @@ def _queries(
     if source.use == QUERY_MODEL:
         texts = ((passage.doc_id, passage.content) for passage in passages)
         count, length = stage.settings.count, stage.settings.texts.length
-        return given_queries(corpus, generate(stage, texts, total, source.config.path, path, count, length))
+        model = source.config
+        made = generate(stage, texts, total, model.path, path, count, length, prompt=model.prompt)
+        return given_queries(corpus, made)
     if is_from_plugin(source):
         return given_queries(corpus, _compute(stage, source, passages, total, path))
     return made_queries(corpus, _source(stage, corpus, source.use))
