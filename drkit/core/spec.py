@@ -20,9 +20,10 @@ from attrs.validators import and_, ge, le, optional
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
-MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
+MASKER, ENCODER, DECODING, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
     "masker",
     "encoder",
+    "decoding",
     "batch",
     "fine-tuning",
     "re-ranking",
@@ -57,6 +58,7 @@ PROVIDED = (
     Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head", masker="view"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
     Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
+    Provided("hidden", DECODING, "the encoder's states of all tokens, which a decoder reads, f[B,L,D]"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),

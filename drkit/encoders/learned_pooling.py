@@ -17,14 +17,15 @@ from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 
-from drkit.core.loading import explain_load_errors, weights_to_save
+from drkit.core.loading import explain_load_errors, weights_to_save, without_progress_bars
 from drkit.core.plugin_code import part_code
 from drkit.core.protocols import SizedVectors
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
 from drkit.core.types import BackboneInfo, BuildContext, LmHeads
-from drkit.encoders.folder import PART_POOLING, POOLING_FILE, find_modules
-from drkit.encoders.heads import highest_logits, pool_logits, seeded
+from drkit.encoders.architectures import architecture
+from drkit.encoders.folder import HEAD_FOLDER, PART_POOLING, POOLING_FILE, find_modules
+from drkit.encoders.heads import Heads, highest_logits, pool_logits, seeded
 from drkit.encoders.pooling import LexicalConfig, pool, pooling_config
 
 _METADATA = "pooling"
@@ -36,7 +37,8 @@ class LearnedPooling(nn.Module):
     name, settings: as a recipe writes them; `all_settings` has the defaults, too. code: hash of the source if a plugin
     declares the part. backbone: the sizes of the encoder.
     seed: of its initial weights; the global random state is unchanged. registry: where the part is looked up;
-    everything that is installed if None.
+    everything that is installed if None. head: the masked LM whose head it applies, if that is not the encoder's own,
+    as in sentence-transformers, whose transformer has no head.
 
     Raises UnknownNameError for an unknown name, and DrkitError for settings that the part does not have or refuses.
     """
@@ -56,7 +58,8 @@ class LearnedPooling(nn.Module):
         config, spec = pooling_config(registry, name, settings), registry.get(Kind.POOLING, name)
         self.all_settings = json.loads(json.dumps(asdict(config), default=str))
         self.code = part_code(spec).hash
-        self.receives_heads = "heads" in spec.receives
+        self.receives_heads = "heads" in spec.receives_of(config)
+        self.head: Any = None
         self.is_sparse = WORD_SCORES in spec.provides
         with seeded(seed, "pooling"):
             self.part: Any = registry.build(Kind.POOLING, name, config, BuildContext(backbone=backbone, seed=seed))
@@ -69,15 +72,20 @@ class LearnedPooling(nn.Module):
     def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads | None = None) -> Tensor:
         """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding).
 
-        heads: the encoder's LM head, for a part that receives it.
+        heads: the encoder's LM head, for a part that receives it; None: that of `head`.
         """
+        if heads is None and self.head is not None:
+            heads = Heads(self.head, architecture(self.head.config.model_type))
         vectors: Tensor = self.part(hidden, attention, *([heads] if self.receives_heads else []))
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Write `pooling.safetensors` into a folder."""
+        """Write `pooling.safetensors` into a folder, and `head`, if it has one of its own."""
         about = {"use": self.name, "settings": self.settings, "backbone": asdict(self.backbone)}
         save_file(weights_to_save(self.part), str(folder / POOLING_FILE), metadata={_METADATA: json.dumps(about)})
+        if self.head is not None:
+            with without_progress_bars():
+                self.head.save_pretrained(folder / HEAD_FOLDER)
 
 
 def read_learned_pooling(folder: Path, registry: Registry | None = None) -> LearnedPooling | None:

@@ -27,6 +27,7 @@ from drkit.encoders.architectures import (
     longest_text,
 )
 from drkit.encoders.batches import group_by_length
+from drkit.encoders.folder import HEAD_FOLDER
 from drkit.encoders.heads import Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, built_in_pooling, check_token_weights, is_weighted, pool
@@ -315,6 +316,23 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
         )
     if is_tied:
         tie_lm_head(model)
+    return model
+
+
+def load_head(module: Path) -> nn.Module:
+    """Load the masked LM, without its layers, whose head a pooling applies that is the module `module` of a folder.
+
+    The module has it if sentence-transformers has saved the folder; in a folder that drkit exported, the transformer
+    beside the module is the masked LM.
+
+    Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
+    """
+    own = module / HEAD_FOLDER
+    model = load_masked_lm(str(own if own.is_dir() else module.parent))
+    where = architecture(model.config.model_type)
+    base: Any = model.base_model
+    base.set_submodule(where.layers, nn.ModuleList())
+    setattr(model.config, str(where.sizes.layers), 0)
     return model
 
 

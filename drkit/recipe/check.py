@@ -18,6 +18,7 @@ from drkit.core.files import local_path, read_json
 from drkit.core.registry import Registry
 from drkit.core.spec import (
     BATCH,
+    DECODING,
     ENCODER,
     OFFERED_TO_PRETRAINING,
     PROVIDED,
@@ -375,13 +376,13 @@ def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
 def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
     receives = decoder.spec.receives_of(decoder.config)
     views = masker.spec.provides_of(masker.config) if masker else frozenset()
-    lacking = sorted(receives - views)
+    lacking = sorted(receives - views - {*provided_by(DECODING)})
     if not lacking:
         return []
     offer = f"{masker.title} provides {join_names(sorted(views))}" if masker else "it has no masker"
     return [
         f"{decoder.title} needs {join_names(lacking)}; {offer}. "
-        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, receives)} @ {decoder.path}"
+        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, receives - {*provided_by(DECODING)})} @ {decoder.path}"
     ]
 
 

@@ -305,7 +305,7 @@ def _try_decoder(
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
         check_counts(decoder, inputs, out, title)
         if out:
-            check_decoder_gradients(title, out, inputs, decoder)
+            check_decoder_gradients(title, out, inputs, decoder, receives=part.spec.receives_of(part.config))
 
 
 def _try_saving(part: PartInUse, built: Any, other: Any) -> None:

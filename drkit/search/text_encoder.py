@@ -30,11 +30,11 @@ from drkit.encoders.architectures import architecture, backbone_info, check_leng
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import UnsupportedEncoderError
-from drkit.encoders.folder import BFLOAT16, PART_POOLING, TORCH, read_modules, read_word_weights, transformer_folder
+from drkit.encoders.folder import BFLOAT16, HEAD_FOLDER, PART_POOLING, TORCH, read_modules, read_word_weights, transformer_folder
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
-from drkit.encoders.masked_lm import load_masked_lm
+from drkit.encoders.masked_lm import load_head, load_masked_lm
 from drkit.encoders.pooling import built_in_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -137,11 +137,14 @@ class TextEncoder:
         transformer = transformer_folder(folder, modules)
         if card.lexical:
             return cls._lexical(card, transformer, device, backend)
+        learned = read_learned_pooling(folder / modules[PART_POOLING]) if PART_POOLING in modules else None
+        if learned is not None and learned.receives_heads:
+            return cls._with_head(card, transformer, folder / modules[PART_POOLING], learned, device, backend)
         model, tokenizer = load_backbone(transformer, backend)
         weights, pooling = None, None
         if "WordWeights" in modules:
             weights = TokenWeights(torch.tensor(read_word_weights(folder / modules["WordWeights"]))).to(device)
-        if PART_POOLING in modules and (learned := read_learned_pooling(folder / modules[PART_POOLING])):
+        if learned is not None:
             pooling = learned.to(device).eval()
         if backend == TORCH and not isinstance(model, StaticModel):
             _check_inputs(model, tokenizer, transformer)
@@ -151,11 +154,29 @@ class TextEncoder:
     @classmethod
     def _lexical(cls, card: EncoderCard, folder: Path, device: torch.device, backend: str) -> TextEncoder:
         """Load a masked LM whose head scores words."""
-        if backend != TORCH:
-            raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
+        _check_head(folder, backend)
         model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_encoder_tokenizer(folder)
         pooling = LearnedPooling(card.pooling, card.pooling_settings or {}, backbone_info(model.config, tokenizer))
         return cls(card, model, tokenizer, learned_pooling=pooling)._check_by_encoding(folder)
+
+    @classmethod
+    def _with_head(
+        cls,
+        card: EncoderCard,
+        folder: Path,
+        module: Path,
+        pooling: LearnedPooling,
+        device: torch.device,
+        backend: str,
+    ) -> TextEncoder:
+        """Load a masked LM whose head a pooling applies, or a transformer beside a pooling with a head of its own."""
+        _check_head(folder, backend)
+        if (module / HEAD_FOLDER).is_dir():
+            (model, tokenizer), pooling.head = load_backbone(folder), load_head(module)
+        else:
+            model, tokenizer = load_masked_lm(str(folder)), load_encoder_tokenizer(folder)
+        encoder = cls(card, model.to(device).eval(), tokenizer, learned_pooling=pooling.to(device).eval())
+        return encoder._check_by_encoding(folder)
 
     def _check_by_encoding(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
@@ -249,8 +270,9 @@ class TextEncoder:
 
     @property
     def _heads(self) -> Heads | None:
-        """The LM head, if the pooling receives it."""
-        if self.learned_pooling is None or not self.learned_pooling.receives_heads:
+        """The LM head, if the pooling receives the model's."""
+        learned = self.learned_pooling
+        if learned is None or not learned.receives_heads or learned.head is not None:
             return None
         return Heads(self.model, architecture(self.model.config.model_type))
 
@@ -304,6 +326,14 @@ class TextEncoder:
                 vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()
                 return vectors
         return pool(hidden, weights, self.card.pooling)
+
+
+def _check_head(folder: Path, backend: str) -> None:
+    """Raise DrkitError if a backend is to run an encoder whose pooling applies the LM head."""
+    if backend != TORCH:
+        raise DrkitError(
+            f"{folder} is an encoder whose pooling applies the LM head, which only torch does; use --backend {TORCH}"
+        )
 
 
 def _check_inputs(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,13 +32,13 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
 
     The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
     encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck and into every
-    weight of its own (unless it provides nothing); a second call, padding, and the other texts of the batch do not
+    weight of its own (unless it provides nothing; one that receives `hidden` sends it into the encoder's states); a second call, padding, and the other texts of the batch do not
     change the result; it can be pickled, and its weights saved and loaded. Labels of token states are tokens of the
     texts, in reading order. Outputs under names of its own may be tensors, or bundles, tuples, lists and mappings of
     them. A decoder that receives `replaced` gets a view whose [MASK]s are filled with other words.
     """
     spec, settings = checked_spec(Kind.DECODER, part, config)
-    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
+    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)), receives=spec.receives_of(settings))
     decoder, encoder = _build(spec, settings), toy_encoder().eval()
     check_declarations(decoder, spec.name, 33)
     out = _decode(spec, decoder, encoder)
@@ -278,17 +278,29 @@ def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder)
     if not out:
         require(not [*decoder.parameters()], f"{spec.name}: provides nothing, but has weights")
         return
-    check_decoder_gradients(spec.name, out, inputs, decoder, also=[*encoder.parameters()])
+    check_decoder_gradients(spec.name, out, inputs, decoder, also=[*encoder.parameters()], receives=spec.receives)
 
 
 def check_decoder_gradients(
-    title: str, out: Mapping[str, Any], inputs: DecoderInput, decoder: nn.Module, also: Sequence[Tensor] = ()
+    title: str,
+    out: Mapping[str, Any],
+    inputs: DecoderInput,
+    decoder: nn.Module,
+    also: Sequence[Tensor] = (),
+    *,
+    receives: Iterable[str] = (),
 ) -> None:
-    """Check that outputs send gradient into the bottleneck and every weight of the decoder; see `check_gradients`."""
+    """Check that outputs send gradient into the bottleneck and every weight of the decoder; see `check_gradients`.
+
+    receives: what its spec receives; with `hidden`, the gradient may reach the encoder's states instead.
+    """
     pieces = [piece for value in out.values() if (piece := scalar_of(value)) is not None]
     require(pieces, f"{title}: none of its outputs carries a gradient; do not detach what the decoder computes")
     total = torch.stack(pieces).sum()
-    check_gradients(title, total, [inputs.encoded.bottleneck], decoder, what="the bottleneck", also=also)
+    read, what = [inputs.encoded.bottleneck], "the bottleneck"
+    if "hidden" in receives:
+        read, what = [inputs.encoded.hidden], "the encoder's states"
+    check_gradients(title, total, read, decoder, what=what, also=also)
 
 
 def check_gradients(
