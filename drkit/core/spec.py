@@ -8,7 +8,7 @@ documentation all read these tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Annotated, Any, TypeVar
@@ -211,7 +211,8 @@ class ComponentSpec:
     recipe with it gets both. `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it.
     `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are the settings with
     paths of local files that a run reads. `extras` are the extras of drkit that its code needs
-    (`drkit.errors.EXTRAS`).
+    (`drkit.errors.EXTRAS`). `example` is what the contract checks try it on, if toy values do not do: `texts`, such as
+    those that it has looked up, and values of the columns that a loss receives, by name.
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
@@ -234,6 +235,7 @@ class ComponentSpec:
     trained_by: str = ""
     shorthand: str = ""
     provider: str = ""
+    example: Mapping[str, Sequence[Any]] = field(factory=dict, eq=False)
 
     def __attrs_post_init__(self) -> None:
         problems = [*_shape_problems(self), *self._config_problems(), *self._word_problems()]

@@ -42,9 +42,8 @@ def prepare(
     """Check all that can be known before a run, and return its plan.
 
     trial: try every part on a toy batch; None: if a stage is to be made in `folder`. collection: that of the recipe, if
-    it was built already. Raises DrkitError for whatever is
-    wrong: the recipe, the collection, files, training arguments, missing packages, a broken part, code of a plugin that
-    was edited since this process loaded it.
+    it was built already. Raises DrkitError for whatever is wrong: the recipe, the collection, files, training
+    arguments, missing packages, a broken part, code of a plugin that was edited since this process loaded it.
     """
     check(recipe, registry)
     refuse_edited_code()
@@ -62,7 +61,7 @@ def prepare(
     if trial or (trial is None and unfinished):
         from drkit.runs.trial import try_parts  # loads torch and transformers
 
-        try_parts(recipe, registry)
+        try_parts(recipe, registry, collection)
     return made
 
 

@@ -2,14 +2,17 @@
 
 Within seconds, one line names a broken part, its package and version, what was expected and what it returned. Without
 the trial, the part would fail with a traceback, after the stages before it. The toy encoder has as many layers and
-heads as the recipe's; widths and texts are tiny. The trial changes neither the run nor global random states.
+heads as the recipe's; widths are tiny. Texts, queries and values of columns are the first of a collection in files,
+which a part that looks texts up may know; otherwise they are made up. The trial changes neither the run nor global
+random states.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -21,23 +24,25 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
-from drkit.core.protocols import CountsItems, ReplacingMasker
+from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
+from drkit.data.collection import FileCollection
+from drkit.data.column_sources import FileConfig, is_computed
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.values import PAIR
+from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.encoders.pooling import POOLINGS
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, MissingExtraError, ProblemsError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
-from drkit.recipe.parts import PartInUse, column_parts, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
@@ -70,16 +75,54 @@ from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, t
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, _QUERIES, _DEPTH = 8, 5, 5
+# Passages among which texts of so many words are looked for; values of a column.
+_LOOKED_AT, _WORDS, _VALUES = 100, 5, 16
 # Assumed for a hub id, because its configuration is not downloaded for a trial.
 UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
 
-def try_parts(recipe: Recipe, registry: Registry) -> None:
+def try_parts(recipe: Recipe, registry: Registry, collection: Collection | None = None) -> None:
     """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
-    For a miner with a setting that names a local file or model, only the target is imported. Raises a one-line
-    DrkitError for the first broken part, or an index that faiss cannot build.
+    collection: that of the recipe, whose first texts the parts are tried on; None: toy texts. For a miner with a
+    setting that names a local file or model, only the target is imported. Raises a one-line DrkitError for the first
+    broken part, or an index that faiss cannot build.
     """
+    examples = first_examples(collection)
+    try:
+        _try_parts(recipe, registry, examples)
+    except DrkitError as error:
+        if examples == toys.toy_examples() or isinstance(error, (MissingExtraError, ProblemsError)):
+            raise
+        raise DrkitError(f"{error} (tried on {examples.source})") from error
+
+
+def first_examples(collection: Collection | None) -> toys.Examples:
+    """Return the first texts and queries of a collection in files; toy texts of any other, or if there are too few."""
+    made = toys.toy_examples()
+    if not isinstance(collection, FileCollection):  # others may read everything first, or download
+        return made
+    passages = list(islice(collection.passages(), _LOOKED_AT))
+    texts = tuple(one.content for one in passages if len(one.content.split()) >= _WORDS)[: len(made.texts)]
+    if len(texts) < len(made.texts) or _is_unknown(texts):
+        return made
+    split = next(iter(collection.splits()), None)
+    queries = tuple(islice(collection.queries(split), _QUERIES)) if split else ()
+    return toys.Examples(
+        texts=texts,
+        queries=queries or made.queries,
+        passages=tuple(passages[:3]),
+        source=f"the first texts{' and queries' * bool(queries)} of {collection.name}",
+    )
+
+
+def _is_unknown(texts: Sequence[str]) -> bool:
+    """Return whether a toy vocabulary made for texts lacks most of their words, as for thousands of signs."""
+    ids = toys.tokenizer_for(texts)(list(texts), add_special_tokens=False)["input_ids"]
+    return any(2 * row.count(toys.UNK) > len(row[:LONGEST_TEXT]) for row in ids)
+
+
+def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> None:
     _check_torch()
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
@@ -87,13 +130,12 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     with preserve_random_states(recipe.seed):
         context = _context(recipe.encoder, recipe.seed, registry)
         if recipe.pretrain:
-            _try_pretraining(recipe, recipe.pretrain, registry, context)
-        for part, inputs in _comparing_losses(recipe, registry):
+            _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
+        values = _column_values(recipe, registry, examples)
+        for part, inputs in _comparing_losses(recipe, registry, values):
             loss = build_part(part, context)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
             _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
-        for part in column_parts(recipe.finetune, registry) if recipe.finetune else ():
-            _try_column(part)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -177,10 +219,14 @@ class AttributedRegistry(Registry):
         return built
 
 
-def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext) -> None:
+def _try_pretraining(
+    recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext, examples: toys.Examples
+) -> None:
     """Run the signals, the maskers, the contexts, the decoders and the losses on one toy batch, as in a run."""
+    if examples.texts != toys.toy_examples().texts:
+        context = attrs.evolve(context, tokenizer=toys.tokenizer_for(examples.texts))
     with TemporaryDirectory(prefix=SCRATCH) as folder:
-        stored = _stored_texts(context, Path(folder))
+        stored = _stored_texts(context, examples.texts, Path(folder))
         signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         maskers = build_maskers(settings, registry, context)
@@ -268,8 +314,8 @@ def _try_contexts(settings: Pretrain, registry: Registry, collate: MaskingCollat
             require_contexts(context(tokens, collate.texts, seed=0, epoch=0), tokens, part.full_title)
 
 
-def _stored_texts(context: BuildContext, folder: Path) -> StoredTexts:
-    texts, tokenizer = toys.toy_texts(), context.tokenizer
+def _stored_texts(context: BuildContext, texts: Sequence[str], folder: Path) -> StoredTexts:
+    tokenizer = context.tokenizer
     tokenise(((str(n), text) for n, text in enumerate(texts)), tokenizer, folder, max_length=LONGEST_TEXT)
     return StoredTexts(TokenStore.open(folder), tokenizer, len(tokenizer), lambda: iter(texts))
 
@@ -338,12 +384,15 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
             require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {type(items).__name__}")
 
 
-def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
-    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
+def _comparing_losses(
+    recipe: Recipe, registry: Registry, values: Mapping[str, Sequence[float]]
+) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
+    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once; values: of columns."""
     losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
     for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
-        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns)
+        own = {name: found for name, found in values.items() if name in columns}
+        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns, own)
         yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})
@@ -368,13 +417,36 @@ def _vector_length(encoder: EncoderSettings) -> int:
 # Columns and miners
 
 
-def _try_column(part: PartInUse) -> None:
+def _column_values(recipe: Recipe, registry: Registry, examples: toys.Examples) -> dict[str, list[float]]:
+    """Return some values of each column as the run has them: the first ones, and the default; others are not known."""
+    if recipe.finetune is None:
+        return {}
+    chosen = {
+        name: one for current in recipe.finetune.rounds for name, one in recipe.finetune.columns_for(current).items()
+    }
+    found = {name: _first_values(name, one, registry, examples) for name, one in chosen.items()}
+    for name, values in found.items():
+        if (default := chosen[name].default) is not None:  # as a number of their type, if it is one, too
+            kinds = {type(value) for value in values}
+            values.append(next((kind(default) for kind in kinds if kind(default) == default), default))
+    return {name: values for name, values in found.items() if values}
+
+
+def _first_values(name: str, source: Choice, registry: Registry, examples: toys.Examples) -> list[float]:
+    """Return the first values of a column that a part computes, or a file has. Raises DrkitError for a broken part."""
+    if isinstance(source.config, FileConfig):
+        return [one.value for one in islice(read_values(local_path(source.config.path), name), _VALUES)]
+    if not is_computed(source):
+        return []
+    part = PartInUse.of(Kind.COLUMN, source, registry)
     if any(part.spec.paths_of(part.config)):
         target_of(part)
-        return
-    source = build_part(part, None, methods=("values",))
+        return []
+    built, scope = build_part(part, None, methods=("values",)), part.spec.scope_of(part.config)
     with trying(part, "while computing its values"):
-        check_values(source, part.spec.scope_of(part.config), part.full_title)
+        values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
+        require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")
+    return values[:_VALUES]
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:

@@ -41,7 +41,8 @@ def check_loss(
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
     and every weight of its own (`check_gradients`); metrics must not carry gradient; with scope `rows`, the loss of a
-    batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
+    batch is the mean of its parts' losses, weighted by their rows or by its own `items`; it can be pickled. Columns
+    have random numbers, or the values in the spec's `example`.
     """
     spec, settings = checked_spec(Kind.LOSS, part, config)
     loss = build(spec, settings, toy_context())
@@ -121,7 +122,8 @@ def _inputs(
     needs, signals_read = spec.receives_of(settings), toy_signals(spec, settings)
     tokens = rows_of(with_signals(toy_tokens(), signals_read), rows)
     if PAIRS in needs:
-        return {PAIRS: _pairs(len(tokens.ids), columns), **own}
+        values = {name: given for name, given in spec.example.items() if name in columns}
+        return {PAIRS: _pairs(len(tokens.ids), columns, values), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
     signals = {keyword(name): value for name, value in tokens.signals.items()}
     if unknown := needs - {*made, *signals, *own}:
@@ -162,8 +164,8 @@ def _leaf(values: Tensor) -> Tensor:
     return values.clone().requires_grad_()
 
 
-def _pairs(rows: int, columns: Mapping[str, str]) -> Any:
-    pairs = toy_pairs(columns=columns)
+def _pairs(rows: int, columns: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> Any:
+    pairs = toy_pairs(columns=columns, values=values)
     if rows == _ROWS:
         return pairs
     some = slice(rows)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 from transformers import BertTokenizerFast
 
@@ -19,6 +22,7 @@ from drkit.core.types import (
     EmbeddedPairs,
     MiningRequest,
     Passage,
+    Query,
     ScoredGroups,
     TokenBatch,
     map_tensors,
@@ -29,6 +33,8 @@ from drkit.errors import DrkitError
 
 VOCAB = 97
 PAD, UNK, CLS, SEP, MASK = range(5)
+# The letters of `tokenizer_for`: each is two entries, at the start of a word and within it.
+_LETTERS = 32
 _WORDS, _PIECES = (
     text.split()
     for text in (
@@ -45,8 +51,29 @@ _WORDS, _PIECES = (
 @lru_cache(maxsize=1)
 def toy_tokenizer() -> Any:
     """Return a lower-casing BERT tokenizer of 5 special tokens, 46 English words and 46 endings (`##ing`)."""
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *_PIECES]
-    return BertTokenizerFast(vocab={entry: number for number, entry in enumerate(entries)})
+    return _tokenizer([*_WORDS, *_PIECES])
+
+
+def tokenizer_for(texts: Sequence[str]) -> Any:
+    """Return a tokenizer like `toy_tokenizer`, of the same size, whose entries are frequent words and letters of texts.
+
+    Most words are several tokens, a letter each; a letter that is none of the most frequent makes its word unknown.
+    """
+    plain = toy_tokenizer().backend_tokenizer
+    words = [
+        word for text in texts for word, _ in plain.pre_tokenizer.pre_tokenize_str(plain.normalizer.normalize_str(text))
+    ]
+    letters = [letter for letter, _ in Counter("".join(words)).most_common(_LETTERS)]
+    entries = [*letters, *(f"##{letter}" for letter in letters)]
+    frequent = (word for word, _ in Counter(word for word in words if len(word) > 1).most_common())
+    unused = (f"[unused{number}]" for number in range(VOCAB))
+    return _tokenizer([*entries, *islice(chain(frequent, unused), VOCAB - MASK - 1 - len(entries))])
+
+
+def _tokenizer(entries: Sequence[str]) -> Any:
+    """Return a BERT tokenizer with these entries after the special ones."""
+    known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *entries]
+    return BertTokenizerFast(vocab={entry: number for number, entry in enumerate(known)})
 
 
 def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[str]:
@@ -148,12 +175,16 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
-def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR})) -> EmbeddedPairs:
+def toy_pairs(
+    dimension: int = 6,
+    columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR}),
+    values: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
     passage 5 for the first. Scores are of the same size for vectors of any dimension. columns: what each has a value
-    for, `query`, `passage` or `pair`.
+    for, `query`, `passage` or `pair`. values: those of a column, repeated as often as needed, instead of random ones.
     """
     draw = torch.Generator().manual_seed(3)
     scale = (6 / dimension) ** 0.5
@@ -166,6 +197,11 @@ def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType(
     teacher = torch.randn(5, 4, generator=draw).masked_fill(groups < 0, float("nan"))
     others = {QUERY: torch.randn(5, generator=draw), PASSAGE: torch.randn(11, generator=draw), PAIR: teacher.clone()}
     teacher[4], teacher[0, 1] = float("nan"), float("nan")
+    made = {name: teacher if name == TEACHER else others[per] for name, per in columns.items()}
+    made |= {
+        name: _repeated(given, others[columns[name]].shape, groups < 0 if columns[name] == PAIR else None)
+        for name, given in values.items()
+    }
     return EmbeddedPairs(
         queries=queries,
         passages=passages,
@@ -173,8 +209,17 @@ def toy_pairs(dimension: int = 6, columns: Mapping[str, str] = MappingProxyType(
         candidates=candidates,
         groups=groups,
         numbers=numbers,
-        columns={name: teacher if name == TEACHER else others[per] for name, per in columns.items()},
+        columns=made,
     )
+
+
+def _repeated(values: Sequence[float], shape: Sequence[int], padding: torch.Tensor | None) -> torch.Tensor:
+    """Return values in a tensor of a shape, over and over, with NaN, -1 or False where a mask is True, as in a run."""
+    repeated = torch.tensor(values).repeat(-(-math.prod(shape) // len(values)))[: math.prod(shape)].reshape(*shape)
+    if padding is None:
+        return repeated
+    pad = math.nan if repeated.is_floating_point() else 0 if repeated.dtype == torch.bool else -1
+    return torch.where(padding, torch.tensor(pad, dtype=repeated.dtype), repeated)
 
 
 def toy_groups() -> ScoredGroups:
@@ -183,6 +228,32 @@ def toy_groups() -> ScoredGroups:
     scores, teacher = torch.randn(4, 5, generator=draw).requires_grad_(), torch.randn(4, 5, generator=draw)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 2])[:, None]
     return ScoredGroups(scores=scores, mask=mask, columns={TEACHER: teacher.masked_fill(~mask, float("nan"))})
+
+
+@frozen
+class Examples:
+    """What parts that read texts are tried on. source: where they are from, in words."""
+
+    texts: tuple[str, ...]
+    queries: tuple[Query, ...]
+    passages: tuple[Passage, ...]
+    source: str = "toy texts"
+
+    def items(self, scope: str) -> list[Any]:
+        """Return what a column of a scope has values for: queries, passages, or pairs of both."""
+        pairs = [(query, passage) for query in self.queries for passage in self.passages]
+        found: Mapping[str, list[Any]] = {QUERY: [*self.queries], PASSAGE: [*self.passages], PAIR: pairs}
+        return found[scope]
+
+
+def toy_examples(given: Sequence[str] = ()) -> Examples:
+    """Return toy texts, queries and passages; given: texts that take their place, as a spec's `example` has them."""
+    if given:
+        queries = tuple(Query(f"q{row}", text) for row, text in enumerate(given[:5]))
+        passages = tuple(Passage(f"d{row}", text) for row, text in enumerate(given[:3]))
+        return Examples(tuple(given), queries, passages)
+    queries = tuple(Query(one.query_id, one.text) for one in toy_requests(5))
+    return Examples(tuple(toy_texts()), queries, tuple(ToyCorpus())[:3])
 
 
 class ToyCorpus:
