@@ -36,9 +36,9 @@ from drkit.errors import DrkitError
 class WrittenEncoder(Protocol):
     """What a folder is written from: a `drkit.search.TextEncoder`, or any object with these members.
 
-    model: a Hugging Face backbone, or a masked LM, whose head is kept for a pooling that applies it. token_weights: for the
-    pooling `weighted`. learned_pooling: the pooling, if it is a part, for which sentence-transformers needs drkit and
-    `trust_remote_code=True`.
+    model: a Hugging Face backbone, or a masked LM, whose head is kept for a pooling that applies it. token_weights: for
+    the pooling `weighted`. learned_pooling: the pooling, if it is a part, for which sentence-transformers needs drkit
+    and `trust_remote_code=True`.
     """
 
     @property

@@ -328,12 +328,12 @@ def load_head(module: Path) -> nn.Module:
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
     own = module / HEAD_FOLDER
-    model = load_masked_lm(str(own if own.is_dir() else module.parent))
+    model: Any = load_masked_lm(str(own if own.is_dir() else module.parent))
     where = architecture(model.config.model_type)
-    base: Any = model.base_model
-    base.set_submodule(where.layers, nn.ModuleList())
+    model.base_model.set_submodule(where.layers, nn.ModuleList())
     setattr(model.config, str(where.sizes.layers), 0)
-    return model
+    loaded: nn.Module = model
+    return loaded
 
 
 def check_start(path_or_id: str, *, length: int) -> None:

@@ -376,13 +376,14 @@ def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
 def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
     receives = decoder.spec.receives_of(decoder.config)
     views = masker.spec.provides_of(masker.config) if masker else frozenset()
-    lacking = sorted(receives - views - {*provided_by(DECODING)})
+    from_masker = receives - {*provided_by(DECODING)}
+    lacking = sorted(from_masker - views)
     if not lacking:
         return []
     offer = f"{masker.title} provides {join_names(sorted(views))}" if masker else "it has no masker"
     return [
         f"{decoder.title} needs {join_names(lacking)}; {offer}. "
-        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, receives - {*provided_by(DECODING)})} @ {decoder.path}"
+        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, from_masker)} @ {decoder.path}"
     ]
 
 

@@ -30,7 +30,15 @@ from drkit.encoders.architectures import architecture, backbone_info, check_leng
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import UnsupportedEncoderError
-from drkit.encoders.folder import BFLOAT16, HEAD_FOLDER, PART_POOLING, TORCH, read_modules, read_word_weights, transformer_folder
+from drkit.encoders.folder import (
+    BFLOAT16,
+    HEAD_FOLDER,
+    PART_POOLING,
+    TORCH,
+    read_modules,
+    read_word_weights,
+    transformer_folder,
+)
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling

@@ -31,11 +31,12 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the decoder contract on a spec or the name of an installed part, with default settings or `config`.
 
     The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
-    encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck and into every
-    weight of its own (unless it provides nothing; one that receives `hidden` sends it into the encoder's states); a second call, padding, and the other texts of the batch do not
-    change the result; it can be pickled, and its weights saved and loaded. Labels of token states are tokens of the
-    texts, in reading order. Outputs under names of its own may be tensors, or bundles, tuples, lists and mappings of
-    them. A decoder that receives `replaced` gets a view whose [MASK]s are filled with other words.
+    encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck (into the states
+    of tokens, if it receives `hidden`) and into every weight of its own (unless it provides nothing); a second call,
+    padding, and the other texts of the batch do not change the result; it can be pickled, and its weights saved and
+    loaded. Labels of token states are tokens of the texts, in reading order. Outputs under names of its own may be
+    tensors, or bundles, tuples, lists and mappings of them. A decoder that receives `replaced` gets a view whose
+    [MASK]s are filled with other words.
     """
     spec, settings = checked_spec(Kind.DECODER, part, config)
     spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)), receives=spec.receives_of(settings))
