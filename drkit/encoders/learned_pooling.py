@@ -88,17 +88,34 @@ class LearnedPooling(nn.Module):
                 self.head.save_pretrained(folder / HEAD_FOLDER)
 
 
+def saved_pooling(folder: Path) -> str:
+    """Return the name of the pooling that a checkpoint, or an exported encoder, was saved with; "" if it names none.
+
+    Raises DrkitError if the file is damaged.
+    """
+    about = _read_about(folder / find_modules(folder).get(PART_POOLING, "") / POOLING_FILE)
+    return str(about["use"]) if about else ""
+
+
+def _read_about(file: Path) -> dict[str, Any] | None:
+    """Return what a file says of its pooling; None if it does not exist."""
+    if not file.is_file():
+        return None
+    with explain_load_errors(str(file), "read the pooling in"), safe_open(str(file), framework="pt") as opened:
+        found: dict[str, Any] = json.loads((opened.metadata() or {})[_METADATA])
+        return found
+
+
 def read_learned_pooling(folder: Path, registry: Registry | None = None) -> LearnedPooling | None:
     """Read the pooling of a checkpoint, an exported encoder, or a `PartPooling` module; None if the folder has none.
 
     Raises DrkitError if the file is damaged, or the part is not installed.
     """
     file = folder / find_modules(folder).get(PART_POOLING, "") / POOLING_FILE
-    if not file.is_file():
+    about = _read_about(file)
+    if about is None:
         return None
     with explain_load_errors(str(file), "read the pooling in"):
-        with safe_open(str(file), framework="pt") as opened:
-            about = json.loads((opened.metadata() or {})[_METADATA])
         backbone = BackboneInfo(**about["backbone"])
         pooling = LearnedPooling(about["use"], about["settings"], backbone, registry=registry)
         load_model(pooling.part, str(file))

@@ -34,7 +34,7 @@ from drkit.data.prompts import prompt_problem
 from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
-from drkit.encoders.pooling import static_problem
+from drkit.encoders.pooling import is_weighted, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import (
@@ -101,26 +101,41 @@ def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[s
         yield f"collection {spec.name!r} needs {spec.shorthand!r}: write `{written}` @ {path}"
 
 
-def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
-    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, recipe.encoder.pooling.use).provides
-    return list(_lexical_problems(recipe)) if is_sparse else []
+def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
+    """Yield what poolings do not support, and those of several trainings that do not go together."""
+    trained = {chosen.use for chosen in recipe.poolings.values()}
+    if any(map(is_weighted, trained)) and len(trained) > 1:
+        yield (
+            f"the weights of the pooling 'weighted' are those of all trainings, and this recipe has others, too "
+            f"({join_names(sorted(trained))}): set `weighted` everywhere, or nowhere @ encoder.pooling"
+        )
+    own = recipe.pretraining_pooling
+    if recipe.pretrain and recipe.pretrain.decoders and _is_sparse(own, registry):
+        yield (
+            f"the pooling {own.use!r} makes scores of words, which no decoder reads: pre-train with another pooling, "
+            f"and fine-tune with this one: --set pretrain.encoder.pooling=cls @ pretrain"
+        )
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    searched = [recipe.encoder.pooling, *map(recipe.pooling_of, rounds)]
+    for chosen in [one for index, one in enumerate(searched) if one not in searched[:index]]:
+        if _is_sparse(chosen, registry):
+            yield from _lexical_problems(recipe, chosen)
 
 
-def _lexical_problems(recipe: Recipe) -> Iterator[str]:
+def _is_sparse(pooling: Choice, registry: Registry) -> bool:
+    return WORD_SCORES in registry.get(Kind.POOLING, pooling.use).provides_of(pooling.config)
+
+
+def _lexical_problems(recipe: Recipe, pooling: Choice) -> Iterator[str]:
     """Yield settings that an encoder whose vectors are scores of words does not support."""
     encoder = recipe.encoder
-    what = f"the pooling {encoder.pooling.use!r} makes scores of words"
+    what = f"the pooling {pooling.use!r} makes scores of words"
     config = local_path(encoder.pretrained or "") / CONFIG
     is_tied = read_json(config, "give the folder of a model").get(TIED) if config.is_file() else False
     if is_tied or (encoder.pretrained is None and encoder.lm_head == "tied"):
         yield (
             f"{what} by the LM head, and transformers cannot load the head 'tied': train the encoder with --set "
             f"encoder.lm_head=transform @ encoder.lm_head"
-        )
-    if recipe.pretrain:
-        yield (
-            f"{what}, which no decoder reads: pre-train with another pooling, and start from that run: --encoder RUN "
-            f"--set pretrain=none @ pretrain"
         )
     if recipe.finetune and recipe.finetune.encoders == "separate":
         yield f"{what}, which only a shared encoder does: --set finetune.encoders=shared @ finetune.encoders"
@@ -145,12 +160,14 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
-    needs_head = recipe.pretrain is not None or "heads" in registry.get(Kind.POOLING, encoder.pooling.use).receives
+    poolings = recipe.poolings.values()
+    applied = [registry.get(Kind.POOLING, chosen.use).receives_of(chosen.config) for chosen in poolings]
+    needs_head = recipe.pretrain is not None or any("heads" in receives for receives in applied)
     try:
         found = check_start_model(encoder.pretrained, causal=not needs_head)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
-    if found and found.is_causal and encoder.pooling.use == "cls":
+    if found and found.is_causal and any(chosen.use == "cls" for chosen in poolings):
         return [
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
@@ -230,9 +247,10 @@ def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
 def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
-    problem = static_problem(encoder.pooling.use, has_unit_length=recipe.similarity == "cosine")
-    if problem:
-        yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
+    for path, chosen in recipe.poolings.items():
+        problem = static_problem(chosen.use, has_unit_length=recipe.similarity == "cosine")
+        if problem:
+            yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ {path}"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
     yield from _start_problems(recipe, registry, "a static encoder (encoder.layers = 0) has no layers")

@@ -25,6 +25,8 @@ def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, 
         found |= part_code(part)
     if name == INITIAL or any(read.partition("/")[0] in _MODELS for read in inputs):
         found |= encoder_code(recipe.encoder, registry)
+        for pooling in recipe.poolings.values():
+            found |= part_code(registry.get(Kind.POOLING, pooling.use))
     return found
 
 

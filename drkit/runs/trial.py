@@ -129,6 +129,9 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
         context = _context(recipe.encoder, recipe.seed, registry)
+        for pooling in recipe.poolings.values():
+            if pooling != recipe.encoder.pooling:
+                _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
         values = _column_values(recipe, registry, examples)
@@ -230,7 +233,8 @@ def _try_pretraining(
         signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         maskers = build_maskers(settings, registry, context)
-        module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, maskers).train()
+        encoder = _encoder(attrs.evolve(recipe.encoder, pooling=recipe.pretraining_pooling), registry)
+        module = auto_encoder(settings, registry, encoder, context, maskers).train()
         other = auto_encoder(
             settings, registry, module.encoder, attrs.evolve(context, seed=recipe.seed + 1), maskers
         ).train()

@@ -22,6 +22,7 @@ from drkit.core.types import BuildContext
 from drkit.data.corpus import StoredCollection, collection_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
 from drkit.miners.specs import refresh_settings
@@ -42,7 +43,7 @@ from drkit.train.biencoder import (
     uses_in_batch_negatives,
 )
 from drkit.train.callbacks import KeepCheckpoints
-from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
+from drkit.train.checkpoints import load_encoder, load_encoder_with, load_tokenizer, passage_folder, save_encoders
 from drkit.train.columns import read_column
 from drkit.train.logs import mean_metric
 from drkit.train.refresh import ChainMiner, Refresher
@@ -87,12 +88,19 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
 
 
 def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
-    settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
-    encoder = load_encoder(start, pooling=pooling)
+    settings, start = stage.settings, stage.inputs["start"]
+
+    def load(folder: Path) -> MaskedLmEncoder:
+        if settings.pooling is None:
+            return load_encoder(folder, pooling=settings.reading.pooling)
+        how = {"tokenizer": tokenizer, "seed": settings.seed, "registry": stage.registry}
+        return load_encoder_with(folder, settings.pooling, **how)
+
+    encoder = load(start)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=settings.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
-    passages = load_passage_encoder(start, pooling=pooling) if separate else None
+    passages = load(passage_folder(start)) if separate else None
     return BiEncoder(encoder, loss, passage_encoder=passages)
 
 

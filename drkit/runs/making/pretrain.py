@@ -36,7 +36,7 @@ from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
-from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts
+from drkit.train.checkpoints import load_encoder, load_encoder_with, load_tokenizer, restore, save_parts
 from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
@@ -48,7 +48,11 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     """Write the pre-trained masked LM, its decoders and replacer; returns steps, seconds, loss and the best probe."""
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
-    encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
+    if pooling := settings.encoder.pooling:
+        how = {"tokenizer": tokenizer, "seed": stage.settings.seed, "registry": registry}
+        encoder = load_encoder_with(inputs["start"], pooling, **how)
+    else:
+        encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
     if encoder.dimension != encoder.config.hidden_size:
         raise DrkitError(
             f"the pooling {encoder.pooling!r} makes vectors of {encoder.dimension} numbers, but decoders read the "

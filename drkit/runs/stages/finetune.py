@@ -36,13 +36,15 @@ class FinetuneSettings:
     fold: the fold of the labelled queries that it leaves out, of `folds`; None if it learns from all.
 
     miners: the chain that mines again during training, or empty. validation: None if it is off. queries: number of
-    training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`.
+    training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`. pooling: None if all
+    trainings of the recipe have that of its encoder, which checkpoints then have, too.
     """
 
     miners: tuple[Choice, ...]
     queries: int
     draw: int
     reading: EncoderCard
+    pooling: Choice | None = field(default=None, kw_only=True, metadata={"absent_when": None})
     draws: int = from_recipe("draws", observes=True)
     validation: Validation | None = from_recipe("finetune.validation")
     training: Training = from_recipe("finetune")
@@ -193,7 +195,8 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     origin = "without pre-training" if name == LABELS_ONLY else f"from {start}"
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
-    reading = reading_of(builder)
+    pooling = builder.recipe.pooling_of(current)
+    reading = evolve(reading_of(builder), pooling=pooling.use)
     if not (refreshed or settings.validation.every):  # how texts are encoded for search changes no weights then
         reading = evolve(reading, precision="float32", passages_per_document=None)
     stages = [
@@ -209,6 +212,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "draw": draw,
                 "draws": current.draws,
                 "reading": reading,
+                "pooling": pooling if len(builder.recipe.poolings) > 1 else None,
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,
