@@ -67,6 +67,8 @@ PROVIDED = (
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
+# A pooling that gives several vectors provides each as this and its name; decoders and losses receive it by the same.
+_VECTOR = "bottleneck:"
 
 # What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
@@ -94,6 +96,24 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     ('token_states', 'text_states', 'bottleneck')
     """
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
+
+
+def vector_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the named vectors among the names that a part provides or receives, sorted.
+
+    >>> vector_names(["bottleneck", "bottleneck:lexical", "bottleneck:dense"])
+    ('dense', 'lexical')
+    """
+    return tuple(sorted(name.removeprefix(_VECTOR) for name in names if name.startswith(_VECTOR)))
+
+
+def vector_name(vector: str) -> str:
+    """Return the name by which a part provides or receives a named vector.
+
+    >>> vector_name("lexical")
+    'bottleneck:lexical'
+    """
+    return f"{_VECTOR}{vector}"
 
 
 def builtin_names() -> frozenset[str]:
@@ -434,10 +454,10 @@ def _relates_rows(kind: Kind, receives: Iterable[str]) -> list[str]:
     return sorted({p.name for p in PROVIDED if p.whole_batch} & {*receives}) if kind is Kind.LOSS else []
 
 
-def keyword(signal: str) -> str:
-    """Return the keyword argument by which a loss receives a signal.
+def keyword(name: str) -> str:
+    """Return the keyword argument by which a loss receives a signal or a named vector.
 
-    >>> keyword("entity-flags")
-    'entity_flags'
+    >>> keyword("entity-flags"), keyword("bottleneck:lexical")
+    ('entity_flags', 'bottleneck_lexical')
     """
-    return signal.replace("-", "_")
+    return name.replace("-", "_").replace(":", "_")

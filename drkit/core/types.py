@@ -95,11 +95,15 @@ class MaskedView(Movable):
 
 @frozen(eq=False)
 class Encoded(Movable):
-    """The output of an encoder: bottleneck f[B,D]; hidden f[B,L,D]; layers, those f[B,L,D] that the decoder needs."""
+    """The output of an encoder: bottleneck f[B,D]; hidden f[B,L,D]; layers, those f[B,L,D] that the decoder needs.
+
+    vectors: those of a pooling that gives several, by name, f[B,..] each; the first one is the bottleneck.
+    """
 
     bottleneck: Tensor
     hidden: Tensor
     layers: tuple[Tensor, ...] = ()
+    vectors: Mapping[str, Tensor] = field(factory=dict)
 
 
 class LmHeads(Protocol):
@@ -185,6 +189,19 @@ class WithColumns(Movable):
         return self.columns[name]
 
 
+@frozen
+class Section:
+    """Where a named vector is among the numbers of the joined one, and the factor that it was multiplied by there."""
+
+    start: int
+    stop: int
+    factor: float = 1.0
+
+    def of(self, joined: Tensor) -> Tensor:
+        """Return the named vectors f[B,stop - start] of joined ones f[B,..]."""
+        return joined[:, self.start : self.stop] / self.factor
+
+
 @frozen(eq=False)
 class EmbeddedPairs(WithColumns):
     """Vectors of a fine-tuning batch, and its columns.
@@ -193,7 +210,8 @@ class EmbeddedPairs(WithColumns):
     if a passage must not be a negative of the query (another judged positive, or a duplicate), None if all may be.
     groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. numbers i64[P]:
     equal for copies of the same passage, None if all rows are distinct. sharing bool[Q,Q]: True if two queries share a
-    judged positive, None if that is known only for the passages in the batch.
+    judged positive, None if that is known only for the passages in the batch. sections: where each named vector is, of
+    a pooling that gives several; a product of two joined vectors is the weighted sum of the products of each.
     """
 
     queries: Tensor
@@ -203,6 +221,17 @@ class EmbeddedPairs(WithColumns):
     groups: Tensor | None = None
     numbers: Tensor | None = None
     sharing: Tensor | None = None
+    sections: Mapping[str, Section] = field(factory=dict)
+
+    def vector(self, name: str) -> EmbeddedPairs:
+        """Return the same pairs with one of the named vectors alone. Raises DrkitError if they do not have it."""
+        if name not in self.sections:
+            raise DrkitError(
+                f"the pairs do not have the vector {name!r} (vectors: {', '.join(self.sections) or 'one'}). In a run, "
+                f"list 'bottleneck:{name}' in `receives` of the loss's spec; in your own loop, pass `sections`"
+            )
+        section = self.sections[name]
+        return attrs.evolve(self, queries=section.of(self.queries), passages=section.of(self.passages), sections={})
 
 
 @frozen(eq=False)
@@ -378,8 +407,9 @@ class BuildContext:
     `backbone` is None for parts that do not see tokens. A miner may search with `retriever`; a filter may score pairs
     with `reranker`. `negatives` are the ids of the collection's own negatives, by query id. `generator` is the masked
     LM (`drkit.encoders.MaskedLmEncoder`) that the run makes for a part that requires it. `signals` are the signals
-    of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
-    settings may choose (`drkit.plugin.registry_of`).
+    of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `vectors` are the lengths of the named vectors
+    of a pooling that gives several. `registry` has the parts that this part's settings may choose
+    (`drkit.plugin.registry_of`).
     """
 
     backbone: BackboneInfo | None = None
@@ -389,6 +419,7 @@ class BuildContext:
     negatives: Mapping[str, Sequence[str]] | None = None
     generator: MaskedLm | None = None
     signals: Mapping[str, Any] = field(factory=dict)
+    vectors: Mapping[str, int] = field(factory=dict)
     registry: Registry | None = None
     seed: int = 42
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
     from drkit.losses.flops import FlopsLoss as FlopsLoss
     from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
+    from drkit.losses.per_vector import PerVectorLoss as PerVectorLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
     from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
+    from drkit.losses.specs import PerVectorConfig as PerVectorConfig
     from drkit.losses.tokens import MlmLoss as MlmLoss
 
 lazy_exports(__name__)

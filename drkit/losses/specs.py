@@ -10,8 +10,8 @@ from attrs.validators import and_, gt, in_, le
 
 from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM, SPLADE
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
-from drkit.core.settings import at_least, more_than, setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
+from drkit.core.settings import MOST, at_least, more_than, setting
+from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings, vector_name
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage", "passage-negative")
 # Those of SimLM's public code; the last one is in its equation 3.
@@ -167,6 +167,35 @@ class FlopsConfig(_WrapsLoss):
     warmup: int = setting(0, at_least(0), "batches in which both weights grow quadratically to their values")
 
 
+# The name, among those of vectors, of the sum of their scores.
+SUM = "sum"
+
+
+def _vector_weights(_instance: Any, attribute: Attribute[Any], value: Mapping[str, float]) -> None:
+    """Validate weights of named vectors: at least one, each above 0."""
+    if not value or not all(0 < weight <= MOST for weight in value.values()):
+        raise ValueError(f"'{attribute.name}' must be weights above 0, by the names of vectors or {SUM!r}; got {value}")
+
+
+@frozen
+class PerVectorConfig(_WrapsLoss):
+    """Settings of `PerVectorLoss`: a loss of each of a pooling's vectors, and of the sum of their scores."""
+
+    loss: LossChoice = setting(
+        Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
+    )
+    weights: dict[str, float] = field(
+        factory=lambda: {SUM: 1.0},
+        validator=_vector_weights,
+        metadata={"help": "weight of the loss of each vector, by its name; `sum`: of the sum of all scores"},
+    )
+
+    @property
+    def receives(self) -> tuple[str, ...]:
+        """The vectors that have a weight."""
+        return tuple(vector_name(name) for name in self.weights if name != SUM)
+
+
 @frozen
 class BowReconstructionConfig:
     """Settings of `BowReconstructionLoss`: yes or no for every word of the vocabulary (CPDAE section 3.2.1)."""
@@ -250,6 +279,14 @@ LOSSES = (
         config=FlopsConfig,
         summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
         cite=SPLADE,
+        receives=("pairs",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="per-vector",
+        target="drkit.losses.per_vector:PerVectorLoss",
+        config=PerVectorConfig,
+        summary="A loss of each named vector of a pooling, and of their sum",
         receives=("pairs",),
     ),
     ComponentSpec(

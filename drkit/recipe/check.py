@@ -28,6 +28,8 @@ from drkit.core.spec import (
     builtin_names,
     provided_by,
     scope_problems,
+    vector_name,
+    vector_names,
 )
 from drkit.data.mixture import OWN
 from drkit.data.prompts import prompt_problem
@@ -36,7 +38,7 @@ from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
 from drkit.encoders.pooling import is_weighted, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
-from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.encoder_settings import MEAN, EncoderSettings
 from drkit.recipe.parts import (
     PartInUse,
     join_names,
@@ -45,6 +47,8 @@ from drkit.recipe.parts import (
     missing_extras,
     parts_in_use,
     parts_of,
+    pooling_vectors,
+    vector_problems,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
 from drkit.recipe.schema import ITSELF, NONE, REPLACED, DecoderTask, Pretrain, Recipe
@@ -56,7 +60,7 @@ def check(recipe: Recipe, registry: Registry) -> None:
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe, registry)]
     problems += _pooling_problems(recipe, registry)
     if recipe.pretrain:
-        problems += pretrain_problems(recipe.pretrain, registry)
+        problems += pretrain_problems(recipe.pretrain, registry, recipe.pretraining_pooling)
     problems += [*rounds_problems(recipe, registry), *_baseline_problems(recipe, registry)]
     if problems:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
@@ -110,7 +114,8 @@ def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
             f"({join_names(sorted(trained))}): set `weighted` everywhere, or nowhere @ encoder.pooling"
         )
     own = recipe.pretraining_pooling
-    if recipe.pretrain and recipe.pretrain.decoders and _is_sparse(own, registry):
+    is_single = not pooling_vectors(own, registry)
+    if recipe.pretrain and _is_sparse(own, registry) and is_single:
         yield (
             f"the pooling {own.use!r} makes scores of words, which no decoder reads: pre-train with another pooling, "
             f"and fine-tune with this one: --set pretrain.encoder.pooling=cls @ pretrain"
@@ -120,6 +125,11 @@ def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     for chosen in [one for index, one in enumerate(searched) if one not in searched[:index]]:
         if _is_sparse(chosen, registry):
             yield from _lexical_problems(recipe, chosen)
+        elif recipe.similarity == "cosine" and (names := pooling_vectors(chosen, registry)):
+            yield (
+                f"the scores of the vectors of the pooling {chosen.use!r} ({', '.join(names)}) add up, which those of "
+                f"cosines cannot: set the similarity of the loss to dot @ finetune.loss.similarity"
+            )
 
 
 def _is_sparse(pooling: Choice, registry: Registry) -> bool:
@@ -261,19 +271,22 @@ def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
         )
 
 
-def pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
-    """Return every combination of parts in a pre-training that cannot work, each with its path in the recipe."""
+def pretrain_problems(pretrain: Pretrain, registry: Registry, pooling: Choice = MEAN) -> list[str]:
+    """Return every combination of parts in a pre-training that cannot work, each with its path in the recipe.
+
+    pooling: of the encoder.
+    """
     parts = list(parts_in_use(pretrain, registry))
     problems = [problem for part in parts for problem in _declaration_problems(part)]
     problems += [*_signal_problems(parts, registry), *_capability_problems(parts)]
     if not pretrain.losses():
         problems.append("pre-training has no loss: add one to the encoder or to a decoder @ pretrain")
     problems += [*kept_problems(pretrain, "pretrain"), *_text_problems(pretrain, registry)]
-    problems += _encoder_task_problems(pretrain, registry)
+    problems += _encoder_task_problems(pretrain, registry, pooling)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():
         path = f"pretrain.decoders.{name}"
-        problems += _decoder_task_problems(task, registry, path)
+        problems += _decoder_task_problems(task, registry, path, pooling)
         if task.nested and "view" not in outer.spec.provides_of(outer.config):
             problems.append(
                 f"nested hides what is hidden from the encoder, but {outer.title} gives the encoder another text: set "
@@ -306,10 +319,17 @@ def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:
         )
 
 
-def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
+def _encoder_task_problems(pretrain: Pretrain, registry: Registry, pooling: Choice) -> list[str]:
     masker, context, *losses = parts_of(pretrain.encoder, registry, "pretrain.encoder")
     offered = provided_by(ENCODER, BATCH, masker=masker.spec.provides_of(masker.config))
-    problems = [problem for loss in losses for problem in _loss_problems(loss, offered, "the encoder", registry)]
+    problems = [
+        problem
+        for loss in losses
+        for problem in (
+            vector_problems(loss.spec, loss.config, loss.path, pooling, registry)
+            or _loss_problems(loss, offered, "the encoder", registry)
+        )
+    ]
     compare = any("partners" in part.spec.receives_of(part.config) for part in parts_in_use(pretrain, registry))
     if pretrain.encoder.context != ITSELF and not compare:
         problems.append(
@@ -319,10 +339,11 @@ def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     return problems
 
 
-def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str) -> list[str]:
+def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str, pooling: Choice) -> list[str]:
     decoder = PartInUse.of(Kind.DECODER, task.decoder, registry, f"{path}.decoder")
     masker = PartInUse.of(Kind.MASKER, task.masker, registry, f"{path}.masker") if task.masker else None
-    problems = _decoder_problems(decoder, masker, registry)
+    problems = vector_problems(decoder.spec, decoder.config, decoder.path, pooling, registry)
+    problems = problems or _decoder_problems(decoder, masker, registry)
     if task.nested and task.context != ITSELF:
         problems.append(
             f"nested hides what is hidden from the encoder, but the decoder rebuilds another text (context "
@@ -394,7 +415,7 @@ def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
 def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
     receives = decoder.spec.receives_of(decoder.config)
     views = masker.spec.provides_of(masker.config) if masker else frozenset()
-    from_masker = receives - {*provided_by(DECODING)}
+    from_masker = receives - {*provided_by(DECODING), *map(vector_name, vector_names(receives))}
     lacking = sorted(from_masker - views)
     if not lacking:
         return []
@@ -406,7 +427,9 @@ def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Re
 
 
 def _loss_problems(loss: PartInUse, offered: tuple[str, ...], source: str, registry: Registry) -> list[str]:
-    lacking = sorted(loss.spec.receives_of(loss.config) - {*offered})
+    receives = loss.spec.receives_of(loss.config)
+    named = {*map(vector_name, vector_names(receives))} if source == "the encoder" else set()
+    lacking = sorted(receives - {*offered} - named)
     if not lacking:
         return _gathering_problems(loss)
     return [

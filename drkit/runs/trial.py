@@ -204,7 +204,13 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     )
     part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
-    return MaskedLmEncoder(encoder.model, pooling=learned)
+    made = MaskedLmEncoder(encoder.model, pooling=learned)
+    with trying(part, "called with hidden states and attention"):
+        tokens = toys.toy_tokens()
+        found = tuple(made.vectors(tokens.ids, tokens.attention).shape)
+        expected = (len(tokens.ids), learned.dimension)
+        require(found == expected, f"{part.full_title}: vectors of shape {found}, expected {expected}")
+    return made
 
 
 # Pre-training
@@ -232,8 +238,9 @@ def _try_pretraining(
         stored = _stored_texts(context, examples.texts, Path(folder))
         signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
-        maskers = build_maskers(settings, registry, context)
         encoder = _encoder(attrs.evolve(recipe.encoder, pooling=recipe.pretraining_pooling), registry)
+        context = attrs.evolve(context, vectors=encoder.vector_lengths)
+        maskers = build_maskers(settings, registry, context)
         module = auto_encoder(settings, registry, encoder, context, maskers).train()
         other = auto_encoder(
             settings, registry, module.encoder, attrs.evolve(context, seed=recipe.seed + 1), maskers
@@ -392,11 +399,15 @@ def _comparing_losses(
     recipe: Recipe, registry: Registry, values: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
     """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once; values: of columns."""
-    losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
-    for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    losses = [(recipe.finetune.for_round(one).loss, recipe.pooling_of(one)) for one in rounds if recipe.finetune]
+    for loss, pooling in [pair for index, pair in enumerate(losses) if pair not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
         own = {name: found for name, found in values.items() if name in columns}
-        pairs = toys.toy_pairs(_vector_length(recipe.encoder), columns, own)
+        learned = _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry).learned_pooling
+        sections = learned.sections if learned else {}
+        length = learned.dimension if learned and sections else _vector_length(recipe.encoder)
+        pairs = attrs.evolve(toys.toy_pairs(length, columns, own), sections=sections)
         yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})

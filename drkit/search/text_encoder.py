@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
 from drkit.core.protocols import DenseAndSparse
-from drkit.core.types import Passage
+from drkit.core.types import Passage, Section
 from drkit.data.prompts import check_prompt
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
@@ -228,7 +228,14 @@ class TextEncoder:
     def dense_dimension(self) -> int:
         """How many numbers at the beginning of a sparse vector are a dense one."""
         part = self.learned_pooling.part if self.learned_pooling else None
+        if self.is_sparse and self.sections:
+            return [*self.sections.values()][-1].start
         return int(part.dense_dimension) if isinstance(part, DenseAndSparse) else 0
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Where each named vector of a pooling that gives several is among the numbers of the joined one."""
+        return self.learned_pooling.sections if self.learned_pooling else {}
 
     @property
     def backend(self) -> str:

@@ -97,7 +97,9 @@ def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
         return load_encoder_with(folder, settings.pooling, **how)
 
     encoder = load(start)
-    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=settings.seed)
+    context = BuildContext(
+        backbone=encoder.info(tokenizer), tokenizer=tokenizer, vectors=encoder.vector_lengths, seed=settings.seed
+    )
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
     passages = load(passage_folder(start)) if separate else None

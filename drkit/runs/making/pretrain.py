@@ -18,7 +18,7 @@ from drkit.core.files import WRITTEN, link_or_copy
 from drkit.core.progress import Progress
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
-from drkit.core.spec import Choice, Kind
+from drkit.core.spec import Choice, Kind, vector_names
 from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, open_signals
@@ -53,17 +53,13 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         encoder = load_encoder_with(inputs["start"], pooling, **how)
     else:
         encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
-    if encoder.dimension != encoder.config.hidden_size:
-        raise DrkitError(
-            f"the pooling {encoder.pooling!r} makes vectors of {encoder.dimension} numbers, but decoders read the "
-            f"hidden size, {encoder.config.hidden_size}: choose that size, or leave pre-training out (pretrain=none)"
-        )
     signals = open_signals(inputs)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(signals),
+        vectors=encoder.vector_lengths,
         seed=stage.settings.seed,
     )
     maskers = build_maskers(settings, registry, context)
@@ -188,8 +184,12 @@ def auto_encoder(
     context: BuildContext,
     maskers: Mapping[str, Masker],
 ) -> AutoEncoder:
-    """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder."""
+    """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder.
+
+    Raises DrkitError if decoders read a vector that is not as long as hidden states.
+    """
     decoders = {}
+    _check_bottleneck(settings, registry, encoder)
     for name, task in settings.decoders.items():
         decoder = decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
         if isinstance(decoder, StartsFromEncoder):
@@ -204,6 +204,22 @@ def auto_encoder(
     # The maskers of a run require the same model (`drkit.recipe.check`), and so have the same replacer.
     replacing = next((masker for masker in maskers.values() if isinstance(masker, ReplacingMasker)), None)
     return AutoEncoder(encoder, decoders, terms, replacing.replacer(context) if replacing else None)
+
+
+def _check_bottleneck(settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder) -> None:
+    """Raise DrkitError if a decoder reads the bottleneck, but it is not as long as hidden states.
+
+    A decoder that receives token states, or vectors by name, may read these alone.
+    """
+    length = next(iter(encoder.vector_lengths.values()), encoder.dimension)
+    chosen = [task.decoder for task in settings.decoders.values()]
+    received = [registry.get(Kind.DECODER, one.use).receives_of(one.config) for one in chosen]
+    is_read = not all("hidden" in names or vector_names(names) for names in received)
+    if length != encoder.config.hidden_size and is_read:
+        raise DrkitError(
+            f"the pooling {encoder.pooling!r} makes vectors of {length} numbers, but decoders read the "
+            f"hidden size, {encoder.config.hidden_size}: choose that size, or leave pre-training out (pretrain=none)"
+        )
 
 
 def masking_collator(
