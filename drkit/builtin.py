@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from drkit.data.column_sources import COLUMNS
+from drkit.data.query_sources import QUERY_PARTS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
 from drkit.decoders.specs import DECODERS
 from drkit.encoders.pooling import POOLING_PARTS
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS]
+    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS, *QUERY_PARTS)
+    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *reading]
 
 
 @hookimpl

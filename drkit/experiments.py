@@ -12,7 +12,7 @@ record.table()
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from drkit.core.engine import LOCAL, open_engine
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
 from drkit.recipe.check import check
-from drkit.recipe.compose import CHOICES, ComposeRequest
+from drkit.recipe.compose import CHOICES, ComposeRequest, ratio_notes
 from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.lengths import fit_lengths, follows_texts
 from drkit.recipe.schema import Recipe
@@ -34,11 +34,12 @@ from drkit.runs.prepare import prepare
 _LOGGER = logging.getLogger(__name__)
 
 
-def compose(**choices: Any) -> Recipe:
+def compose(*, settings: str | Iterable[str] = (), **choices: Any) -> Recipe:
     """Return the recipe that `drkit compose` makes of the same choices, checked.
 
     choices: the fields of `drkit.recipe.ComposeRequest` (masker, decoder, paper, pipeline, collection, ..), and
     settings by their dotted paths (`**{"pretrain.max_steps": 500}`); None as a setting leaves an optional table out.
+    settings: further ones as the command takes them, `["pretrain.max_steps=500"]`, which come last.
 
     Raises DrkitError as the command does.
 
@@ -47,15 +48,16 @@ def compose(**choices: Any) -> Recipe:
     ('pydocs-retromae', 1, 500, None)
     """
     parts = installed()
-    settings = tuple(f"{path}={toml_value(value)}" for path, value in choices.items() if path not in CHOICES)
+    written = (settings,) if isinstance(settings, str) else tuple(settings)
+    assigned = [f"{path}={toml_value(value)}" for path, value in choices.items() if path not in CHOICES]
     chosen = {name: value for name, value in choices.items() if name in CHOICES}
-    request, registry = ComposeRequest(settings=settings, **chosen), parts.registry
+    request, registry = ComposeRequest(settings=(*assigned, *written), **chosen), parts.registry
     recipe = compose_recipe(request, parts)
     check(recipe, registry)
     if not follows_texts(recipe, request, registry):
         return recipe
     fitted, notes = fit_lengths(recipe, build_collection(recipe, registry), request, registry)
-    for note in notes:
+    for note in (*notes, *ratio_notes(request, fitted, registry)):
         _LOGGER.info("%s", note)
     return fitted
 

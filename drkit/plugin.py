@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import hookimpl as hookimpl
     from drkit.core.registry import installed as installed
     from drkit.core.registry import registry_of as registry_of
+    from drkit.core.schedules import Scheduled as Scheduled
     from drkit.core.settings import GeneratorSettings as GeneratorSettings
     from drkit.core.settings import QuerySettings as QuerySettings
     from drkit.core.settings import at_least as at_least

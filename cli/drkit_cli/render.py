@@ -32,6 +32,7 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.evaluate.names import system_name
 from drkit.recipe.parts import parts_of
+from drkit.recipe.paths import describe_schedules
 from drkit.recipe.schema import ITSELF, DecoderTask, EncoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import recipe_table
@@ -187,6 +188,7 @@ def plan_summary(recipe: Recipe, registry: Registry, plan: Plan, run: Path, fact
         if one.stage.is_training:
             state = "" if one.state is State.TO_DO else f" ({one.state})"
             lines.append((one.stage.name, f"{one.stage.summary}{state}"))
+    lines += [("changes", text) for text in describe_schedules(recipe)]
     lines += [("evaluates", text) for text in _describe_evaluations(plan, recipe.evaluation.split)]
     lines.append(("stages", _describe_progress(len(to_do), len(found))))
     if facts.downloads:

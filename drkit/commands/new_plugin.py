@@ -26,6 +26,7 @@ SUMMARIES = {
     "signal": "Tokens that begin with a capital",
     "pooling": "The mean of what several learned queries attend to",
     "column": "The share of a query's words that a passage has",
+    "queries": "What is said about the title of a passage",
     "collection": "Questions and their answers from a text file",
     "command": "Prints the queries with the fewest passages",
     "architecture": "ERNIE; built like BERT",

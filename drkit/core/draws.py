@@ -20,7 +20,8 @@ class Draws:
     """Random arrays for one batch: row b of each depends on (seed, epoch, keys[b]) and the number of earlier calls.
 
     keys: i64[B], the permanent numbers of the examples (their indices in the store). The value at an index does not
-    depend on the sizes of the axes: `uniform(3)` begins like `uniform(5)`.
+    depend on the sizes of the axes: `uniform(3)` begins like `uniform(5)`. progress: the optimizer steps already made,
+    as a share of those planned, in [0, 1]. No number depends on it; what a masker makes of them may.
 
     >>> a = Draws(seed=1, epoch=0, keys=[7, 8]).uniform(2, 3)
     >>> b = Draws(seed=1, epoch=0, keys=[8]).uniform(4, 9)
@@ -28,7 +29,8 @@ class Draws:
     ((2, 2, 3), True)
     """
 
-    def __init__(self, seed: int, epoch: int, keys: ArrayLike) -> None:
+    def __init__(self, seed: int, epoch: int, keys: ArrayLike, progress: float = 0.0) -> None:
+        self.progress = progress
         examples = np.asarray(keys, dtype=np.int64).astype(np.uint64)
         stream = _mix(np.array([seed], dtype=np.int64).astype(np.uint64))
         stream = _mix(stream + np.array([epoch], dtype=np.int64).astype(np.uint64))

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -388,6 +388,12 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_lines(lines: Iterable[bytes], path: Path) -> None:
+    """Write the lines of a file, atomically; each ends with its line break."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(lines)
 
 
 def is_temporary(path: Path) -> bool:

@@ -207,6 +207,14 @@ class CountsItems(Protocol):
 
 
 @runtime_checkable
+class FollowsProgress(Protocol):
+    """A module, such as a loss, that changes over a training: the trainer says before each step how far it is."""
+
+    def set_progress(self, progress: float) -> None:
+        """Take the optimizer steps already made, as a share of those planned, in [0, 1)."""
+
+
+@runtime_checkable
 class MeasuresAccuracy(Protocol):
     """A loss of pre-training whose predictions can be counted as right or wrong, as probes do."""
 
@@ -266,6 +274,18 @@ class ColumnSource(Protocol):
 
         items: each a `Query`, a `Passage`, or a tuple of both.
         """
+
+
+@runtime_checkable
+class QuerySource(Protocol):
+    """Makes training queries from passages. What it makes of a passage depends on its settings and the passage alone.
+
+    So it may be called with any passages, in any process, and an interrupted run goes on where it was. Random numbers
+    are drawn with the seed of its `BuildContext` and the passage.
+    """
+
+    def queries(self, passages: Sequence[Passage]) -> Iterable[tuple[str, str]]:
+        """Yield (passage id, query), any number for each passage, in the order of the passages."""
 
 
 @runtime_checkable

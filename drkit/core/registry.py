@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -23,8 +23,9 @@ import pluggy
 from attrs import field, frozen
 
 from drkit.core.process_state import restored_process_state
+from drkit.core.schedules import is_scheduled
 from drkit.core.settings import config_problems
-from drkit.core.spec import EXTENSIONS, ComponentSpec, Extension, Kind
+from drkit.core.spec import EXTENSIONS, ComponentSpec, Extension, Kind, resolve
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         NegativeFilter,
         NegativeMiner,
         Pooling,
+        QuerySource,
         Signal,
     )
 
@@ -132,21 +134,45 @@ class Registry:
         self, kind: Literal[Kind.COLUMN], name: str, config: Any = None, context: BuildContext | None = None
     ) -> ColumnSource: ...
     @overload
+    def build(
+        self, kind: Literal[Kind.QUERIES], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> QuerySource: ...
+    @overload
     def build(self, kind: str, name: str, config: Any = None, context: BuildContext | None = None) -> Any: ...
     def build(self, kind: Kind | str, name: str, config: Any = None, context: BuildContext | None = None) -> Any:
         """Build a part: call its target with (config, context), the config at its defaults if none is given.
 
-        A context gets this registry, from which the part builds those that its settings choose.
+        A context gets this registry, from which the part builds those that its settings choose. With a schedule in its
+        settings, the part is built anew with plain numbers whenever they change (`drkit.core.scheduled_parts`).
         """
         spec = self.get(kind, name)
         settings = spec.config() if config is None else config
         if not isinstance(settings, spec.config):
             raise DrkitError(f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}")
-        return self.make(spec, settings, context and attrs.evolve(context, registry=self))
+        context = context and attrs.evolve(context, registry=self)
+        if not is_scheduled(settings):
+            return self.make(spec, settings, context)
+        if spec.kind not in _SCHEDULED:
+            raise DrkitError(f"{spec.kind} {name!r} cannot change over a training; give its settings plain numbers")
+        # A masker is copied to worker processes, without the model that fills masked positions.
+        kept = context and attrs.evolve(context, generator=None)
+        make = partial(_make, self, spec, context if spec.kind is Kind.LOSS else kept)
+        return resolve(_SCHEDULED[spec.kind])(make, settings)
 
     def make(self, spec: ComponentSpec, settings: Any, context: BuildContext | None) -> Any:
         """Call the target of a spec; `build` goes through this method, which the trial replaces."""
         return spec.load()(settings, context)
+
+
+# What builds the parts of a kind whose settings change over a training.
+_SCHEDULED = {
+    Kind.MASKER: "drkit.core.scheduled_parts:scheduled_masker",
+    Kind.LOSS: "drkit.core.scheduled_parts:scheduled_loss",
+}
+
+
+def _make(registry: Registry, spec: ComponentSpec, context: BuildContext | None, settings: Any) -> Any:
+    return registry.make(spec, settings, context)
 
 
 def registry_of(context: BuildContext | None) -> Registry:

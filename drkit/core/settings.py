@@ -10,7 +10,8 @@ from typing import Any
 
 import attrs
 
-from drkit.core.spec import Choice
+from drkit.core.schedules import at_both_ends
+from drkit.core.spec import Choice, part_name
 from drkit.core.types import EncoderSizes
 
 # The value of `absent_when` of a setting that is never absent.
@@ -24,15 +25,19 @@ def setting(
     *,
     observes: bool = False,
     absent_when: Any = NEVER_ABSENT,
+    schedulable: bool = False,
 ) -> Any:
     """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
     observes: the setting affects only what is logged or saved along the way, never a result, so changing it does not
     invalidate a finished stage. absent_when: the value at which stages are what they were before there was such a
     setting, so that those of earlier versions stay valid; a function decides this from all settings of the class.
+    schedulable: a float of a masker or loss that a recipe may let change over a training (`drkit.core.schedules`). What
+    is allowed holds at both ends, and parts see the current number.
     """
-    metadata = {"help": help, "observes": observes, "absent_when": absent_when}
-    return attrs.field(default=default, validator=allowed, metadata=metadata)
+    metadata = {"help": help, "observes": observes, "absent_when": absent_when, "schedulable": schedulable}
+    validator = at_both_ends(allowed) if schedulable else allowed
+    return attrs.field(default=default, validator=validator, metadata=metadata)
 
 
 def is_lasting(attribute: attrs.Attribute[Any], settings: Any) -> bool:
@@ -123,7 +128,8 @@ def describe_settings(config: type) -> list[tuple[str, str, str, str]]:
     rows = []
     for a in attrs.fields(config):
         default = "required" if a.default is attrs.NOTHING else _default(a.default)
-        rows.append((a.name, default, allowed_values(a.validator), str(a.metadata.get("help", ""))))
+        allowed = [allowed_values(a.validator), "or a schedule" if a.metadata.get("schedulable") else ""]
+        rows.append((a.name, default, ", ".join(filter(None, allowed)), str(a.metadata.get("help", ""))))
     return rows
 
 
@@ -131,6 +137,8 @@ def _default(value: Any) -> str:
     made = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
     if isinstance(made, Choice):
         return repr(made.use)
+    if isinstance(made, tuple) and any(isinstance(one, Choice) for one in made):
+        return repr(tuple(map(part_name, made)))
     return "none" if made is None else repr(made)
 
 

@@ -17,6 +17,7 @@ import attrs
 from attrs import field, frozen
 from attrs.validators import and_, ge, le, optional
 
+from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
@@ -140,9 +141,14 @@ class Kind(str, Enum):
     SIGNAL = "signal"
     POOLING = "pooling"
     COLUMN = "column"
+    QUERIES = "queries"
 
     def __str__(self) -> str:
         return self.value
+
+
+# The kinds whose settings may change over a training (`drkit.core.schedules`).
+SCHEDULED_KINDS = (Kind.MASKER, Kind.LOSS)
 
 
 @frozen
@@ -160,7 +166,9 @@ class Choice:
 
     use: str
     config: Any
-    weight: float | None = field(default=None, validator=optional(and_(ge(0), le(10**9))))
+    weight: float | None = field(
+        default=None, validator=at_both_ends(optional(and_(ge(0), le(10**9)))), metadata={"schedulable": True}
+    )
     default: float | None = field(default=None, validator=optional(and_(ge(-1e12), le(1e12))))
 
 
@@ -172,15 +180,15 @@ def part_name(choice: Choice | str) -> str:
 def brief(choice: Choice) -> Choice | str:
     """Return the text that a recipe may write for a choice, or the choice if its settings need a table.
 
-    The text of a part without settings is its name; a config class may have a property `brief`.
+    The text of a part without settings is its name; a config class may have a property `brief`, None for a table.
 
     >>> brief(Choice("mean", NoSettings()))
     'mean'
     """
     if not attrs.fields(type(choice.config)):
         return choice.use
-    text: Choice | str = declared_by(choice.config, "brief", choice)
-    return text
+    text: str | None = declared_by(choice.config, "brief", None)
+    return choice if text is None else text
 
 
 LossChoice = Annotated[Choice, Kind.LOSS]
@@ -268,7 +276,12 @@ class ComponentSpec:
         known = {a.name for a in attrs.fields(self.config)}
         named = {"shorthand": (self.shorthand,) if self.shorthand else (), "files": self.files}
         named |= {"base": ("base",)} if self.context else {}
+        scheduled = [a.name for a in attrs.fields(self.config) if a.metadata.get("schedulable")]
+        wrong = scheduled if self.kind not in SCHEDULED_KINDS else []
         return [
+            f"{name!r} cannot be schedulable: only settings of {' and '.join(SCHEDULED_KINDS)} change over a training"
+            for name in wrong
+        ] + [
             f"{what} {name!r} is not a setting of {self.config.__name__}"
             for what, names in named.items()
             for name in names

@@ -29,7 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from drkit.core.draws import Draws
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_chunks import FileChunk, FileChunks, name_of_chunk
-from drkit.core.files import digest, file_hash, path_state, read_json, replacing, write_json
+from drkit.core.files import digest, file_hash, path_state, read_json, replacing, write_json, write_lines
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
@@ -268,12 +268,6 @@ def generate_lines(
         numbers = range(first + start, first + start + len(batch))
         for (name, _), queries in zip(batch, generator([text for _, text in batch], numbers), strict=True):
             yield json.dumps({"doc_id": name, "queries": queries}, ensure_ascii=False).encode() + b"\n"
-
-
-def write_lines(lines: Iterable[bytes], path: Path) -> None:
-    """Write the lines of a file, atomically."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.writelines(lines)
 
 
 def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:

@@ -4,23 +4,29 @@ Candidate queries are contexts in pre-training, tokenised (`Queries`). Extractiv
 of a text whose tokens are most important (PMI). A text without a given query keeps its extractive ones, so that every
 text has a context.
 
-Pseudo-queries are training queries, made without a model or a judgement. Each `QuerySource` turns a batch of passages
-into the queries of each; which ones depends on the seed and the passage alone.
+Pseudo-queries are training queries, made without a judgement. Each `PassageQueries` turns a batch of passages into the
+queries of each; which ones depends on the seed and the passage alone. So it is with the parts of plugins.
 """
 
 from __future__ import annotations
 
+import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import attrs
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.draws import Draws
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.file_chunks import FileChunk, FileChunks
+from drkit.core.files import write_lines
+from drkit.core.protocols import QuerySource
 from drkit.core.quantities import counted
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
@@ -253,8 +259,8 @@ def gives_query(passage: Passage) -> bool:
     return bool(passage.title.strip() and passage.text.strip()) or len(passage.text.split()) >= LEAST_WORDS
 
 
-class QuerySource(Protocol):
-    """Makes queries from passages."""
+class PassageQueries(Protocol):
+    """Takes queries from passages, which it knows by their indices in the corpus."""
 
     def __call__(self, passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:
         """Return the queries of each passage; indices: of the passages in their corpus."""
@@ -340,7 +346,7 @@ def titles(passages: Sequence[Passage], indices: _Indices) -> list[list[str]]:  
     return [[passage.title] if passage.title else [] for passage in passages]
 
 
-def made_queries(corpus: StoredCorpus, source: QuerySource) -> Iterator[tuple[int, str]]:
+def made_queries(corpus: StoredCorpus, source: PassageQueries) -> Iterator[tuple[int, str]]:
     """Yield (passage index, query) of all passages, each query once per passage, none that is the whole passage."""
     for number, passages in enumerate(batched(corpus, _PASSAGES_AT_ONCE)):
         indices = number * _PASSAGES_AT_ONCE + np.arange(len(passages))
@@ -348,6 +354,77 @@ def made_queries(corpus: StoredCorpus, source: QuerySource) -> Iterator[tuple[in
             for query in dict.fromkeys(" ".join(query.split()) for query in queries):
                 if query and query != " ".join(passage.content.split()):
                     yield index, query
+
+
+# Passages whose queries are lost if a run is killed: minutes of a large model.
+_PASSAGES_PER_CHUNK = 256
+
+
+def write_computed(
+    source: QuerySource | Loaded[QuerySource],
+    passages: Iterable[Passage],
+    path: Path,
+    *,
+    made_by: Any,
+    name: str,
+    engine: Engine | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Path:
+    """Write the queries that a part makes of passages to a JSON Lines file, which `read_queries` reads; returns it.
+
+    Called again after a kill, it goes on with the first unfinished 256 passages. source: `Loaded` for an engine of
+    several machines. made_by: plain data that identifies the part and its settings. name: of the part, in errors.
+    on_progress: called with the number of passages done.
+
+    Raises DrkitError as `checked_queries` does.
+    """
+    if not path.exists():
+        kept = FileChunks.beside(path)
+        chunks = (
+            FileChunk(
+                f"{name}: passages {first + 1} to {first + len(some)}",
+                len(some),
+                [made_by, [attrs.astuple(one) for one in some]],
+                query_lines,
+                (source, name, some),
+                "gpu",
+            )
+            for first, some in _numbered(batched(passages, _PASSAGES_PER_CHUNK))
+        )
+        files = kept.write(chunks, write_lines, engine, on_progress)
+        write_lines((line for file in files for line in file.read_bytes().splitlines(keepends=True)), path)
+        kept.remove()
+    return path
+
+
+def _numbered(batches: Iterable[list[Passage]]) -> Iterator[tuple[int, list[Passage]]]:
+    return ((number * _PASSAGES_PER_CHUNK, batch) for number, batch in enumerate(batches))
+
+
+def query_lines(source: QuerySource | Loaded[QuerySource], name: str, passages: Sequence[Passage]) -> Iterator[bytes]:
+    """Yield a line of JSON for each passage that a part makes queries of: its id, and its queries."""
+    for doc_id, queries in checked_queries(loaded_value(source), name, passages).items():
+        yield json.dumps({"doc_id": doc_id, "queries": queries}, ensure_ascii=False).encode() + b"\n"
+
+
+def checked_queries(source: QuerySource, name: str, passages: Sequence[Passage]) -> dict[str, list[str]]:
+    """Return the queries that a part makes of passages, by passage id: each once, none that is the whole passage.
+
+    Raises DrkitError unless it yields the id of one of these passages and a text for each query.
+    """
+    contents = {passage.doc_id: " ".join(passage.content.split()) for passage in passages}
+    found: dict[str, list[str]] = {}
+    for pair in source.queries(passages):
+        is_pair = isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        if not is_pair:
+            raise DrkitError(f"the source {name!r} must yield (passage id, query), two texts; got {pair!r:.80}")
+        doc_id, query = pair[0], " ".join(pair[1].split())
+        if doc_id not in contents:
+            raise DrkitError(f"the source {name!r} names the passage {doc_id!r:.80}, which it was not called with")
+        own = found.setdefault(doc_id, [])
+        if query and query != contents[doc_id] and query not in own:
+            own.append(query)
+    return {doc_id: found[doc_id] for doc_id in contents if found.get(doc_id)}
 
 
 def given_queries(corpus: StoredCorpus, path: Path) -> Iterator[tuple[int, str]]:

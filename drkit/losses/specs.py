@@ -51,7 +51,9 @@ def _directions_setting() -> Any:
 class MlmLossConfig:
     """Settings of `MlmLoss`: cross-entropy over the vocabulary, at all target positions or at a share of them."""
 
-    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+    targets: float = setting(
+        1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread", schedulable=True
+    )
 
     @property
     def target_share(self) -> float:
@@ -74,7 +76,7 @@ class _SearchesAsTrained:
 class ContrastiveConfig(_SearchesAsTrained):
     """Settings of `ContrastiveLoss`: softmax of each query's score of its positive over the passages of the batch."""
 
-    temperature: float = setting(0.02, more_than(0), "scores are divided by it")
+    temperature: float = setting(0.02, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     directions: tuple[str, ...] = _directions_setting()
 
@@ -90,7 +92,7 @@ class PairwiseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, more_than(0), "scores are divided by it")
+    temperature: float = setting(1.0, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -98,10 +100,14 @@ class PairwiseConfig(_SearchesAsTrained):
 class KlDistillationConfig(_SearchesAsTrained):
     """Settings of `KlDistillationLoss`: KL divergence from a teacher's scores; the defaults are SimLM's."""
 
-    temperature: float = setting(0.02, more_than(0), "the student's scores are divided by it, never the teacher's")
-    teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it")
+    temperature: float = setting(
+        0.02, more_than(0), "the student's scores are divided by it, never the teacher's", schedulable=True
+    )
+    teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
-    alpha: float = setting(0.2, at_least(0), "weight of the contrastive loss beside the divergence; 0: none")
+    alpha: float = setting(
+        0.2, at_least(0), "weight of the contrastive loss beside the divergence; 0: none", schedulable=True
+    )
     directions: tuple[str, ...] = _directions_setting()
     mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
 
@@ -117,7 +123,9 @@ class MarginMseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, more_than(0), "the student's scores are divided by it, never the teacher's")
+    temperature: float = setting(
+        1.0, more_than(0), "the student's scores are divided by it, never the teacher's", schedulable=True
+    )
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -162,8 +170,8 @@ class FlopsConfig(_WrapsLoss):
     loss: LossChoice = setting(
         Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
     )
-    queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors")
-    passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors")
+    queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors", schedulable=True)
+    passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors", schedulable=True)
     warmup: int = setting(0, at_least(0), "batches in which both weights grow quadratically to their values")
 
 
@@ -212,7 +220,7 @@ class BowReconstructionConfig:
 class InfoNceConfig:
     """Settings of `InfoNceLoss`: two spans of one text agree more than spans of different texts."""
 
-    temperature: float = setting(0.05, more_than(0), "scores are divided by it")
+    temperature: float = setting(0.05, more_than(0), "scores are divided by it", schedulable=True)
     similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
     reduction: str = setting("mean", in_(("mean", "sum")), "over the rows of the batch: mean or sum")
 

@@ -20,7 +20,7 @@ UNITS = ("token", "word")
 
 def ratio_setting(default: float = 0.3) -> Any:
     """Return the setting `ratio`, which all maskers share: the share of tokens that is hidden."""
-    return setting(default, and_(ge(0), le(1)), "share of the tokens that is hidden; 0: none")
+    return setting(default, and_(ge(0), le(1)), "share of the tokens that is hidden; 0: none", schedulable=True)
 
 
 def unit_setting(default: str = "word") -> Any:
@@ -48,7 +48,9 @@ class PmiConfig:
 
     ratio: float = ratio_setting()
     unit: str = unit_setting("token")
-    sigma: float = setting(1.0, at_least(0), "standard deviation of the noise added to the importance")
+    sigma: float = setting(
+        1.0, at_least(0), "standard deviation of the noise added to the importance", schedulable=True
+    )
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
     pmi: str = setting(
         "fragment",

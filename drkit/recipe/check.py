@@ -16,6 +16,7 @@ import attrs
 
 from drkit.core.files import local_path, read_json
 from drkit.core.registry import Registry
+from drkit.core.schedules import schedules_in
 from drkit.core.spec import (
     BATCH,
     DECODING,
@@ -58,7 +59,7 @@ from drkit.recipe.start import declared_settings_of
 def check(recipe: Recipe, registry: Registry) -> None:
     """Raise ProblemsError that lists every combination in the recipe that cannot work."""
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe, registry)]
-    problems += _pooling_problems(recipe, registry)
+    problems += [*_pooling_problems(recipe, registry), *_schedule_problems(recipe)]
     if recipe.pretrain:
         problems += pretrain_problems(recipe.pretrain, registry, recipe.pretraining_pooling)
     problems += [*rounds_problems(recipe, registry), *_baseline_problems(recipe, registry)]
@@ -103,6 +104,13 @@ def _value_problems(chosen: Choice, registry: Registry, path: str) -> Iterator[s
     if spec.shorthand and not getattr(chosen.config, spec.shorthand):
         written = f"--collection {spec.name}:VALUE" if path == OWN else f"--set {path}.{spec.shorthand}=VALUE"
         yield f"collection {spec.name!r} needs {spec.shorthand!r}: write `{written}` @ {path}"
+
+
+def _schedule_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield schedules of settings that cannot change over a training, which only Python can write."""
+    for path, schedule, is_schedulable in schedules_in(recipe):
+        if not is_schedulable:
+            yield f"the setting cannot change over a training, got {schedule!r}; give one number @ {path}"
 
 
 def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:

@@ -24,7 +24,7 @@ from attrs import asdict, evolve, field, fields, frozen
 from drkit.core.files import local_path
 from drkit.core.protocols import MaskingRatio, TargetShare
 from drkit.core.registry import Installed, Registry
-from drkit.core.spec import BATCH, FINETUNING, RERANKING, ComponentSpec, Kind, provided_by
+from drkit.core.spec import BATCH, FINETUNING, RERANKING, Choice, ComponentSpec, Kind, provided_by
 from drkit.data.column_sources import RERANKER
 from drkit.data.splits import PSEUDO
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
@@ -33,7 +33,7 @@ from drkit.recipe.familiar import meant_settings
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import ENCODER_SIDE, ITSELF, MAIN, NONE, REPLACED, Recipe
 from drkit.recipe.start import StartingPoint, find_collection, starting_point
-from drkit.recipe.toml import assign, parse_toml, recipe_from_table, recipe_table
+from drkit.recipe.toml import assign, parse_toml, plain, recipe_from_table, recipe_table, toml_value
 from drkit.recipe.training import SCHEDULE
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
@@ -331,7 +331,7 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
         losses = decoders[MAIN]["losses"]
         share = 1.0 if isinstance(decoder.config(), TargetShare) else _share_of_masked(recipe)
         read = {
-            name: {**term, "targets": term["targets"] * share} if "targets" in term else term
+            name: {**term, "targets": _scaled(term["targets"], share)} if "targets" in term else term
             for name, term in losses.items()
             if _reads(registry.get(Kind.LOSS, _use(term)), decoder)
         }
@@ -340,6 +340,13 @@ def with_part(recipe: Recipe, slot: str, part: str, registry: Registry) -> Recip
     named: dict[str, Any] = {slot.replace("-", "_"): part}
     request = ComposeRequest(**named)
     return recipe_from_table({**table, "pretrain": _pretraining(pretrain, request, registry)}, registry)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Return a number, or the ends of a schedule, times a factor."""
+    if isinstance(value, Mapping):
+        return {key: inner * factor if key in ("from", "to") else inner for key, inner in value.items()}
+    return value * factor
 
 
 def _share_of_masked(recipe: Recipe) -> float:
@@ -434,6 +441,29 @@ def masker_table(text: str, task: Mapping[str, Any], registry: Registry) -> _Tab
     ratio = hidden.get("ratio") if isinstance(hidden, Mapping) else None
     hides_a_share = isinstance(registry.get(Kind.MASKER, table["use"]).config(), MaskingRatio)
     return table if ratio is None or not hides_a_share else {**table, "ratio": ratio}
+
+
+def ratio_notes(request: ComposeRequest, recipe: Recipe, registry: Registry) -> tuple[str, ...]:
+    """Return a note for each masker that was named, and hides as many tokens as the one before instead of its own."""
+    given = {assignment.partition("=")[0].strip() for assignment in request.settings}
+    main = recipe.pretrain.decoders.get(MAIN) if recipe.pretrain else None
+    found: dict[str, Choice | None] = {}
+    if recipe.pretrain and request.encoder_masker:
+        found["pretrain.encoder.masker"] = recipe.pretrain.encoder.masker
+    if main and request.masker:
+        found[f"pretrain.decoders.{MAIN}.masker"] = main.masker
+    notes = []
+    for path, chosen in found.items():
+        if chosen is None or not isinstance(chosen.config, MaskingRatio) or f"{path}.ratio" in given:
+            continue
+        own = registry.get(Kind.MASKER, chosen.use).config().ratio
+        if own != chosen.config.ratio:
+            ratio = plain(chosen.config)["ratio"]
+            notes.append(
+                f"{path}.ratio = {toml_value(ratio)}, as the masker before it in the recipe hides; --set "
+                f"{path}.ratio={own:g} is the default of {chosen.use}"
+            )
+    return tuple(notes)
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from attrs import frozen
 from drkit.core.registry import Registry
 from drkit.core.spec import PAIRS, Choice, ComponentSpec, Kind, vector_name, vector_names
 from drkit.data.column_sources import is_computed
+from drkit.data.query_sources import is_from_plugin
 from drkit.errors import MissingExtraError, did_you_mean
 from drkit.recipe.schema import DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
 
@@ -88,6 +89,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     if recipe.pretrain:
         yield from parts_in_use(recipe.pretrain, registry)
     miners: list[Choice] = []
+    yield from query_parts(recipe, registry)
     if recipe.finetune:
         yield from column_parts(recipe.finetune, registry)
         for one in recipe.finetune.rounds:
@@ -104,6 +106,14 @@ def column_parts(finetune: Finetune, registry: Registry) -> Iterator[PartInUse]:
     """Yield the parts that compute columns, each with its settings once."""
     chosen = filter(is_computed, finetune.column_sources())
     yield from (PartInUse.of(Kind.COLUMN, source, registry) for source in chosen)
+
+
+def query_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
+    """Yield the parts of plugins that make training queries."""
+    sources = recipe.pseudo_queries.sources if recipe.pseudo_queries else ()
+    for index, source in enumerate(sources):
+        if is_from_plugin(source):
+            yield PartInUse.of(Kind.QUERIES, source, registry, f"pseudo_queries.sources.{index}")
 
 
 def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str, Choice]:

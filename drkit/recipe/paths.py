@@ -9,6 +9,7 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
+from drkit.core.schedules import schedules_in
 from drkit.core.spec import Choice, Kind, brief
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
@@ -73,6 +74,18 @@ def _slot(hint: Any) -> tuple[Any, ...]:
         _, *rest = get_args(hint)
         return tuple(rest) if rest and isinstance(rest[0], Kind) else ()
     return next(filter(None, map(_slot, get_args(hint))), ())
+
+
+def describe_schedules(recipe: Recipe) -> Iterator[str]:
+    """Yield a line for each number that changes over a training: its path, and how it changes over which steps."""
+    trainings: dict[str, Any] = {"pretrain": recipe.pretrain, "reranker": recipe.reranker}
+    if recipe.finetune:
+        rounds = enumerate(recipe.finetune.rounds)
+        trainings |= {f"finetune.rounds.{number}": recipe.finetune.for_round(one) for number, one in rounds}
+        trainings["finetune"] = recipe.finetune
+    for path, schedule, _ in schedules_in(recipe):
+        steps = next((one.max_steps for name, one in trainings.items() if path.startswith(f"{name}.") and one), -1)
+        yield f"{path} {schedule.describe(steps if steps > 0 else None)}"
 
 
 @frozen

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from attrs import frozen
+from attrs import field, frozen
 from attrs.validators import optional
 
 from drkit.core.settings import at_least, setting
+from drkit.core.spec import Choice, Kind, NoSettings
+from drkit.data.query_sources import CROPS, EXTRACTIVE, QUERY_SOURCES, brief_sources
 
-_FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
+QueriesChoice = Annotated[Choice, Kind.QUERIES]
 _FINDERS = ("bm25", "encoder")
 
 
-def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
+def _query_sources(_instance: Any, attribute: Any, value: tuple[Choice, ...]) -> None:
     """Validate sources of pseudo-queries."""
-    for source in value:
-        kind, colon, rest = source.partition(":")
-        if source not in _FREE_SOURCES and not (kind in ("file", "model") and colon and rest.strip()):
-            raise ValueError(
-                f"'{attribute.name}' must be {', '.join(_FREE_SOURCES)}, file:PATH or model:PATH_OR_ID, got {source!r}"
-            )
-    if not value or len({*value}) < len(value):
-        raise ValueError(f"'{attribute.name}' must name at least one source, each once, got {value}")
+    if not value or any(source in value[:index] for index, source in enumerate(value)):
+        named = ", ".join(source.use for source in value) or "none"
+        raise ValueError(f"'{attribute.name}' must name at least one source, each once, got {named}")
 
 
 def _finders(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -35,12 +32,16 @@ def _finders(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
 class PseudoQueries:
     """Training queries made from the passages: rounds with `pairs = "pseudo"` learn from them, not from judgements."""
 
-    sources: tuple[str, ...] = setting(
-        ("extractive", "crops"),
-        _query_sources,
-        "extractive, crops, sentences, titles, file:PATH, or model:PATH_OR_ID of a seq2seq model",
+    sources: tuple[QueriesChoice, ...] = field(
+        default=(Choice(EXTRACTIVE, NoSettings()), Choice(CROPS, NoSettings())),
+        validator=_query_sources,
+        metadata={"help": QUERY_SOURCES, "written": brief_sources},
     )
-    count: int = setting(3, at_least(1), "maximum queries per passage from each source")
+    count: int = setting(
+        3,
+        at_least(1),
+        "maximum queries per passage from each source; files and parts of plugins have their own",
+    )
     prefix: str = setting("", None, "put before each passage for a model, as in 'text2query: '")
     round_trip: int = setting(
         10, at_least(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"

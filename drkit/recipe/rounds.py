@@ -44,6 +44,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         kept = recipe.pretrain.kept if recipe.pretrain else {}
         problems += _start_problems(recipe.finetune, [*kept])
         problems += _pairs_problems(recipe, recipe.finetune)
+        problems += _query_source_problems(recipe, registry)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune, registry)
         problems += _fold_problems(recipe, recipe.finetune)
@@ -180,6 +181,15 @@ def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     if recipe.pseudo_queries and not wanting:
         return [f"no round trains on pseudo-queries: give one pairs = {PSEUDO!r}, or remove the table @ pseudo_queries"]
     return []
+
+
+def _query_source_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
+    """Yield why training queries cannot be made by a source."""
+    for index, source in enumerate(recipe.pseudo_queries.sources if recipe.pseudo_queries else ()):
+        spec, path = registry.get(Kind.QUERIES, source.use), f"pseudo_queries.sources.{index}"
+        yield from (f"{problem} @ {path}" for problem in missing_extras(spec))
+        if spec.shorthand and not getattr(source.config, spec.shorthand):
+            yield f"the source {source.use!r} of queries needs {spec.shorthand!r}: {source.use}:VALUE @ {path}"
 
 
 def _fold_problems(recipe: Recipe, finetune: Finetune) -> list[str]:

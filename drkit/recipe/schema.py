@@ -45,7 +45,7 @@ ITSELF = Choice("self", NoSettings())
 class Weighted:
     """What a loss among several has beside its settings."""
 
-    weight: float = setting(1.0, at_least(0), "weight of the loss in the sum")
+    weight: float = setting(1.0, at_least(0), "weight of the loss in the sum", schedulable=True)
 
 
 @frozen

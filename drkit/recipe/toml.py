@@ -23,12 +23,14 @@ from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn, overri
 
 from drkit.core.files import local_path, write_text
 from drkit.core.registry import Registry
+from drkit.core.schedules import Scheduled
 from drkit.core.settings import allowed_values
 from drkit.core.spec import Choice, Kind, brief
 from drkit.data.column_sources import COLUMN_SOURCES, MODEL
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
 from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
+from drkit.recipe.pseudo_queries import QueriesChoice
 from drkit.recipe.schema import ITSELF, NONE, DecoderTask, EncoderTask, Recipe
 
 if sys.version_info >= (3, 11):
@@ -169,14 +171,17 @@ def _only_tables(inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
     allowed, default = allowed_values(attribute.validator), attribute.default
-    example = f"default: {toml_value(default)}" if isinstance(default, (bool, int, float, tuple)) else ""
+    example = f"default: {toml_value(plain(default))}" if isinstance(default, (bool, int, float, tuple)) else ""
     advice = "".join(f"; {one}" for one in (allowed and f"allowed: {allowed}", example) if one)
 
     def structure(value: Any, target: Any) -> Any:
         if "absent" in attribute.metadata and value == attribute.metadata["absent"]:
             return None
         try:
-            made = converter.structure(value, target)
+            if isinstance(value, Mapping) and _is_number(target):
+                made = _schedule(value, attribute)
+            else:
+                made = converter.structure(value, target)
             if attribute.validator is not None:
                 attribute.validator(None, attribute, made)
         except (TypeError, ValueError) as error:
@@ -184,6 +189,20 @@ def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[
         return made
 
     return structure
+
+
+def _schedule(table: Mapping[str, Any], attribute: attrs.Attribute[Any]) -> Scheduled:
+    """Return the schedule of a table. Raises ValueError if it is not one, or the setting cannot change."""
+    if attribute.metadata.get("schedulable"):
+        return Scheduled.from_table(table)
+    raise ValueError(
+        f"{attribute.name!r} must be one number, got {shortened(table)}: it has no schedule; settings of maskers and "
+        f"losses may have one where `drkit show KIND NAME` says so"
+    )
+
+
+def _is_number(target: Any) -> bool:
+    return bool({target, *get_args(target)} & {int, float}) and get_origin(target) in (None, Union, types.UnionType)
 
 
 def _strict(scalar: type) -> Callable[[Any, Any], Any]:
@@ -238,7 +257,8 @@ def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         items = get_args(target)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if (isinstance(value, str) and items == (str, ...)) or (is_number and items == (float, ...)):
+        takes_text = items in ((str, ...), (QueriesChoice, ...))
+        if (isinstance(value, str) and takes_text) or (is_number and items == (float, ...)):
             value = [value]
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"expected a list, got {shortened(value)}")
@@ -386,6 +406,8 @@ def typed(attribute: attrs.Attribute[Any], value: Any) -> Any:
 
 
 def _as_floats(value: Any) -> Any:
+    if isinstance(value, Scheduled):
+        return value
     if isinstance(value, Mapping):
         return {key: _as_floats(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -396,8 +418,11 @@ def _as_floats(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return any piece of a recipe as plain data; a chosen part becomes its table."""
+    if isinstance(value, Scheduled):
+        return value.table
     if isinstance(value, Choice):
         beside = {name: _as_floats(one) for name in ("weight", "default") if (one := getattr(value, name)) is not None}
+        beside = plain(beside)
         if isinstance(short := brief(value), str):
             return {"use": short, **beside}
         return {"use": value.use, **beside, **plain(value.config)}
@@ -479,6 +504,8 @@ def toml_value(value: Any) -> str:
     """
     if value is None:
         return "none"
+    if isinstance(value, Scheduled):
+        value = value.table
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_toml_key(key)} = {toml_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):

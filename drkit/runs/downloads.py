@@ -10,13 +10,14 @@ from typing import Any
 from drkit.core.files import local_path
 from drkit.core.hub import is_cached
 from drkit.data.column_sources import MODEL
+from drkit.data.query_sources import QUERY_MODEL
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
 
 # Settings whose value is a folder or a hub id, wherever they are in a recipe.
 _MODELS = ("pretrained", "model")
 # Before the model that makes queries, in a list of their sources.
-_SOURCE = "model:"
+_SOURCE = f"{QUERY_MODEL}:"
 # Bytes of a file of a collection; ir_datasets leaves smaller ones in a folder that has no texts.
 _LEAST = 1024
 
@@ -32,7 +33,9 @@ def downloads(recipe: Recipe) -> list[str]:
     datasets = [f"irds:{one['dataset']}" for one in texts if one.get("use") == "irds" and not _has_dataset(one)]
     sources = recipe.finetune.column_sources() if recipe.finetune else []
     teachers = [source.config.path for source in sources if source.use == MODEL]
-    models = [name for name in dict.fromkeys([*_models(table), *teachers]) if not _has_model(name)]
+    made = recipe.pseudo_queries.sources if recipe.pseudo_queries else ()
+    writers = [source.config.path for source in made if source.use == QUERY_MODEL]
+    models = [name for name in dict.fromkeys([*_models(table), *writers, *teachers]) if not _has_model(name)]
     return [*dict.fromkeys(datasets), *models]
 
 

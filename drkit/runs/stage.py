@@ -47,15 +47,21 @@ WEIGHT_FILES = "*.safetensors"
 
 
 def from_recipe(
-    path: str, *, observes: bool = False, absent_when: Any = NEVER_ABSENT, converter: Callable[[Any], Any] | None = None
+    path: str,
+    *,
+    observes: bool = False,
+    absent_when: Any = NEVER_ABSENT,
+    converter: Callable[[Any], Any] | None = None,
+    written: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
     absent_when: the fingerprint excludes it at this value; see `drkit.core.settings.setting`. converter: makes the
-    stage's value of the recipe's.
+    stage's value of the recipe's. written: what the fingerprint has for the value.
     """
-    return field(metadata={"recipe": path, "observes": observes, "absent_when": absent_when}, converter=converter)
+    metadata = {"recipe": path, "observes": observes, "absent_when": absent_when, "written": written}
+    return field(metadata=metadata, converter=converter)
 
 
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:

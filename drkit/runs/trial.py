@@ -26,12 +26,14 @@ from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
+from drkit.core.schedules import is_scheduled, settings_at
 from drkit.core.spec import Choice, ComponentSpec, Kind
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.collection import FileCollection
 from drkit.data.column_sources import FileConfig, is_computed
 from drkit.data.contexts import batch_signals
+from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
@@ -42,7 +44,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, MissingExtraError, ProblemsError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
-from drkit.recipe.parts import PartInUse, received_columns, required_signals
+from drkit.recipe.parts import PartInUse, query_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
 from drkit.runs.attribution import (
@@ -85,8 +87,8 @@ def try_parts(recipe: Recipe, registry: Registry, collection: Collection | None 
     """Build every part of a recipe but its collection, and run it once on a toy batch, forward and backward.
 
     collection: that of the recipe, whose first texts the parts are tried on; None: toy texts. For a miner with a
-    setting that names a local file or model, only the target is imported. Raises a one-line DrkitError for the first
-    broken part, or an index that faiss cannot build.
+    setting that names a local file or model, only the target is imported. Schedules are tried at both ends. Raises a
+    one-line DrkitError for the first broken part, or an index that faiss cannot build.
     """
     examples = first_examples(collection)
     try:
@@ -124,6 +126,10 @@ def _is_unknown(texts: Sequence[str]) -> bool:
 
 def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> None:
     _check_torch()
+    if is_scheduled(recipe):
+        for progress in (0.0, 1.0):
+            _try_parts(settings_at(recipe, progress), registry, examples)
+        return
     registry = AttributedRegistry(registry, registry.failed)
     if (length := _vector_length(recipe.encoder)) < LONGEST_VECTOR:
         check_kind(recipe.evaluation.index, length)
@@ -139,6 +145,8 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
             loss = build_part(part, context)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
             _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
+        for part in query_parts(recipe, registry):
+            _try_queries(part, context, examples)
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -462,6 +470,15 @@ def _first_values(name: str, source: Choice, registry: Registry, examples: toys.
         values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
         require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")
     return values[:_VALUES]
+
+
+def _try_queries(part: PartInUse, context: BuildContext, examples: toys.Examples) -> None:
+    if any(part.spec.paths_of(part.config)):
+        target_of(part)
+        return
+    source = build_part(part, context, methods=("queries",))
+    with trying(part, "while making queries"):
+        checked_queries(source, part.full_title, examples.passages)
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:

@@ -22,7 +22,7 @@ from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError, UnknownNameError, import_extra
 from drkit.recipe.evaluation import ALWAYS, IDENTIFIER_SPLITS, LANGUAGES, NEVER, QUERY_LANGUAGES, SAME_LANGUAGE, UNKNOWN
 from drkit.search.postings import Postings, best_positions
-from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_queries
+from drkit.search.rankings import Found, Hits, Rankings, check_one_list_per_query, check_query_texts
 from drkit.search.vectors import DocIds
 
 Texts: TypeAlias = "Iterable[Passage] | Iterable[tuple[str, str]] | Mapping[str, str]"
@@ -281,7 +281,7 @@ class Bm25Retriever:
 
     def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
         """Return what `search` returns, as arrays."""
-        check_queries(texts)
+        check_query_texts(texts)
         return Rankings.at(self._ids.array, query_ids, (self._found(query, depth) for query in self._terms(texts)))
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
@@ -289,7 +289,7 @@ class Bm25Retriever:
 
         Raises DrkitError for an empty text, or if the numbers of texts and lists differ.
         """
-        check_queries(texts)
+        check_query_texts(texts)
         check_one_list_per_query(len(doc_ids), len(texts))
         found = zip(self._terms(texts), doc_ids, strict=True)
         return [self._scores(query, self._ids.find(names)) for query, names in found]

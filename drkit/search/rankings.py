@@ -53,7 +53,7 @@ class Hits(NamedTuple):
         return Hits(tuple(d for d, _ in kept), tuple(s for _, s in kept))
 
 
-def check_queries(texts: Sequence[str]) -> None:
+def check_query_texts(texts: Sequence[str]) -> None:
     """Raise DrkitError if a query is empty."""
     empty = [number for number, text in enumerate(texts, start=1) if not text.strip()]
     if empty:

@@ -24,7 +24,7 @@ from drkit.search.encode import DOCUMENTS_SETTING, encode_corpus
 from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, Searcher, align, convex, find_rankings, read_fusion
 from drkit.search.index import AnyIndex, exact_index, open_index
 from drkit.search.inverted import InvertedIndex
-from drkit.search.rankings import Hits, Rankings, check_queries, check_same_encoder
+from drkit.search.rankings import Hits, Rankings, check_query_texts, check_same_encoder
 from drkit.search.text_encoder import Encoder, TextEncoder
 from drkit.search.vectors import Vectors
 
@@ -90,7 +90,7 @@ class Retriever:
 
     def rankings(self, query_ids: Sequence[str], texts: Sequence[str], depth: int) -> Rankings:
         """Return what `search` returns, as arrays."""
-        check_queries(texts)
+        check_query_texts(texts)
         if not texts:
             return Rankings.of(())
         # `depth` documents have at most so many passages, so that an exact index gives the exact documents.
@@ -112,7 +112,7 @@ class Retriever:
         NaN for an id that is not in the index. Raises DrkitError for an empty text, or if the numbers of texts and
         lists differ.
         """
-        check_queries(texts)
+        check_query_texts(texts)
         queries, most = self._encode(texts), self.passages_per_document
         if most == 1:
             return self.index.score(queries, doc_ids)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drkit.testing.contexts import check_context as check_context
     from drkit.testing.data import check_collection as check_collection
     from drkit.testing.data import check_column as check_column
+    from drkit.testing.data import check_queries as check_queries
     from drkit.testing.data import check_signal as check_signal
     from drkit.testing.decoders import check_decoder as check_decoder
     from drkit.testing.encoders import check_architecture as check_architecture

@@ -1,4 +1,4 @@
-"""The contracts of what reads or measures texts: collections, signals and columns."""
+"""The contracts of what reads or measures texts: collections, signals, columns and sources of queries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.corpus import open_collection
+from drkit.data.queries import checked_queries
 from drkit.data.splits import SPLITS
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import Value, computed_values
@@ -198,3 +199,33 @@ def check_values(source: Any, scope: str, name: str, items: Sequence[Any]) -> li
     kinds = {isinstance(value.value, bool) for value in found}
     require(len(kinds) < 2, f"{name}: values must be bools or numbers, not both")
     return found
+
+
+def check_queries(part: ComponentSpec | str, config: Any = None) -> None:
+    """Run the contract of sources of queries on a spec or the name of an installed part, with defaults or `config`.
+
+    `queries(passages)` must yield (passage id, query) for some of the passages that it is called with, and the same
+    queries of a passage in another call, in a new part, alone, and among other passages. No passage is not an error.
+    """
+    spec, settings = checked_spec(Kind.QUERIES, part, config)
+    source = build(spec, settings, toy_context())
+    require(callable(getattr(source, "queries", None)), f"{spec.name}: a source must have a method `queries`")
+    passages = _toy_passages(spec)
+    with running(spec.name, "making queries"):
+        found = checked_queries(source, spec.name, passages)
+        again = checked_queries(source, spec.name, passages)
+        anew = checked_queries(build(spec, settings, toy_context()), spec.name, passages)
+        alone = [checked_queries(source, spec.name, [one]) for one in reversed(passages)]
+        none = list(source.queries([]))
+    require(found, f"{spec.name}: no passage has a query that is not all of it")
+    require(found == again, f"{spec.name}: a second call makes other queries of the same passages")
+    require(found == anew, f"{spec.name}: a second part with the same settings and seed makes other queries")
+    joined = {doc_id: queries for one in alone for doc_id, queries in one.items()}
+    require(found == joined, f"{spec.name}: the queries of a passage depend on the other passages of the call")
+    require(not none, f"{spec.name}: makes queries of no passages")
+
+
+def _toy_passages(spec: ComponentSpec) -> list[Passage]:
+    """Return passages of the texts that a part is tried on: its own, if its spec has some."""
+    texts = toy_examples(spec.example.get("texts", ())).texts
+    return [Passage(f"d{row}", text, f"title {row}" * (row % 2)) for row, text in enumerate(texts)]

@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from drkit.core import processes
 from drkit.core.quantities import counted
+from drkit.core.schedules import CollatesAtProgress
 from drkit.errors import DrkitError
 from drkit.recipe.training import Training
 
@@ -254,6 +255,11 @@ class SubsetCollator:
     def __call__(self, examples: Sequence[Example]) -> Mapping[str, Tensor]:
         """Return the batch of `collate` for these examples of the subset."""
         return self.collate([(epoch, int(self.indices[example])) for epoch, example in examples])
+
+    def at_progress(self, progress: float) -> SubsetCollator:
+        """Return the collator at a progress in [0, 1]."""
+        collate = self.collate
+        return evolve(self, collate=collate.at_progress(progress)) if isinstance(collate, CollatesAtProgress) else self
 
 
 def batches_per_epoch(examples: int, batch_size: int) -> int:

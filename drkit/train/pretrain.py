@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import Context, CountsItems, CountsTargets, Decoder, LearningReplacer, Loss, Masker, Replacer
+from drkit.core.schedules import settings_at
 from drkit.core.spec import keyword, vector_name
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.data.contexts import PretrainingTexts, stacked
@@ -45,8 +46,8 @@ class Term:
     """One weighted term of the loss.
 
     receives: names of the outputs that the loss is called with; on: the side that they come from, `encoder` or the
-    name of a decoder. scope: `batch` if the loss compares rows of the batch with each other, else `rows`. signals:
-    names of the signals that it is called with, for the text that `on` reads or rebuilds.
+    name of a decoder. weight: may be a `Scheduled`. scope: `batch` if the loss compares rows of the batch with each
+    other, else `rows`. signals: names of the signals that it is called with, for the text that `on` reads or rebuilds.
     """
 
     loss: Loss
@@ -109,6 +110,7 @@ class AutoEncoder(nn.Module):
         self.decoders = nn.ModuleDict(decoders)  # type: ignore[arg-type]
         self.replacer: Any = replacer
         self.terms = dict(terms)
+        self._progress = 0.0
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
         paired = [term for term in terms.values() if "partners" in term.receives]
         self.row_indices = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
@@ -117,8 +119,13 @@ class AutoEncoder(nn.Module):
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of each local loss, including a replacer's own if it is trained."""
-        local = {name: term.weight for name, term in self.terms.items() if not term.compares}
+        terms = self.terms.items()
+        local = {name: settings_at(term.weight, self._progress) for name, term in terms if not term.compares}
         return {**local, REPLACER: 1.0} if trains_replacer(self.replacer) else local
+
+    def set_progress(self, progress: float) -> None:
+        """Take the weights of losses at a progress in [0, 1]; each loss takes its own settings."""
+        self._progress = progress
 
     def compares(self) -> bool:
         """Return whether any loss compares rows."""
@@ -181,7 +188,7 @@ class AutoEncoder(nn.Module):
         for name, term in self.terms.items():
             if term.compares:
                 step = term.loss(**{name: rows[f"{term.on}.{name}"] for name in term.arguments})
-                losses.append(term.weight * step.loss)
+                losses.append(settings_at(term.weight, self._progress) * step.loss)
                 metrics[f"{name}_loss"] = step.loss.detach()
                 metrics |= {f"{name}_{key}": value for key, value in step.metrics.items()}
         return torch.stack(losses).sum(), metrics
@@ -321,7 +328,8 @@ class MaskingCollator:
 
     masker: the encoder's; decoders: the decoders' texts, by name. partner: if losses compare two texts, chooses the
     partner of each one (row B + b belongs to row b); if that is the text itself, its mask is drawn separately. A
-    decoder with a context of its own rebuilds it from the text, and the text from its partner.
+    decoder with a context of its own rebuilds it from the text, and the text from its partner. progress: that of the
+    training, which maskers find in their random numbers.
     """
 
     texts: PretrainingTexts
@@ -329,6 +337,11 @@ class MaskingCollator:
     seed: int
     decoders: Mapping[str, DecoderText] = field(factory=dict)
     partner: Context | None = None
+    progress: float = 0.0
+
+    def at_progress(self, progress: float) -> MaskingCollator:
+        """Return the collator at a progress in [0, 1]."""
+        return evolve(self, progress=progress)
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Return the tensors of a batch; all examples of a batch belong to one epoch."""
@@ -337,7 +350,7 @@ class MaskingCollator:
         tokens = self.texts.batch(indices)
         partner = None if self.partner is None else self._chosen(self.partner, tokens, epoch)
         both = tokens if partner is None else self._stacked(tokens, evolve(partner, keys=tokens.keys + PARTNER))
-        rng = Draws(self.seed, epoch, both.keys.numpy())
+        rng = Draws(self.seed, epoch, both.keys.numpy(), self.progress)
         view = self.masker(both, rng)
         tensors = side_tensors(ENCODER_SIDE, view, both)
         for name, decoder in self.decoders.items():

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from drkit.core.files import CHECKPOINTS, PROBES, read_log, write_text
 from drkit.core.protocols import MeasuresAccuracy
 from drkit.core.quantities import counted
+from drkit.core.scheduled_parts import follow_progress
 from drkit.data.store import TokenStore
 from drkit.recipe.schema import ENCODER_SIDE
 from drkit.search import TextEncoder
@@ -33,6 +34,8 @@ from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
 # Every probe uses the masks of this epoch, which training never reaches.
 EPOCH = -1
+# And the settings at the end of the training, so that probes of different steps measure the same.
+AT_THE_END = 1.0
 _BATCH = 32
 _HELD_OUT_SEED = 0x68656C64
 
@@ -75,6 +78,7 @@ class Probes:
 
     def measure(self) -> Measured:
         """Return the current metrics by name; see docs/guide/is-it-working.md."""
+        follow_progress(self.module, AT_THE_END)
         metrics = measure_branches(self.module, self._batches())
         with evaluating(self.module):
             if len(self.held_out) > 1:
@@ -104,7 +108,7 @@ class Probes:
         """Yield batches of at least two texts, because the gain is measured by swapping vectors within a batch."""
         if len(self.held_out) > 1:
             for indices in np.array_split(self.held_out, -(-len(self.held_out) // _BATCH)):
-                yield self.collate([(EPOCH, int(index)) for index in indices])
+                yield self.collate.at_progress(AT_THE_END)([(EPOCH, int(index)) for index in indices])
 
 
 def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -30,12 +30,14 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
 from drkit.core.loading import weights_to_save
 from drkit.core.progress import Progress
+from drkit.core.scheduled_parts import follow_progress
+from drkit.core.schedules import CollatesAtProgress
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders.architectures import find_architecture
 from drkit.recipe.training import Training
 from drkit.train import gradients
 from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
-from drkit.train.batches import Example, Schedule
+from drkit.train.batches import Example, Schedule, Share
 from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
 from drkit.train.resuming import KEPT_CHECKPOINTS, newest_checkpoint
@@ -200,10 +202,15 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this process' share of every batch."""
+        share: Any = self._schedule.share(self.args.process_index, self.args.world_size)
+        collate = self.data_collator
+        if isinstance(collate, CollatesAtProgress):
+            steps = self._schedule.batches // self._schedule.per_step
+            share, collate = _WithProgress(share, self._schedule.micro_batches, steps), _AtProgress(collate)
         return DataLoader(
             self.train_dataset,
-            batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
-            collate_fn=self.data_collator,
+            batch_sampler=share,
+            collate_fn=collate,
             num_workers=self.args.dataloader_num_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
             pin_memory=self.args.dataloader_pin_memory,
@@ -213,8 +220,10 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         """Return the batches of a step, and count their items; the time that this takes counts."""
         self._meter.start()
         found = super().get_batch_samples(*args, **kwargs)
+        module: Any = self.accelerator.unwrap_model(self.model)
+        follow_progress(module, self.state.global_step / (self._schedule.batches // self._schedule.per_step))
         if self._schedule.micro_batches > 1:
-            module: Any = self.accelerator.unwrap_model(self.model).train()
+            module.train()
             self._totals = gradients.count_step(module, found[0], self.args.device)
         return found
 
@@ -273,6 +282,38 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / _WEIGHTS))
+
+
+# (progress, (epoch, example))
+_Timed = tuple[float, Example]
+
+
+@frozen(eq=False)
+class _WithProgress:
+    """A batch sampler whose examples say how far the training is: the steps before theirs, as a share of all."""
+
+    batches: Share
+    per_step: int
+    steps: int
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[_Timed]]:
+        for number, batch in enumerate(self.batches):
+            progress = number // self.per_step / self.steps
+            yield [(progress, example) for example in batch]
+
+
+@frozen(eq=False)
+class _AtProgress:
+    """Collates such a batch by the collator of its progress."""
+
+    collate: CollatesAtProgress
+
+    def __call__(self, batch: Sequence[_Timed]) -> Mapping[str, Tensor]:
+        tensors: Mapping[str, Tensor] = self.collate.at_progress(batch[0][0])([example for _, example in batch])
+        return tensors
 
 
 class _Examples(Dataset[Example]):

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class JsContrastiveConfig:
     """Settings of `JsContrastiveLoss`: contrast of two views' word distributions (CPDAE section 3.2.2)."""
 
-    temperature: float = setting(1.0, more_than(0), "divergences are divided by it; 0.5 is the paper's equation 7")
+    temperature: float = setting(
+        1.0, more_than(0), "divergences are divided by it; 0.5 is the paper's equation 7", schedulable=True
+    )
     reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
 
 

@@ -24,6 +24,7 @@ KINDS = {
     Kind.SIGNAL: "Signals",
     Kind.POOLING: "Poolings",
     Kind.COLUMN: "Sources of columns",
+    Kind.QUERIES: "Sources of queries",
     Kind.COLLECTION: "Collections",
 }
 TABLES = {

@@ -102,6 +102,12 @@ def test_the_set_of_parts_is_this_one():
         "pooling/max",
         "pooling/mean",
         "pooling/weighted",
+        "queries/crops",
+        "queries/extractive",
+        "queries/file",
+        "queries/model",
+        "queries/sentences",
+        "queries/titles",
         "signal/idf",
         "signal/importance",
     ]

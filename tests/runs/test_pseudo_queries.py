@@ -185,7 +185,7 @@ def test_a_text_too_short_for_any_query_is_said(tmp_path):
     [
         (("pseudo_queries.sources=['file:no/such.jsonl']",), "no/such.jsonl "),
         (("pseudo_queries.sources=['model:./no/such']",), "no/such"),
-        (("pseudo_queries.sources=['crop']",), "extractive, crops, sentences, titles"),
+        (("pseudo_queries.sources=['crop']",), "did you mean 'crops'"),
         (("pseudo_queries.sources=['crops', 'crops']",), "each once"),
         (("pseudo_queries.sources=[]",), "one source"),
         (("pseudo_queries.found_by=['bm25', 'dense']",), "bm25 or encoder"),

@@ -12,7 +12,7 @@ from drkit.core.registry import installed
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, with_mixed_precision
+from drkit.recipe.compose import ComposeRequest, has_numbers_of_paper, ratio_notes, with_mixed_precision
 from drkit.recipe.compose import compose as compose_recipe
 from drkit.recipe.schema import NONE, Recipe
 from drkit.recipe.start import RECIPE
@@ -161,6 +161,7 @@ def compose(
     given, format_ = request.collection or "", recipe.collection.use
     if ":" not in given and given not in ("", format_):
         notes = (f"{given} is read as {format_}:{given}; --collection NAME:{given} chooses another format", *notes)
+    notes = (*notes, *ratio_notes(request, recipe, parts.registry))
     if request.encoder and not local_path(request.encoder).exists():
         notes = (*notes, f"no folder {request.encoder} here: it is looked up on the Hugging Face hub")
     _write(recipe, output)

@@ -11,10 +11,15 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from drkit.core.engine import Loaded
+from drkit.core.engine import Loaded, is_local
 from drkit.core.files import local_path
+from drkit.core.protocols import QuerySource
 from drkit.core.quantities import counted
+from drkit.core.registry import installed
+from drkit.core.spec import Choice, Kind
+from drkit.core.types import BuildContext, Passage
 from drkit.data.arrays import SignalValues
+from drkit.data.column_sources import source_name
 from drkit.data.contexts import open_texts
 from drkit.data.corpus import StoredCorpus
 from drkit.data.generation import QueryModel, Sampling, forget_origin, generate_file, truncate_texts
@@ -22,7 +27,7 @@ from drkit.data.queries import (
     Crops,
     GivenQueries,
     ImportantSpans,
-    QuerySource,
+    PassageQueries,
     Sentences,
     given_queries,
     made_queries,
@@ -30,7 +35,9 @@ from drkit.data.queries import (
     titles,
     tokenise_given,
     write_candidates,
+    write_computed,
 )
+from drkit.data.query_sources import EXTRACTIVE, QUERY_FILE, QUERY_MODEL, SENTENCES, TITLES_ALONE, is_from_plugin
 from drkit.data.rows import batched
 from drkit.data.spans import NamedTexts, Spans, punkt_for
 from drkit.data.splits import PSEUDO
@@ -38,6 +45,7 @@ from drkit.data.store import TokenStore, prompt_tokens
 from drkit.data.titles import Titles
 from drkit.data.writing import write_pairs
 from drkit.errors import DrkitError
+from drkit.recipe.toml import plain
 from drkit.runs.making.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.queries import SPLIT, CandidateSettings, PseudoQuerySettings
@@ -149,7 +157,7 @@ def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, An
 
     def pairs() -> Iterator[tuple[str, int]]:
         for number, source in enumerate(settings.sources, start=1):
-            tally = counts[source] = Counter(made=0, kept=0)
+            tally = counts[_name(source, number, settings)] = Counter(made=0, kept=0)
             made = _count_known(drawn.learned_from(_queries(stage, corpus, source, number, drawn), held), tally)
             found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
             for index, query in found:
@@ -206,9 +214,10 @@ class _Drawn:
 def _write_held_out(held: Mapping[int, list[str]], corpus: StoredCorpus, stage: StageRun[PseudoQuerySettings]) -> None:
     """Write a query of each held-out passage as a split, of its sources in turn. Raises DrkitError without any."""
     if not held:
+        sources = ", ".join(map(source_name, stage.settings.sources))
         raise DrkitError(
-            f"no held-out passage has a query to evaluate on (sources: {', '.join(stage.settings.sources)}): a query "
-            f"is never its whole passage; hold out more passages @ pseudo_queries.held_out"
+            f"no held-out passage has a query to evaluate on (sources: {sources}): a query is never its "
+            f"whole passage; hold out more passages @ pseudo_queries.held_out"
         )
     chosen = ((held[index][turn % len(held[index])], index) for turn, index in enumerate(sorted(held)))
     write_pairs(chosen, corpus, stage.folder / PSEUDO)
@@ -257,7 +266,7 @@ def _finders(settings: PseudoQuerySettings) -> str:
 
 def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
     """Return why no pseudo-query is left to train on, and what to change."""
-    sources = ", ".join(settings.sources)
+    sources = ", ".join(map(source_name, settings.sources))
     if not made:
         return (
             f"no pseudo-query to train on: 0 queries were made (sources: {sources}). A query is never its whole "
@@ -272,30 +281,66 @@ def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
     )
 
 
+def _name(source: Choice, number: int, settings: PseudoQuerySettings) -> str:
+    """Return what the counts of a source are called, which differs from the names of the others."""
+    names = [*map(source_name, settings.sources)]
+    return f"{names[number - 1]} ({number})" if names.count(names[number - 1]) > 1 else source_name(source)
+
+
 def _queries(
     stage: StageRun[PseudoQuerySettings],
     corpus: StoredCorpus,
-    source: str,
+    source: Choice,
     number: int,
     drawn: _Drawn,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (passage index, query) of a source, -1 for an unknown passage; a model reads only the drawn ones."""
-    kind, _, value = source.partition(":")
-    if kind == "file":
-        return given_queries(corpus, local_path(value))
-    if kind == "model":
-        read = [index for index in range(len(corpus)) if index in drawn]
-        texts = ((passage.doc_id, passage.content) for index, passage in enumerate(corpus) if index in drawn)
-        path = stage.folder / f"queries-{number}.jsonl"
+    """Yield (passage index, query) of a source, -1 for an unknown passage.
+
+    A model and a part of a plugin read only the drawn passages.
+    """
+    if source.use == QUERY_FILE:
+        return given_queries(corpus, local_path(source.config.path))
+    path, total = stage.folder / f"queries-{number}.jsonl", sum(index in drawn for index in range(len(corpus)))
+    passages = (passage for index, passage in enumerate(corpus) if index in drawn)
+    if source.use == QUERY_MODEL:
+        texts = ((passage.doc_id, passage.content) for passage in passages)
         count, length = stage.settings.count, stage.settings.texts.length
-        return given_queries(corpus, generate(stage, texts, len(read), value, path, count, length))
-    return made_queries(corpus, _source(stage, corpus, kind))
+        return given_queries(corpus, generate(stage, texts, total, source.config.path, path, count, length))
+    if is_from_plugin(source):
+        return given_queries(corpus, _compute(stage, source, passages, total, path))
+    return made_queries(corpus, _source(stage, corpus, source.use))
 
 
-def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
-    """Build a source that needs no model."""
+def _compute(
+    stage: StageRun[PseudoQuerySettings], source: Choice, passages: Iterable[Passage], total: int, path: Path
+) -> Path:
+    """Write the queries that a part of a plugin makes, `total` passages at most, to a file; returns it."""
+    seed = stage.settings.seed
+    if is_local(stage.engine):
+        part: Any = stage.registry.build(Kind.QUERIES, source.use, source.config, BuildContext(seed=seed))
+    else:
+        part = Loaded(build_query_source, source.use, source.config, seed)
+    return write_computed(
+        part,
+        passages,
+        path,
+        made_by=[source.use, plain(source.config), seed],
+        name=source.use,
+        engine=stage.engine,
+        on_progress=lambda number: stage.progress.advance(number, total, "passages"),
+    )
+
+
+def build_query_source(name: str, config: Any, seed: int) -> QuerySource:
+    """Build an installed source of queries, in whatever process of an engine."""
+    registry = installed().registry
+    return registry.build(Kind.QUERIES, name, config, BuildContext(registry=registry, seed=seed))
+
+
+def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> PassageQueries:
+    """Build a source that takes queries from the passages themselves."""
     settings, inputs = stage.settings, stage.inputs
-    if kind == "extractive":
+    if kind == EXTRACTIVE:
         tokenizer = load_tokenizer(str(inputs["vocabulary"]))
         return ImportantSpans(
             settings.count,
@@ -305,6 +350,6 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
             len(prompt_tokens(settings.texts.prompt, tokenizer, settings.texts.length)),
             Titles.of(settings.texts.titles, tokenizer),
         )
-    if kind == "sentences":
+    if kind == SENTENCES:
         return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))
-    return titles if kind == "titles" else Crops(settings.count, settings.seed)
+    return titles if kind == TITLES_ALONE else Crops(settings.count, settings.seed)

@@ -7,7 +7,7 @@ they have the form of a split of the collection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -16,12 +16,14 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import check_model_path
 from drkit.core.settings import QuerySettings
 from drkit.core.spec import Choice, Kind
+from drkit.data.column_sources import source_name
+from drkit.data.query_sources import EXTRACTIVE, QUERY_FILE, QUERY_MODEL, SENTENCES, brief_sources
 from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard, PassageReading
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_signals
 from drkit.recipe.pseudo_queries import PseudoQueries
-from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, from_recipe, settings_from
+from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe, settings_from
 from drkit.runs.stages.retriever import vectors_memory, words_memory
 from drkit.runs.stages.texts import (
     PASSAGES,
@@ -83,7 +85,7 @@ class PseudoQuerySettings:
     texts: PassageReading
     reading: EncoderCard | None
     language: str | None
-    sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
+    sources: tuple[Choice, ...] = from_recipe("pseudo_queries.sources", written=brief_sources)
     count: int = from_recipe("pseudo_queries.count")
     prefix: str = from_recipe("pseudo_queries.prefix")
     round_trip: int = from_recipe("pseudo_queries.round_trip")
@@ -100,7 +102,7 @@ class PseudoQuerySettings:
     @property
     def extras(self) -> tuple[str, ...]:
         """The extras that the sources and the round trip need."""
-        needed = {"bm25": self.searches_with_bm25, "nltk": "sentences" in self.sources}
+        needed = {"bm25": self.searches_with_bm25, "nltk": any(one.use == SENTENCES for one in self.sources)}
         return tuple(extra for extra, is_needed in needed.items() if is_needed)
 
 
@@ -114,7 +116,7 @@ def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
     found_by = settings.found_by if settings.round_trip else ()
     memory = words_memory(sizes) if settings.searches_with_bm25 else 0.0
     memory += vectors_memory(sizes) if "index" in stage.inputs else 0.0
-    unit = f"queries from {', '.join(settings.sources)} found by {', '.join(found_by)}"
+    unit = f"queries from {', '.join(map(source_name, settings.sources))} found by {', '.join(found_by)}"
     return Work(made, unit, memory=memory, disk=_QUERY_BYTES * kept)
 
 
@@ -185,26 +187,33 @@ def plan_pseudo_queries(
     Raises DrkitError for a file or model that does not exist.
     """
     signals = required_signals(builder.recipe.pretrain, builder.registry)
-    paths = {source: source.partition(":")[2] for source in settings.sources if ":" in source}
-    for source, path in paths.items():
-        if source.startswith("file:") and not local_path(path).is_file():
-            raise DrkitError(f"the file of queries {path} does not exist @ pseudo_queries.sources")
-        if source.startswith("model:"):
-            check_model_path(path)
+    for source in settings.sources:
+        if source.use == QUERY_FILE and not local_path(source.config.path).is_file():
+            raise DrkitError(f"the file of queries {source.config.path} does not exist @ pseudo_queries.sources")
+        if source.use == QUERY_MODEL:
+            check_model_path(source.config.path)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY, **(retriever or {})}
-    if "extractive" in settings.sources:
+    if any(source.use == EXTRACTIVE for source in settings.sources):
         default = Choice(FOR_EXTRACTIVE, builder.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
         importance = plan_signal(builder, signals.get(FOR_EXTRACTIVE, default), TOKENS)
         inputs |= {"tokens": TOKENS, "importance": StageOutput(importance, VALUES)}
     return builder.add(
         PSEUDO_QUERIES.name,
         PSEUDO_QUERIES,
-        f"training queries from the passages: {', '.join(settings.sources)}",
+        f"training queries from the passages: {', '.join(map(source_name, settings.sources))}",
         inputs,
-        sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
+        sources=dict(_source_states(builder, settings)),
         extra={
             "texts": settings_from(PassageReading, builder.recipe),
             "reading": settings_from(EncoderCard, builder.recipe) if retriever else None,
             "language": builder.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
         },
     )
+
+
+def _source_states(builder: PlanBuilder, settings: PseudoQueries) -> Iterator[tuple[str, str]]:
+    """Yield the state of the local files of each source that reads some, by its name."""
+    for source in settings.sources:
+        spec = builder.registry.get(Kind.QUERIES, source.use)
+        if spec.files:
+            yield f"pseudo_queries.{source_name(source)}", files_state(spec, source.config)

@@ -32,6 +32,7 @@ def inspect() -> None:
 @settings_option("A setting: masker.sigma=0.5")
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
 @click.option("--epoch", default=0, type=count(0), help="The epoch of the draw.")
+@click.option("--step", type=count(0), help="The step of pre-training whose schedules count.  [default: the first]")
 @click.option("--seed", type=count(0, LARGEST_SEED), help="A seed other than the run's.")
 @output_options
 def mask(
@@ -41,6 +42,7 @@ def mask(
     settings: tuple[str, ...],
     context: str | None,
     epoch: int,
+    step: int | None,
     seed: int | None,
 ) -> None:
     r"""Show what each view of RUN hides of TEXT, and how important every token is.
@@ -48,6 +50,7 @@ def mask(
     \b
     drkit inspect mask "a text" --run runs/R
     drkit inspect mask "a text" --run runs/R --masker pmi --set masker.sigma=0.5
+    drkit inspect mask "a text" --run runs/R --set 'masker.ratio={from=0.3, to=0.7}' --step 5
     """
     from drkit_cli.render import console
     from drkit_report.inspect.masks import inspect_mask
@@ -57,7 +60,8 @@ def mask(
     parts = installed()
     source = run_source(run, parts, masker=masker, settings=settings)
     seed = source.recipe.seed if seed is None else seed
-    found = inspect_mask(text, source, parts.registry, seed=seed, epoch=epoch, context=context)
+    progress = 0.0 if step is None else source.progress(step)
+    found = inspect_mask(text, source, parts.registry, seed=seed, epoch=epoch, context=context, progress=progress)
     print_result(attrs.asdict(found), lambda: print_masks(found, console()))
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from drkit.core.draws import Draws
 from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
+from drkit.core.schedules import settings_at
 from drkit.core.spec import Choice, Kind
 from drkit.core.types import MaskedView, TokenBatch
 from drkit.data.spelling import token_text
@@ -89,12 +90,20 @@ class InspectedMask:
 
 
 def inspect_mask(
-    text: str, source: TextSource, registry: Registry, *, seed: int, epoch: int = 0, context: str | None = None
+    text: str,
+    source: TextSource,
+    registry: Registry,
+    *,
+    seed: int,
+    epoch: int = 0,
+    context: str | None = None,
+    progress: float = 0.0,
 ) -> InspectedMask:
     """Draw the masks of the encoder and of the first decoder of `source.recipe` for a text, as for a run's first text.
 
     seed, epoch: of the draw. context: the text that the decoder rebuilds, if the recipe's context is another one; if
-    None, a query is extracted from the text as in a run without a query generator.
+    None, a query is extracted from the text as in a run without a query generator, and a context that needs no other
+    text is called. progress: of the training, in [0, 1].
 
     Raises DrkitError if the text is empty, or a masker needs counts that the source does not have.
     """
@@ -108,10 +117,12 @@ def inspect_mask(
     tokens, pieces = _tokenise(text, source, required)
     decoded, other = tokens, pieces
     if kind != ITSELF:
+        if context is None and not from_queries:
+            context = source.context_of(text, kind, registry, seed=seed, epoch=epoch)
         decoded, other = _tokenise(_context_text(context, text, source, from_queries), source, required)
     maskers = {side: registry.build(Kind.MASKER, one.use, one.config, source.context()) for side, one in chosen.items()}
     replacers = {side: _replacer(source, masker) for side, masker in maskers.items()}
-    draws = Draws(seed, epoch, [0])
+    draws = Draws(seed, epoch, [0], progress)
     drawn = {"encoder": maskers["encoder"](tokens, draws)}
     if task and "decoder" in maskers:
         drawn["decoder"] = maskers["decoder"](decoded, draws, 0, drawn["encoder"] if task.nested else None)
@@ -126,7 +137,7 @@ def inspect_mask(
     is_filled = any(view.noise is None or replacers[side] for side, view in drawn.items())
     return InspectedMask(
         maskers={side: one.use for side, one in chosen.items()},
-        settings={side: attrs.asdict(one.config) for side, one in chosen.items()},
+        settings={side: attrs.asdict(settings_at(one.config, progress)) for side, one in chosen.items()},
         texts=texts,
         notes=tuple(_notes(text, source, decoded, is_filled=is_filled)),
     )

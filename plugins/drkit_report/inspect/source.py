@@ -9,12 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import frozen
 
 from drkit.core.checksums import check_unchanged
-from drkit.core.registry import Installed
+from drkit.core.files import TRAINING, read_json
+from drkit.core.registry import Installed, Registry
+from drkit.core.spec import MADE_FOR_PRETRAINING, Choice, Kind
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.data.arrays import SignalValues
+from drkit.data.contexts import PretrainingTexts
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.special_tokens import special_ids
@@ -22,7 +26,7 @@ from drkit.data.spelling import token_text
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, masker_table, merge
-from drkit.recipe.schema import MAIN, DecoderTask, Pretrain, Recipe
+from drkit.recipe.schema import MAIN, PRETRAINED, DecoderTask, Pretrain, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.manifest import read_manifest
@@ -72,6 +76,23 @@ class TextSource:
             )
         return self.recipe.pretrain
 
+    def progress(self, step: int) -> float:
+        """Return a step's progress, as a share of the steps of pre-training.
+
+        Raises DrkitError if the run does not know its steps, or has fewer.
+        """
+        steps, trained = self.pretrain().max_steps, self.folder / PRETRAINED / TRAINING
+        if steps < 0 and trained.is_file():
+            steps = int(read_json(trained, "resume the run")["steps"])
+        if steps < 0:
+            raise DrkitError(
+                f"the recipe of {self.folder} counts epochs, so its steps are known once it is trained: leave --step "
+                f"out, or --set pretrain.max_steps=N"
+            )
+        if step > steps:
+            raise DrkitError(f"--step {step:,} is after the last of {steps:,} steps of pre-training")
+        return step / steps
+
     def decoder(self) -> DecoderTask | None:
         """Return the first decoder of the recipe's pre-training, `main` on the command line; None without one."""
         return next(iter(self.pretrain().decoders.values()), None)
@@ -103,6 +124,18 @@ class TextSource:
         if not bool(tokens.maskable.any()):
             raise DrkitError("the text has no words that the tokenizer knows; give one or two sentences")
         return tokens, tuple(_pieces(text, self.tokenizer, int(tokens.attention.sum()) - 2, values))
+
+    def context_of(self, text: str, chosen: Choice, registry: Registry, *, seed: int, epoch: int) -> str | None:
+        """Return the text that a context makes of a text alone; None if the context needs other texts."""
+        spec = registry.get(Kind.CONTEXT, chosen.use)
+        if {*spec.requires_of(chosen.config)} & {*MADE_FOR_PRETRAINING}:
+            return None
+        context = registry.build(Kind.CONTEXT, chosen.use, chosen.config, self.context())
+        with self._stored(text) as (store, _):
+            texts = PretrainingTexts(store)
+            found = context(texts.batch(np.zeros(1, np.int64)), texts, seed=seed, epoch=epoch)
+            ids = found.ids[0][found.attention[0]].tolist()
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def query_of(self, text: str) -> str:
         """Return the most important span of the text, which a run without a query generator uses as its query.
