@@ -57,7 +57,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None, *, pooling: Cho
     out = _decode(spec, decoder, encoder)
     require_outputs(out, spec.name, spec.provides_of(settings))
     inputs = _inputs(spec, decoder, encoder)
-    check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
+    check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.hidden.shape[2])
     _check_targets(out, spec, inputs)
     check_counts(decoder, inputs, out, spec.name)
     _require_same(out, _decode(spec, decoder, encoder), f"{spec.name}: a second call in eval mode gives another result")
