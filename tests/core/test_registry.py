@@ -75,6 +75,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/matryoshka",
         "loss/mlm",
         "loss/pairwise",
+        "loss/per-vector",
         "loss/replaced-lm",
         "loss/rtd",
         "loss/span-contrastive",

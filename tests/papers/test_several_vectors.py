@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,8 @@ def parts(tmp_path_factory):
         yield installed()
     installed.cache_clear()
     forget(site)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "views"]:
+        del sys.modules[name]
 
 
 def settings_of(parts, **settings):
