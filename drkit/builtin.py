@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.batching.specs import BATCHES
 from drkit.data.column_sources import COLUMNS
 from drkit.data.query_sources import QUERY_PARTS
 from drkit.data.specs import COLLECTIONS, CONTEXTS
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the parts of every kind that drkit itself provides."""
-    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *COLUMNS, *QUERY_PARTS)
-    return [*MASKERS, *CONTEXTS, *DECODERS, *LOSSES, *MINERS, *reading]
+    fine_tuning = (*LOSSES, *MINERS, *COLUMNS, *BATCHES)
+    reading = (*COLLECTIONS, *SIGNALS, *POOLING_PARTS, *QUERY_PARTS)
+    return [*MASKERS, *CONTEXTS, *DECODERS, *fine_tuning, *reading]
 
 
 @hookimpl

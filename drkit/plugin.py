@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.batching.drawing import cut_batches as cut_batches
+    from drkit.batching.drawing import grouped_batches as grouped_batches
     from drkit.core.draws import Draws as Draws
     from drkit.core.protocols import Corpus as Corpus
     from drkit.core.protocols import ReplacingMasker as ReplacingMasker
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from drkit.core.spec import MaskerChoice as MaskerChoice
     from drkit.core.spec import NoSettings as NoSettings
     from drkit.core.types import BackboneInfo as BackboneInfo
+    from drkit.core.types import BatchRows as BatchRows
     from drkit.core.types import BuildContext as BuildContext
     from drkit.core.types import CollectionSize as CollectionSize
     from drkit.core.types import DecoderInput as DecoderInput

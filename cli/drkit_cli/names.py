@@ -28,9 +28,10 @@ PARTS = tuple(kind.value for kind in Kind)
 KINDS = (*PARTS, "pipeline", "recipe", *EXTENSIONS)
 # Kinds by other names.
 _KIND_OF = {"paper": "recipe", "dataset": "collection", "negative": "miner"}
+_OPTIONS = ("masker", "context", "decoder", "loss", "miner", "batches", "collection", "pipeline")
 # The option of `drkit compose` that takes a name of each kind.
 CHOSEN_BY = {
-    **{kind: f"--{kind}" for kind in ("masker", "context", "decoder", "loss", "miner", "collection", "pipeline")},
+    **{kind: f"--{kind}" for kind in _OPTIONS},
     "recipe": "--paper",
 }
 

@@ -9,13 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from huggingface_hub import snapshot_download
-
 from drkit.commands.collections import NamedCollection, missing_result
 from drkit.core.checksums import check_unchanged
 from drkit.core.files import input_path, local_path, read_json, replacing_folder
-from drkit.core.hub import may_be_hub_id, reaches_hub
-from drkit.core.loading import explain_load_errors, load_sentence_transformer
+from drkit.core.loading import explain_load_errors, find_encoder_folder, load_sentence_transformer
 from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.column_sources import RERANKER
@@ -95,8 +92,6 @@ def open_retriever(index: Path, encoder: str, **how: Any) -> Retriever:
     return Retriever(open_encoder(encoder, **how), open_index(index))
 
 
-# Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
-_HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 # The sample of passages for backends that need one.
 CALIBRATION_TEXTS = 128
 
@@ -127,11 +122,11 @@ def open_encoder(
     prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     if backend != TORCH:
         find_backend(backend)
-        return _open_backend(_find_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
+        return _open_backend(find_encoder_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
     target = str(choose_device(device))
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
-    folder = _find_folder(path_or_id)
+    folder = find_encoder_folder(path_or_id)
     encoder: OpenedEncoder
     try:
         encoder = _open_folder(folder, pooling, target)
@@ -242,7 +237,7 @@ def export_checkpoint(
     Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
     `dimension`, or as `drkit.search.backends.add_backend` does.
     """
-    source = _find_folder(path_or_id)
+    source = find_encoder_folder(path_or_id)
     if (source / RECIPE).is_file():
         source = last_checkpoint(source)
     if backends and calibrate is None and (source.parent / RECIPE).is_file():
@@ -321,21 +316,3 @@ def _check_pooling(encoder: AnyEncoder, folder: Path, pooling: str | None) -> An
     if pooling and pooling != encoder.card.pooling:
         raise DrkitError(f"{folder} declares {encoder.card.pooling} pooling, not {pooling}; omit --pooling")
     return encoder
-
-
-def _find_folder(path_or_id: str | Path) -> Path:
-    """Return the given folder, or the one the hub's files were downloaded to."""
-    path = local_path(path_or_id)
-    name = str(path_or_id)
-    if path.exists() or not may_be_hub_id(name):
-        if not path.is_dir():
-            raise DrkitError(f"encoder folder not found: {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
-        return path
-    with explain_load_errors(name, "fetch the encoder"):
-        return Path(
-            snapshot_download(
-                name,
-                local_files_only=not reaches_hub(name),
-                allow_patterns=list(_HUB_FILES),
-            )
-        )

@@ -27,6 +27,7 @@ SUMMARIES = {
     "pooling": "The mean of what several learned queries attend to",
     "column": "The share of a query's words that a passage has",
     "queries": "What is said about the title of a passage",
+    "batches": "Queries whose ids begin alike",
     "collection": "Questions and their answers from a text file",
     "command": "Prints the queries with the fewest passages",
     "architecture": "ERNIE; built like BERT",

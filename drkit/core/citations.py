@@ -82,6 +82,12 @@ MATRYOSHKA = Citation(
     year=2022,
     url="https://arxiv.org/abs/2205.13147",
 )
+TAS_B = Citation(
+    key="hofstatter2021tasb",
+    title="Efficiently Teaching an Effective Dense Retriever with Balanced Topic Aware Sampling",
+    year=2021,
+    url="https://arxiv.org/abs/2104.06967",
+)
 STAR = Citation(
     key="zhan2021adore",
     title="Optimizing Dense Retrieval Model Training with Hard Negatives",
@@ -135,4 +141,22 @@ NV_RETRIEVER = Citation(
     title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",
     year=2024,
     url="https://arxiv.org/abs/2407.15831",
+)
+RELATIONAL = Citation(
+    key="park2019rkd",
+    title="Relational Knowledge Distillation",
+    year=2019,
+    url="https://arxiv.org/abs/1904.05068",
+)
+MULTILINGUAL_DISTILL = Citation(
+    key="reimers2020multilingual",
+    title="Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation",
+    year=2020,
+    url="https://arxiv.org/abs/2004.09813",
+)
+EMBED_DISTILL = Citation(
+    key="kim2023embeddistill",
+    title="EmbedDistill: A Geometric Knowledge Distillation for Information Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2301.12005",
 )

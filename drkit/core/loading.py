@@ -16,15 +16,18 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from transformers.utils import logging as hf_logging
 
 from drkit.core.adapters import merge_adapter
 from drkit.core.files import ADAPTER, adapter_base, local_path, read_json
-from drkit.core.hub import check_model_path, reaches_hub
+from drkit.core.hub import check_model_path, may_be_hub_id, reaches_hub
 from drkit.errors import FREE_MEMORY, DrkitError, import_extra, is_out_of_memory, is_panic
 
 _LOGGER = logging.getLogger("drkit")
+# Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
+_ENCODER_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 # Tensors beside an encoder's own: the heads of tasks, and position ids, which old versions saved.
@@ -209,6 +212,22 @@ def weights_to_save(module: torch.nn.Module) -> dict[str, torch.Tensor]:
         name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, weight in module.state_dict().items()
     }
+
+
+def find_encoder_folder(path_or_id: str | Path) -> Path:
+    """Return the given folder of an encoder or run, or the one that the hub's files were downloaded to.
+
+    Raises DrkitError if it does not exist, or cannot be downloaded.
+    """
+    path, name = local_path(path_or_id), str(path_or_id)
+    if path.exists() or not may_be_hub_id(name):
+        if not path.is_dir():
+            raise DrkitError(f"encoder folder not found: {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
+        return path
+    with explain_load_errors(name, "fetch the encoder"):
+        return Path(
+            snapshot_download(name, local_files_only=not reaches_hub(name), allow_patterns=list(_ENCODER_FILES))
+        )
 
 
 def load_sentence_transformer(folder: Path, device: str, kind: str = "SentenceTransformer") -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from drkit.core.types import (
+    BatchRows,
     BuildContext,
     CollectionSize,
     DecoderInput,
@@ -267,13 +268,40 @@ class FittedSignal(Protocol):
 
 @runtime_checkable
 class ColumnSource(Protocol):
-    """A number for each query, passage or pair (its spec's `scope`) that a round of fine-tuning draws."""
+    """A value for each query, passage or pair (its spec's `scope`) that a round of fine-tuning draws.
 
-    def values(self, items: Iterable[Any]) -> Iterable[float | None]:
-        """Yield a finite number or a bool for each item, in order; None: the column's default.
+    It is a number, or, if the spec provides `vectors`, a vector for each query or passage, all of one length.
+    """
+
+    def values(self, items: Iterable[Any]) -> Iterable[Any]:
+        """Yield a finite number or a bool for each item, in order; None: the column's default. Or vectors f[D].
 
         items: each a `Query`, a `Passage`, or a tuple of both.
         """
+
+
+class Batches(Protocol):
+    """Decides which training queries make up each batch of an epoch of fine-tuning.
+
+    The result depends on the arguments alone. A part may leave queries out of an epoch, or read them several times.
+    """
+
+    def __call__(
+        self, rows: BatchRows, *, size: int, count: int, seed: int, epoch: int
+    ) -> Sequence[NDArray[np.integer[Any]]]:
+        """Return `count` batches, each an array of 1 to `size` different rows (0 to len(rows) - 1), in any order."""
+
+
+@runtime_checkable
+class RefreshesBatches(Protocol):
+    """Settings of batches that receive the vectors of queries, which are encoded again during training.
+
+    The default is every epoch.
+    """
+
+    @property
+    def refresh_every(self) -> int:
+        """Epochs between two encodings."""
 
 
 @runtime_checkable
@@ -307,6 +335,15 @@ class InBatchNegatives(Protocol):
     @property
     def in_batch(self) -> bool:
         """Whether other queries' passages serve as negatives."""
+
+
+@runtime_checkable
+class ReadsVectors(Protocol):
+    """Settings of a fine-tuning loss that receives columns of vectors; the others that it receives hold numbers."""
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What has a vector, `query` or `passage`, by the name of each such column."""
 
 
 @runtime_checkable
@@ -373,6 +410,16 @@ class Corpus(Protocol):
 
     def find(self, doc_ids: Sequence[str]) -> Any:
         """Return the index of each id, i64[n], or -1 if it is unknown."""
+
+
+class TextIds(Protocol):
+    """The ids of a run's queries or passages, by the indices that `EmbeddedPairs` has; see `BuildContext.ids`."""
+
+    def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the index of each id, i64[n], or -1 if it is unknown."""
+
+    def ids_at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return the ids at these indices, in this order."""
 
 
 class TextRetriever(Protocol):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from drkit.core.protocols import (
+        Batches,
         Collection,
         ColumnSource,
         Context,
@@ -133,6 +134,10 @@ class Registry:
     def build(
         self, kind: Literal[Kind.COLUMN], name: str, config: Any = None, context: BuildContext | None = None
     ) -> ColumnSource: ...
+    @overload
+    def build(
+        self, kind: Literal[Kind.BATCHES], name: str, config: Any = None, context: BuildContext | None = None
+    ) -> Batches: ...
     @overload
     def build(
         self, kind: Literal[Kind.QUERIES], name: str, config: Any = None, context: BuildContext | None = None

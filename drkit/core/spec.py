@@ -21,7 +21,7 @@ from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
-MASKER, ENCODER, DECODING, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
+MASKER, ENCODER, DECODING, BATCH, FINETUNING, RERANKING, MINING, POOLING, BATCHING = (
     "masker",
     "encoder",
     "decoding",
@@ -30,6 +30,7 @@ MASKER, ENCODER, DECODING, BATCH, FINETUNING, RERANKING, MINING, POOLING = (
     "re-ranking",
     "mining",
     "pooling",
+    "batching",
 )
 
 
@@ -65,11 +66,17 @@ PROVIDED = (
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
     Provided("candidates", MINING, "results of the previous miner in the chain"),
     Provided("heads", POOLING, "the encoder's LM head, lent for one call (`LmHeads`)"),
+    Provided("query_ids", BATCHING, "the id of each training query"),
+    Provided("query_lengths", BATCHING, "the tokens of each training query, i32[n]"),
+    Provided("positive_ids", BATCHING, "the ids of the positives of each training query"),
+    Provided("query_vectors", BATCHING, "the vector of each training query by the encoder in training, f32[n,D]"),
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
 # A pooling that gives several vectors provides each as this and its name; decoders and losses receive it by the same.
 _VECTOR = "bottleneck:"
+# What a column provides whose values are vectors instead of numbers.
+VECTOR_VALUES = "vectors"
 
 # What a part can require of the run, besides the arguments of its call.
 CAPABILITIES: Mapping[str, str] = {
@@ -86,6 +93,8 @@ MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
 OFFERED_TO_PRETRAINING = (*MADE_FOR_PRETRAINING, "encoder-layers")
 # What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
 PAIRS, TEACHER = "pairs", "teacher"
+# What batches receive that is known only during a training.
+QUERY_VECTORS = "query_vectors"
 
 
 def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
@@ -141,6 +150,7 @@ class Kind(str, Enum):
     SIGNAL = "signal"
     POOLING = "pooling"
     COLUMN = "column"
+    BATCHES = "batches"
     QUERIES = "queries"
 
     def __str__(self) -> str:
@@ -222,9 +232,9 @@ class ComponentSpec:
     together:
 
     receives: the names that its call receives, from `drkit.core.spec` or another part; beside `pairs`, the columns that
-    a loss of fine-tuning reads, by `pairs.column(name)`. signals: the signals it reads, by name (`drkit list signal`).
-    requires: the capabilities that the run must have (`drkit.core.spec.CAPABILITIES`). provides: the names of its
-    results.
+    a loss of fine-tuning reads, by `pairs.column(name)`; of batches, also columns of queries. signals: the signals it
+    reads, by name (`drkit list signal`). requires: the capabilities that the run must have
+    (`drkit.core.spec.CAPABILITIES`). provides: the names of its results.
 
     If any of these depends on the settings, the config class has a property of the same name. For `receives` and
     `provides`, it returns additional names; for `signals` and `requires`, a mapping of additional names to the settings

@@ -15,9 +15,11 @@ from attrs import field, frozen
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.core.protocols import MaskedLm, PairScorer, TextRetriever
+    from drkit.core.protocols import MaskedLm, PairScorer, TextIds, TextRetriever
     from drkit.core.registry import Registry
 
 
@@ -210,8 +212,10 @@ class EmbeddedPairs(WithColumns):
     if a passage must not be a negative of the query (another judged positive, or a duplicate), None if all may be.
     groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. numbers i64[P]:
     equal for copies of the same passage, None if all rows are distinct. sharing bool[Q,Q]: True if two queries share a
-    judged positive, None if that is known only for the passages in the batch. sections: where each named vector is, of
-    a pooling that gives several; a product of two joined vectors is the weighted sum of the products of each.
+    judged positive, None if that is known only for the passages in the batch. query_ids i64[Q], passage_ids i64[P]: the
+    index of each text in the run, None outside of one; `BuildContext.ids` turns ids of the collection into them.
+    sections: where each named vector is, of a pooling that gives several; a product of two joined vectors is the
+    weighted sum of the products of each.
     """
 
     queries: Tensor
@@ -221,6 +225,8 @@ class EmbeddedPairs(WithColumns):
     groups: Tensor | None = None
     numbers: Tensor | None = None
     sharing: Tensor | None = None
+    query_ids: Tensor | None = None
+    passage_ids: Tensor | None = None
     sections: Mapping[str, Section] = field(factory=dict)
 
     def vector(self, name: str) -> EmbeddedPairs:
@@ -243,6 +249,26 @@ class ScoredGroups(WithColumns):
 
     scores: Tensor
     mask: Tensor
+
+
+@frozen(eq=False)
+class BatchRows:
+    """The training queries of a round, n rows, for a part that makes batches of them (`Batches`).
+
+    It has what the part's spec receives, and else nothing: query_ids, the n ids; query_lengths i32[n], in tokens;
+    positive_ids, those of each query's positives; query_vectors f32[n,D], by the encoder in training. columns: the
+    values [n] of columns of queries, by name.
+    """
+
+    count: int
+    query_ids: Sequence[str] = ()
+    query_lengths: NDArray[np.int32] = ()  # type: ignore[assignment]
+    positive_ids: Sequence[Sequence[str]] = ()
+    query_vectors: NDArray[np.float32] = ()  # type: ignore[assignment]
+    columns: Mapping[str, NDArray[Any]] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 @frozen
@@ -407,9 +433,11 @@ class BuildContext:
     `backbone` is None for parts that do not see tokens. A miner may search with `retriever`; a filter may score pairs
     with `reranker`. `negatives` are the ids of the collection's own negatives, by query id. `generator` is the masked
     LM (`drkit.encoders.MaskedLmEncoder`) that the run makes for a part that requires it. `signals` are the signals
-    of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `vectors` are the lengths of the named vectors
-    of a pooling that gives several. `registry` has the parts that this part's settings may choose
-    (`drkit.plugin.registry_of`).
+    of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
+    settings may choose (`drkit.plugin.registry_of`). `vector_sizes` are the lengths of vectors, by name: those of the
+    columns and signals that hold vectors, and `bottleneck`, that of the encoder, with `bottleneck:NAME` for each of a
+    pooling that gives several. `ids` has the ids of a run's training queries and passages, under `query` and
+    `passage`; empty outside of a run.
     """
 
     backbone: BackboneInfo | None = None
@@ -419,8 +447,9 @@ class BuildContext:
     negatives: Mapping[str, Sequence[str]] | None = None
     generator: MaskedLm | None = None
     signals: Mapping[str, Any] = field(factory=dict)
-    vectors: Mapping[str, int] = field(factory=dict)
     registry: Registry | None = None
+    vector_sizes: Mapping[str, int] = field(factory=dict)
+    ids: Mapping[str, TextIds] = field(factory=dict)
     seed: int = 42
 
     @property

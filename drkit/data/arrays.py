@@ -73,6 +73,25 @@ def _refuse_nulls(values: Any) -> None:
         _refuse_nulls(values.dictionary)
 
 
+def stream_batches(path: Path, advice: str = "write it again") -> Iterator[Any]:
+    """Yield the record batches of an Arrow file that drkit need not have written, one at a time.
+
+    Of both formats, the file's (Feather) and the stream's; rows may be null. Raises DrkitError, which ends with
+    `advice`, if the file is missing, damaged, or not an Arrow file.
+    """
+    with _explain_damage(path, advice), pa.memory_map(str(path)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            found: Iterator[Any] = iter(pa.ipc.open_stream(source))
+        else:
+            found = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        for batch in found:
+            batch.validate(full=True)
+            yield batch
+
+
 def read_arrow(path: Path, advice: str = "run its stage again") -> Any:
     """Memory-map an Arrow file as one table. Raises DrkitError as `read_batches` does."""
     batches = read_batches(path, advice)

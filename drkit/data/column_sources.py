@@ -1,4 +1,4 @@
-"""Where the values of a column are from: the run's re-ranker, a cross-encoder, the training rows, or a file.
+"""Where the values of a column are from: the run's re-ranker, a cross-encoder, the training rows, a file, an encoder.
 
 Any other part of the kind `column` computes its values from the texts (`drkit.core.protocols.ColumnSource`). No torch.
 """
@@ -8,12 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import frozen
+from attrs.validators import in_
 
 from drkit.core.settings import setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
+from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind, NoSettings, brief
 
-RERANKER, GIVEN, MODEL, FILE = "reranker", "given", "model", "file"
+RERANKER, GIVEN, MODEL, FILE, VECTORS_OF, ENCODED_BY = "reranker", "given", "model", "file", "vectors", "encoder"
 COLUMN_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
+# What becomes of a training query or pair without a value.
+REFUSE_UNKNOWN, DROP_UNKNOWN = "refuse", "drop"
+# What a vector belongs to, and what a row of a file names it by.
+SIDES = ("passage", "query")
+ROW_KEYS = ("", "id", "text")
+
+
+def _unknown_setting() -> Any:
+    meaning = "training queries or pairs without a value: refuse, or drop (they are left out, and counted)"
+    return setting(REFUSE_UNKNOWN, in_((REFUSE_UNKNOWN, DROP_UNKNOWN)), meaning, absent_when=REFUSE_UNKNOWN)
 
 
 @frozen
@@ -33,11 +44,50 @@ class FileConfig:
     """The file that has the values; a recipe writes it as `file:PATH`."""
 
     path: str = setting("", None, "file with query_id, doc_id or both, and the value (tsv, csv, jsonl, parquet ..)")
+    unknown: str = _unknown_setting()
 
     @property
-    def brief(self) -> str:
-        """What a recipe writes for the part."""
-        return f"{FILE}:{self.path}"
+    def brief(self) -> str | None:
+        """What a recipe writes for the part; None if that takes a table."""
+        return f"{FILE}:{self.path}" if self.unknown == REFUSE_UNKNOWN else None
+
+
+@frozen
+class VectorsConfig:
+    """The file that has the vectors; a recipe may write those of passages as `vectors:PATH`."""
+
+    path: str = setting("", None, "a folder of drkit encode, or a .parquet, .arrow, .feather or .npy file")
+    of: str = setting("passage", in_(SIDES), "what the vectors belong to: passage or query")
+    by: str = setting("", in_(ROW_KEYS), "what a row names it by: id or text; empty: its id, if the file has ids")
+    unknown: str = _unknown_setting()
+
+    @property
+    def brief(self) -> str | None:
+        """What a recipe writes for the part; None if that takes a table."""
+        return f"{VECTORS_OF}:{self.path}" if self == VectorsConfig(self.path) else None
+
+    @property
+    def scope(self) -> str:
+        """What has a vector: a passage or a query."""
+        return self.of
+
+
+@frozen
+class EncodedByConfig:
+    """The encoder that computes the vectors; a recipe may write it for passages as `encoder:PATH`."""
+
+    path: str = setting("", None, "path or hub id of an encoder, whose folder declares its prompts and lengths")
+    of: str = setting("passage", in_(SIDES), "what it encodes: every passage, or every training query")
+
+    @property
+    def brief(self) -> str | None:
+        """What a recipe writes for the part; None if that takes a table."""
+        return f"{ENCODED_BY}:{self.path}" if self == EncodedByConfig(self.path) else None
+
+    @property
+    def scope(self) -> str:
+        """What has a vector: a passage or a query."""
+        return self.of
 
 
 def _spec(name: str, target: str, config: type, summary: str, **more: Any) -> ComponentSpec:
@@ -46,12 +96,15 @@ def _spec(name: str, target: str, config: type, summary: str, **more: Any) -> Co
     )
 
 
-_A_PATH = {"shorthand": "path", "files": ("path",)}
+_A_PATH: dict[str, Any] = {"shorthand": "path", "files": ("path",)}
+_VECTORS: dict[str, Any] = {**_A_PATH, "provides": (VECTOR_VALUES,)}
 COLUMNS = (
     _spec(RERANKER, "ScoredByModel", NoSettings, "Scores by the run's own re-ranker", requires=(RERANKER,)),
     _spec(MODEL, "ScoredByModel", ModelConfig, "Scores by a cross-encoder, written as its path or hub id", **_A_PATH),
     _spec(GIVEN, "GivenScores", NoSettings, "The scores that come with the passages in the training rows"),
     _spec(FILE, "FileValues", FileConfig, "Values in a file, one per query, passage or pair", **_A_PATH),
+    _spec(VECTORS_OF, "FileVectors", VectorsConfig, "Vectors in a file, one per passage or query", **_VECTORS),
+    _spec(ENCODED_BY, "FileVectors", EncodedByConfig, "Vectors by an encoder, of passages or queries", **_VECTORS),
 )
 
 
@@ -65,6 +118,11 @@ def is_scored(source: Choice) -> bool:
     return source.use in (RERANKER, MODEL)
 
 
+def drops_unknown(source: Choice) -> bool:
+    """Return whether training leaves out queries and pairs that the source has no value for."""
+    return getattr(source.config, "unknown", REFUSE_UNKNOWN) == DROP_UNKNOWN
+
+
 def source_name(source: Choice) -> str:
     """Return the source of a column as a recipe names it, without settings.
 
@@ -72,7 +130,10 @@ def source_name(source: Choice) -> str:
     ('file:ages.tsv', 'given')
     """
     short = brief(source)
-    return short if isinstance(short, str) else short.use
+    if isinstance(short, str):
+        return short
+    path = getattr(source.config, "path", "") if source.use in (FILE, VECTORS_OF, ENCODED_BY) else ""
+    return f"{source.use}:{path}" if path else source.use
 
 
 def default_option(name: str, source: Choice) -> str:

@@ -205,6 +205,26 @@ class StoredCorpus:
         return equal_ids(self._hashes, self._indices, self._table.take_first_column)
 
 
+class QueryIds:
+    """The ids of queries, by their indices.
+
+    >>> QueryIds(["b", "a"]).find(["a", "c"]).tolist(), QueryIds(["b", "a"]).ids_at([1])
+    ([1, -1], ['a'])
+    """
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self._ids = list(ids)
+        self._known = {query_id: index for index, query_id in enumerate(self._ids)}
+
+    def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the index of each id, i64[n], or -1 if it is unknown."""
+        return np.array([self._known.get(query_id, -1) for query_id in ids], dtype=np.int64)
+
+    def ids_at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return the ids at these indices, in this order."""
+        return [self._ids[int(index)] for index in indices]
+
+
 PASSAGES_FOLDER = "passages"
 QUERIES_FILE, JUDGEMENTS, NEGATIVES_FILE = "queries.arrow", "judgements.arrow", "negatives.arrow"
 SCORES_FILE, ANSWERS = "teacher-scores.arrow", "answers.arrow"

@@ -14,7 +14,7 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.protocols import ColumnSource
 from drkit.core.spec import NoSettings
-from drkit.data.column_sources import FileConfig, ModelConfig
+from drkit.data.column_sources import EncodedByConfig, FileConfig, ModelConfig, VectorsConfig
 from drkit.data.columns import NamedColumns
 from drkit.data.rows import FileRow, parse_number, read_rows
 from drkit.errors import DrkitError
@@ -84,6 +84,16 @@ class FileValues:
         return read_values(self.path, column)
 
 
+class FileVectors:
+    """The vectors of a column, which `drkit.search.vector_files` reads from `path`, or that an encoder computes.
+
+    config: the settings of the part.
+    """
+
+    def __init__(self, config: VectorsConfig | EncodedByConfig, _context: Any) -> None:
+        self.config = config
+
+
 class GivenScores:
     """The scores that come with the passages in the training rows."""
 
@@ -97,16 +107,36 @@ class GivenScores:
                 yield Value(query_id, doc_id, score)
 
 
-def computed_values(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[Value]:
-    """Yield what a part computes for items: queries, passages or pairs, by its scope. Those with None are left out.
+def computed_vectors(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each query or passage with the vector that a part computes for it, f[D]. Those with None are left out.
 
-    Raises DrkitError unless the part yields a finite number, a bool or None for each item.
+    Raises DrkitError unless the part yields a list or array of numbers, or None, for each item.
     """
+    for item, made in _each(name, source, scope, items):
+        vector = made.tolist() if hasattr(made, "tolist") else made  # of numpy and torch
+        if vector is not None and not (isinstance(vector, (list, tuple)) and vector and all(map(_is_finite, vector))):
+            what = f"{scope} {(item.query_id if scope == QUERY else item.doc_id)!r}"
+            raise DrkitError(f"the column {name!r} has {made!r:.60} for {what}; expected a vector of finite numbers")
+        if vector is not None:
+            yield item, vector
+
+
+def _each(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each item with its value. Raises DrkitError for more or fewer values than items."""
     kept, given = tee(items)
     values: Iterator[tuple[Any, Any]] = zip_longest(kept, source.values(given), fillvalue=_END)
     for item, made in values:
         if item is _END or made is _END:
             raise DrkitError(f"the column {name!r} yields {'more' if item is _END else 'fewer'} values than {scope}s")
+        yield item, made
+
+
+def computed_values(name: str, source: ColumnSource, scope: str, items: Iterable[Any]) -> Iterator[Value]:
+    """Yield what a part computes for items: queries, passages or pairs, by its scope. Those with None are left out.
+
+    Raises DrkitError unless the part yields a finite number, a bool or None for each item.
+    """
+    for item, made in _each(name, source, scope, items):
         query, passage = {QUERY: (item, None), PASSAGE: (None, item)}.get(scope, item)
         number = made.item() if hasattr(made, "item") else made  # of numpy and torch
         value = Value(query.query_id if query else "", passage.doc_id if passage else "", number)

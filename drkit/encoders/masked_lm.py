@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
 from drkit.core.loading import load_pretrained
+from drkit.core.spec import vector_name
 from drkit.core.types import BackboneInfo, BuildContext, Encoded
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import (
@@ -85,6 +86,13 @@ class MaskedLmEncoder(nn.Module):
     def vector_lengths(self) -> dict[str, int]:
         """The lengths of the named vectors of a pooling that gives several, the bottleneck's first; else empty."""
         return self.learned_pooling.vector_lengths if self.learned_pooling else {}
+
+    @property
+    def vector_sizes(self) -> dict[str, int]:
+        """The length of the bottleneck, and of each named vector, by the names that parts receive."""
+        named = self.vector_lengths
+        first = next(iter(named.values()), self.dimension)
+        return {"bottleneck": first, **{vector_name(name): length for name, length in named.items()}}
 
     @property
     def layers(self) -> nn.ModuleList:

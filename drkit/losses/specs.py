@@ -8,7 +8,21 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM, SPLADE
+from drkit.core.citations import (
+    BERT,
+    CPDAE,
+    EMBED_DISTILL,
+    INFO_NCE,
+    LISTNET,
+    MARGIN_MSE,
+    MATRYOSHKA,
+    MULTILINGUAL_DISTILL,
+    RANKNET,
+    RELATIONAL,
+    SIMCSE,
+    SIMLM,
+    SPLADE,
+)
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import MOST, at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings, vector_name
@@ -204,6 +218,46 @@ class PerVectorConfig(_WrapsLoss):
         return tuple(vector_name(name) for name in self.weights if name != SUM)
 
 
+_COLUMN_NAME = "name of a column of vectors, of {}; empty: they are not compared"
+
+
+@frozen
+class VectorLossConfig(_SearchesAsTrained):
+    """Settings of the losses that compare the vectors of queries and passages with a teacher's.
+
+    `loss` is another loss over pairs, which is added.
+    """
+
+    queries: str = setting("query-vectors", None, _COLUMN_NAME.format("queries"))
+    passages: str = setting("passage-vectors", None, _COLUMN_NAME.format("passages"))
+    similarity: str = setting("cosine", _SIMILARITIES, "how search compares the trained vectors: cosine or dot")
+    loss: LossChoice | None = setting(None, None, "another loss over pairs, which is added; none: this one alone")
+    loss_weight: float = setting(1.0, at_least(0), "weight of that loss")
+
+    def __attrs_post_init__(self) -> None:
+        if self.queries == self.passages:
+            reason = "are both empty" if not self.queries else f"name one column, {self.queries!r}"
+            raise ValueError(f"'queries' and 'passages' {reason}; name a column of vectors for one or both")
+
+    @property
+    def receives(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.vector_columns)
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What each column has a vector for."""
+        named = {self.queries: "query", self.passages: "passage"}
+        return {name: per for name, per in named.items() if name}
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether the other loss compares a query with other queries' passages."""
+        if self.loss is None:
+            return False
+        return self.loss.config.in_batch if isinstance(self.loss.config, InBatchNegatives) else True
+
+
 @frozen
 class BowReconstructionConfig:
     """Settings of `BowReconstructionLoss`: yes or no for every word of the vocabulary (CPDAE section 3.2.1)."""
@@ -288,6 +342,22 @@ LOSSES = (
         summary="A loss and a penalty that makes word scores sparse (lexical pooling)",
         cite=SPLADE,
         receives=("pairs",),
+    ),
+    *(
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name=f"vector-{what}",
+            target=f"drkit.losses.vectors:Vector{what.title()}Loss",
+            config=VectorLossConfig,
+            summary=summary,
+            cite=cite,
+            receives=("pairs",),
+        )
+        for what, summary, cite in (
+            ("cosine", "1 - cosine of query and passage vectors and a teacher's", EMBED_DISTILL),
+            ("mse", "Squared error of query and passage vectors and a teacher's", MULTILINGUAL_DISTILL),
+            ("relation", "Similarities of all texts of a batch as a teacher's vectors have", RELATIONAL),
+        )
     ),
     ComponentSpec(
         kind=Kind.LOSS,

@@ -80,6 +80,7 @@ class ComposeRequest:
     context: str | None = None
     decoder: tuple[str, ...] = field(default=(), converter=_in_order)
     loss: str | None = None
+    batches: str | None = None
     pretrain_loss: tuple[str, ...] = field(default=(), converter=_in_order)
     miners: tuple[str, ...] = field(default=(), converter=_in_order)
     pipeline: str | None = None
@@ -538,6 +539,8 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> _Tab
     finetune: _Table = {"pipeline": request.pipeline} if request.pipeline else {}
     if request.loss:
         finetune["loss"] = part_table(Kind.LOSS, request.loss, registry)
+    if request.batches:
+        finetune["batches"] = part_table(Kind.BATCHES, request.batches, registry)
     if request.miners:
         miners = [part_table(Kind.MINER, text, registry) for text in request.miners]
         finetune |= {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}

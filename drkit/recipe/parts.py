@@ -9,7 +9,16 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import PAIRS, Choice, ComponentSpec, Kind, vector_name, vector_names
+from drkit.core.spec import (
+    BATCHING,
+    PAIRS,
+    Choice,
+    ComponentSpec,
+    Kind,
+    provided_by,
+    vector_name,
+    vector_names,
+)
 from drkit.data.column_sources import is_computed
 from drkit.data.query_sources import is_from_plugin
 from drkit.errors import MissingExtraError, did_you_mean
@@ -95,6 +104,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
         for one in recipe.finetune.rounds:
             losses = with_nested(recipe.finetune.for_round(one).loss)
             yield from (PartInUse.of(Kind.LOSS, loss, registry) for _, loss in losses)
+            yield PartInUse.of(Kind.BATCHES, recipe.finetune.for_round(one).batches, registry)
             miners += one.miners
     if recipe.reranker:
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)
@@ -187,6 +197,16 @@ def received_columns(loss: Choice, registry: Registry) -> frozenset[str]:
     return frozenset(
         name for _, one in with_nested(loss) for name in columns_of(registry.get(Kind.LOSS, one.use), one.config)
     )
+
+
+def batch_columns(finetune: Finetune, registry: Registry) -> tuple[str, ...]:
+    """Return the columns of queries that the batches of fine-tuning receive."""
+    return tuple(sorted(batches_receive(finetune, registry) - {*provided_by(BATCHING)}))
+
+
+def batches_receive(finetune: Finetune, registry: Registry) -> frozenset[str]:
+    """Return everything that the batches of fine-tuning receive, by name."""
+    return registry.get(Kind.BATCHES, finetune.batches.use).receives_of(finetune.batches.config)
 
 
 def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:

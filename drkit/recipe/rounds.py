@@ -7,19 +7,20 @@ the run's re-ranker, which is itself trained on the results of a retriever.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from drkit.core.protocols import NamesModel, RefreshesNegatives
+from drkit.core.protocols import NamesModel, ReadsVectors, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import FINETUNING, PAIRS, RERANKING, TEACHER, Choice, Kind, provided_by
-from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored
+from drkit.core.spec import BATCHING, FINETUNING, PAIRS, RERANKING, TEACHER, VECTOR_VALUES, Choice, Kind, provided_by
+from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored, source_name
 from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.cross_encoder_folder import check_scorer, check_trainable
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.evaluation import PROVEN
 from drkit.recipe.parts import (
+    batch_columns,
     columns_of,
     join_names,
     losses_that_fit,
@@ -47,6 +48,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems += _query_source_problems(recipe, registry)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune, registry)
+        problems += _batches_problems(recipe.finetune, registry)
         problems += _fold_problems(recipe, recipe.finetune)
     problems += _proven_problems(recipe)
     if recipe.reranker:
@@ -76,6 +78,11 @@ def _finetune_losses_problems(recipe: Recipe, finetune: Finetune, registry: Regi
             for name in columns_of(registry.get(Kind.LOSS, one.use), one.config)
             if name not in columns
         ]
+        problems += [
+            f"{problem} @ {path}"
+            for _, one in with_nested(loss)
+            for problem in _vector_problems(one, columns, registry)
+        ]
         similarities = {similarity_of(one) for one in (finetune.loss, loss)}
         if len(similarities) > 1:
             problems.append(
@@ -83,6 +90,55 @@ def _finetune_losses_problems(recipe: Recipe, finetune: Finetune, registry: Regi
                 f"but an encoder has only one: set both to the same @ {path}.loss"
             )
     return problems
+
+
+def _vector_problems(loss: Choice, columns: Mapping[str, Choice], registry: Registry) -> Iterator[str]:
+    """Yield why a loss cannot read its columns: numbers for vectors, vectors for scores, or those of another side."""
+    expected = loss.config.vector_columns if isinstance(loss.config, ReadsVectors) else {}
+    for name in columns_of(registry.get(Kind.LOSS, loss.use), loss.config):
+        source = columns.get(name)
+        if source is None:
+            continue
+        spec = registry.get(Kind.COLUMN, source.use)
+        holds_vectors = VECTOR_VALUES in spec.provides_of(source.config)
+        if name in expected and not holds_vectors:
+            yield (
+                f"loss {loss.use!r} compares vectors, but the column {name!r} ({source_name(source)}) holds numbers: "
+                f"use vectors:PATH or encoder:PATH"
+            )
+        elif name in expected and (per := spec.scope_of(source.config)) != expected[name]:
+            yield (
+                f"loss {loss.use!r} compares the vectors of each {expected[name]} with the column {name!r}, which "
+                f'holds those of each {per}: set of = "{expected[name]}"'
+            )
+        elif name == TEACHER and holds_vectors:
+            yield (
+                f"loss {loss.use!r} reads a teacher's scores in the column 'teacher', but {source_name(source)} holds "
+                f"vectors, which the losses vector-cosine, vector-mse and vector-relation read"
+            )
+
+
+def _batches_problems(finetune: Finetune, registry: Registry) -> list[str]:
+    """Return unmet needs of the batches of every round."""
+    problems: dict[str, None] = {}
+    for index, current in enumerate(finetune.rounds):
+        path = f"finetune.rounds.{index}.batches" if current.batches else "finetune.batches"
+        settings, columns = finetune.for_round(current), finetune.columns_for(current)
+        spec = registry.get(Kind.BATCHES, settings.batches.use)
+        lines = missing_extras(spec)
+        if unmet := sorted({*spec.signals_of(settings.batches.config), *spec.requires_of(settings.batches.config)}):
+            lines.append(
+                f"batches {spec.name!r} need {join_names(unmet)}; batches have neither signals nor requirements, only "
+                f"names that they receive: {', '.join(provided_by(BATCHING))}, or columns of queries"
+            )
+        lines += [
+            f"batches {spec.name!r} receive the column {name!r}, which the round does not have (columns: "
+            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
+            for name in batch_columns(settings, registry)
+            if name not in columns
+        ]
+        problems |= dict.fromkeys(f"{line} @ {path}" for line in lines)
+    return list(problems)
 
 
 def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
@@ -253,7 +309,8 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
 
 def _used_columns(finetune: Finetune, current: Round, registry: Registry) -> dict[str, Choice]:
     """Return the columns of a round that its loss receives, and its teacher."""
-    received = received_columns(finetune.for_round(current).loss, registry)
+    settings = finetune.for_round(current)
+    received = {*received_columns(settings.loss, registry), *batch_columns(settings, registry)}
     columns = finetune.columns_for(current)
     return {name: one for name, one in columns.items() if name in received or (name == TEACHER and current.teacher)}
 
@@ -288,6 +345,11 @@ def _column_part_problems(name: str, column: Choice, registry: Registry, path: s
     """Yield why a round cannot have a column from a part."""
     spec = registry.get(Kind.COLUMN, column.use)
     yield from (f"{problem} @ {path}" for problem in missing_extras(spec))
+    if VECTOR_VALUES in spec.provides_of(column.config) and column.default is not None:
+        yield (
+            f"the column {name!r} holds vectors, which a default number cannot stand for: leave `default` out, and "
+            f'leave out what has no vector (unknown = "drop") @ {path}'
+        )
     if spec.shorthand and not getattr(column.config, spec.shorthand):
         yield f"the source {column.use!r} of the column {name!r} needs {spec.shorthand!r} @ {path}"
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from attrs import evolve, field, fields, frozen, resolve_types
 from attrs.validators import and_, ge, in_, lt, min_len, optional
 
+from drkit.batching.specs import RANDOM
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import MOST, at_least, local_name, setting
 from drkit.core.spec import TEACHER, Choice, Kind, LossChoice, MaskerChoice, NoSettings, brief
@@ -30,6 +31,7 @@ ContextChoice = Annotated[Choice, Kind.CONTEXT]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
+BatchesChoice = Annotated[Choice, Kind.BATCHES]
 
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER_SIDE = "encoder"
@@ -260,6 +262,7 @@ class Round:
     )
     loss: LossChoice | None = None
     pooling: PoolingChoice | None = field(default=None, kw_only=True, metadata=_own_pooling("this round"))
+    batches: BatchesChoice | None = field(default=None, metadata={"help": "batches of this round", "written": brief})
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
     queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
@@ -279,6 +282,13 @@ class Finetune(Training):
     )
     keep_steps: tuple[int, ...] | None = setting(
         None, optional(_rising), "keep and evaluate the checkpoints of these steps of each round too, as ROUND@STEP"
+    )
+    batches: BatchesChoice = field(
+        default=RANDOM,
+        metadata={
+            "help": "which queries make up a batch: random, by-length, one-data-set, clusters, documents",
+            "written": brief,
+        },
     )
     validation: Validation = field(kw_only=True, factory=Validation)
     passage_length: int | None = setting(

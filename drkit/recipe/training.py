@@ -5,10 +5,11 @@ Their names are those of `transformers.TrainingArguments`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from attrs import Factory, fields, frozen
-from attrs.validators import min_len, optional
+from attrs.validators import and_, ge, lt, min_len, optional
 
 from drkit.core.settings import at_least, more_than, setting, training_steps
 from drkit.recipe.trainer_arguments import check_arguments
@@ -22,6 +23,30 @@ SCHEDULE = (
 def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> None:
     """Validate that no argument has a setting of its own, or is one that runs rely on."""
     check_arguments((a.name for a in fields(Training)), attribute, value)
+
+
+def _module_names(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
+    """Validate names of modules, each once."""
+    if wrong := [name for name in value if not re.fullmatch(r"\w+(\.\w+)*", name)]:
+        raise ValueError(f"'{attribute.name}' must be names of linear layers, such as 'query'; got {wrong[0]!r:.80}")
+    if len({*value}) < len(value):
+        raise ValueError(f"'{attribute.name}' must name each layer once, got {value}")
+
+
+@frozen
+class Lora:
+    """Low-rank adaptation: train two thin matrices beside each linear layer of an encoder, whose own weights stay.
+
+    Their product, times alpha / rank, is added to the layer's weights, and merged into them when the training ends.
+    Hu et al. 2022, LoRA: Low-Rank Adaptation of Large Language Models.
+    """
+
+    rank: int = setting(16, at_least(1, 65_536), "columns of the matrices")
+    alpha: float = setting(32.0, more_than(0, 1e6), "the product of the matrices is multiplied by alpha / rank")
+    dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout of what the matrices read")
+    targets: tuple[str, ...] = setting(
+        (), _module_names, "linear layers that are adapted, by the ends of their names; none: all within the layers"
+    )
 
 
 @frozen
@@ -60,6 +85,14 @@ class Training:
     save_steps: int = setting(500, at_least(1), "steps between checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
     arguments: dict[str, Any] = setting(Factory(dict), _free_arguments, "any other TrainingArguments, by name")
+    lora: Lora | None = setting(
+        None, None, "train low-rank adapters (LoRA) beside the encoder's weights, and merge them", absent_when=None
+    )
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The extras of drkit that the training needs."""
+        return ("peft",) if self.lora else ()
 
     def training_only(self) -> Training:
         """Return only the training settings of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""

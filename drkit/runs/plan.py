@@ -34,6 +34,7 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.names import AS_IT_IS, INITIAL, system_in_words
 from drkit.recipe.check import unread_choices
 from drkit.recipe.evaluation import PROVEN
+from drkit.recipe.lora import plan_lora
 from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.schema import PRETRAINED, Recipe
 from drkit.recipe.start import declared_settings_of
@@ -92,6 +93,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
     builder.notes.extend(_prompt_notes(recipe))
+    builder.notes.extend(plan_lora(recipe, is_tuned=bool(builder.rounds)))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": StageOutput(last), "index": StageOutput(add_index(builder, last, "mined"))}
         plan_pseudo_queries(builder, recipe.pseudo_queries, retriever)

@@ -230,7 +230,8 @@ class Stage(Generic[S]):
 
     @property
     def _extras(self) -> tuple[str, ...]:
-        return tuple(declared_by(self.settings, "extras", self.spec.extras))
+        trained = (extra for training in self._trainings for extra in training.extras)
+        return (*declared_by(self.settings, "extras", self.spec.extras), *trained)
 
     def check_extras(self) -> None:
         """Raise MissingExtraError if packages that the stage needs are not installed."""

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drkit.batching.drawing import checked_batches
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
@@ -44,6 +45,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError, MissingExtraError, ProblemsError
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.lora import choose_targets, lora_trainings
 from drkit.recipe.parts import PartInUse, query_parts, received_columns, required_signals
 from drkit.recipe.schema import ENCODER_SIDE, Pretrain, Recipe
 from drkit.recipe.toml import changed_settings
@@ -55,12 +57,13 @@ from drkit.runs.attribution import (
     trying,
 )
 from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
-from drkit.runs.stages.columns import column_scope
+from drkit.runs.stages.columns import column_scope, holds_vectors
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
 from drkit.testing import toys
+from drkit.testing.batches import toy_batch_rows
 from drkit.testing.contexts import require_contexts, toy_pretraining_texts
-from drkit.testing.data import check_values, written_signal
+from drkit.testing.data import check_values, check_vector_values, written_signal
 from drkit.testing.decoders import (
     check_counts,
     check_declarations,
@@ -69,10 +72,11 @@ from drkit.testing.decoders import (
     check_saving,
     require_outputs,
 )
-from drkit.testing.losses import check_loss_gradients, check_step_output, learned_tensors
+from drkit.testing.losses import TEACHER_SIZE, check_loss_gradients, check_step_output, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
+from drkit.train.lora import linear_names
 from drkit.train.pretrain import REPLACER, AutoEncoder, MaskingCollator, Term, trains_replacer
 
 LONGEST_TEXT = 40
@@ -135,16 +139,18 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
         context = _context(recipe.encoder, recipe.seed, registry)
-        for pooling in recipe.poolings.values():
-            if pooling != recipe.encoder.pooling:
-                _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
+        _try_poolings(recipe, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
+        _try_lora(recipe, registry)
         values = _column_values(recipe, registry, examples)
-        for part, inputs in _comparing_losses(recipe, registry, values):
-            loss = build_part(part, context)
+        for part, inputs, sizes in _comparing_losses(recipe, registry, values):
+            sized = attrs.evolve(context, vector_sizes=sizes)
+            loss = build_part(part, sized)
             _try_loss(part, loss, inputs, learned_tensors(inputs))
-            _try_saving(part, loss, build_part(part, attrs.evolve(context, seed=recipe.seed + 1)))
+            _try_saving(part, loss, build_part(part, attrs.evolve(sized, seed=recipe.seed + 1)))
+        for part in _batches(recipe, registry):
+            _try_batches(part, context)
         for part in query_parts(recipe, registry):
             _try_queries(part, context, examples)
         for miners in _chains(recipe):
@@ -221,6 +227,24 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     return made
 
 
+def _try_poolings(recipe: Recipe, registry: Registry) -> None:
+    """Build the poolings that trainings have of their own, and run them once."""
+    for pooling in recipe.poolings.values():
+        if pooling != recipe.encoder.pooling:
+            _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
+
+
+def _try_lora(recipe: Recipe, registry: Registry) -> None:
+    """Check the targets of LoRA in an encoder from scratch, whose layers the plan may not know."""
+    for setting, training, origin in lora_trainings(recipe):
+        if training.lora and origin is None:
+            names = linear_names(_encoder(recipe.encoder, registry).backbone)
+            try:
+                choose_targets(names, training.lora)
+            except DrkitError as error:
+                raise DrkitError(f"{error} @ {setting}") from None
+
+
 # Pre-training
 
 
@@ -247,7 +271,7 @@ def _try_pretraining(
         signals = _signals(settings, registry, stored, context, Path(folder))
         context = attrs.evolve(context, signals=vocabulary_signals(signals))
         encoder = _encoder(attrs.evolve(recipe.encoder, pooling=recipe.pretraining_pooling), registry)
-        context = attrs.evolve(context, vectors=encoder.vector_lengths)
+        context = attrs.evolve(context, vector_sizes=encoder.vector_sizes)
         maskers = build_maskers(settings, registry, context)
         module = auto_encoder(settings, registry, encoder, context, maskers).train()
         other = auto_encoder(
@@ -405,28 +429,43 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: li
 
 def _comparing_losses(
     recipe: Recipe, registry: Registry, values: Mapping[str, Sequence[float]]
-) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
-    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once; values: of columns."""
+) -> Iterator[tuple[PartInUse, dict[str, Any], Mapping[str, int]]]:
+    """Yield the losses of fine-tuning and of the re-ranker with toy inputs and lengths of vectors, each loss once.
+
+    values: of columns.
+    """
     rounds = recipe.finetune.rounds if recipe.finetune else ()
     losses = [(recipe.finetune.for_round(one).loss, recipe.pooling_of(one)) for one in rounds if recipe.finetune]
     for loss, pooling in [pair for index, pair in enumerate(losses) if pair not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
         own = {name: found for name, found in values.items() if name in columns}
-        learned = _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry).learned_pooling
-        sections = learned.sections if learned else {}
-        length = learned.dimension if learned and sections else _vector_length(recipe.encoder)
-        pairs = attrs.evolve(toys.toy_pairs(length, columns, own), sections=sections)
-        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}
+        encoder = _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
+        sections = encoder.learned_pooling.sections if encoder.learned_pooling else {}
+        length = encoder.dimension if sections else _vector_length(recipe.encoder)
+        vectors = {name: TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
+        pairs = attrs.evolve(toys.toy_pairs(length, columns, own, vectors), sections=sections)
+        sizes = {**encoder.vector_sizes, "bottleneck": length, **vectors}
+        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, sizes
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})
-        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}, {}
 
 
 def _scope(recipe: Recipe, column: str, registry: Registry) -> str:
     """Return what a column has a value for in the first round that has it."""
+    return next((column_scope(column, one, registry) for one in _sources(recipe, column)), PAIR)
+
+
+def _holds_vectors(recipe: Recipe, column: str, registry: Registry) -> bool:
+    """Return whether a column holds vectors in the first round that has it."""
+    return next((holds_vectors(one, registry) for one in _sources(recipe, column)), False)
+
+
+def _sources(recipe: Recipe, column: str) -> Iterator[Choice]:
+    """Yield the source of a column in each round that has it."""
     assert recipe.finetune is not None
     found = (recipe.finetune.columns_for(current).get(column) for current in recipe.finetune.rounds)
-    return next((column_scope(column, one, registry) for one in found if one), PAIR)
+    yield from (one for one in found if one)
 
 
 def _vector_length(encoder: EncoderSettings) -> int:
@@ -467,9 +506,33 @@ def _first_values(name: str, source: Choice, registry: Registry, examples: toys.
         return []
     built, scope = build_part(part, None, methods=("values",)), part.spec.scope_of(part.config)
     with trying(part, "while computing its values"):
+        if holds_vectors(source, registry):
+            check_vector_values(built, scope, part.full_title, examples.items(scope))
+            return []
         values = [one.value for one in check_values(built, scope, part.full_title, examples.items(scope))]
         require(values or source.default is not None, f"{part.full_title}: every value is None, and it has no default")
     return values[:_VALUES]
+
+
+def _batches(recipe: Recipe, registry: Registry) -> list[PartInUse]:
+    """Return the batches of the rounds, each once."""
+    found = [recipe.finetune.for_round(one).batches for one in recipe.finetune.rounds] if recipe.finetune else []
+    chosen = [one for index, one in enumerate(found) if one not in found[:index]]
+    return [PartInUse.of(Kind.BATCHES, one, registry) for one in chosen]
+
+
+def _try_batches(part: PartInUse, context: BuildContext) -> None:
+    """Compose an epoch of toy queries; what a part refuses with a DrkitError may be only the toys' fault."""
+    rows = toy_batch_rows(part.spec.receives_of(part.config))
+    batches = build_part(part, context)
+    size, count = len(rows) // 4, 4
+    with trying(part, "called with (rows, size=.., count=.., seed=.., epoch=..)"):
+        require(callable(batches), f"{part.full_title}: {type(batches).__name__} is not callable")
+        try:
+            found = batches(rows, size=size, count=count, seed=0, epoch=0)
+        except DrkitError:
+            return
+    checked_batches(found, rows, size=size, count=count, title=part.full_title)
 
 
 def _try_queries(part: PartInUse, context: BuildContext, examples: toys.Examples) -> None:

@@ -16,11 +16,13 @@ from drkit.core.quantities import counted
 from drkit.core.types import CollectionSize, EncoderSizes
 from drkit.encoders.architectures import SizeNames, find_architecture
 from drkit.recipe.encoder_settings import EncoderSettings
-from drkit.recipe.training import Training
+from drkit.recipe.training import Lora, Training
 from drkit.train.batches import StepSize, check_step
 
 # Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
 FORWARD, TRAINED = 2.0, 6.0
+# .. with frozen weights, for which no gradients are computed.
+_FROZEN = 4.0
 # The units of work on texts, and of models, whose sizes follow.
 TOKEN_UNIT, OPERATIONS = "tokens", "operations"
 # Logits that are in memory at once, and bytes of each with its gradient.
@@ -99,10 +101,15 @@ class ModelSize(EncoderSizes):
         layers = self.layers + 1 if self.layers else 0
         return 4 * length * (layers * numbers + 2 * self.hidden)
 
-    @property
-    def trained_bytes(self) -> int:
-        """The bytes of the weights, their gradients, and the two moments of AdamW."""
-        return 16 * self.weights
+    def trained_bytes(self, lora: Lora | None = None) -> int:
+        """Return the bytes of the weights, and of the gradients and both moments of AdamW of those that are trained.
+
+        With LoRA, these are at most its matrices beside all linear layers.
+        """
+        if lora is None:
+            return 16 * self.weights
+        adapted = self.layers * lora.rank * (8 * self.hidden + 2 * (self.hidden + self.intermediate))
+        return 4 * self.weights + 16 * adapted
 
 
 # Assumed of a model on the hub, because planning downloads nothing.
@@ -182,9 +189,10 @@ def describe_schedule(training: Training, *, compares: bool, table: str) -> str:
     """
     check_step(training, table)
     step = StepSize.of(training, compares=compares)
+    adapted = f", LoRA of rank {training.lora.rank}" if training.lora else ""
     if training.max_steps > 0:
-        return f"{counted(training.max_steps, 'step')} of {step}"
-    return f"{training.num_train_epochs:g} epochs in steps of {step}"
+        return f"{counted(training.max_steps, 'step')} of {step}{adapted}"
+    return f"{training.num_train_epochs:g} epochs in steps of {step}{adapted}"
 
 
 def describe_encoder(encoder: EncoderSettings) -> str:
@@ -216,13 +224,17 @@ def training_work(
     """
     together = examples_at_once(training) * texts
     kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length, gpu=gpu)
-    memory = model.trained_bytes + kept * (0.5 if training.bf16 else 1)
-    return trained_work(model, examples * tokens, tokens / texts) + Work(memory=memory, disk=4.0 * model.weights)
+    memory = model.trained_bytes(training.lora) + kept * (0.5 if training.bf16 else 1)
+    work = trained_work(model, examples * tokens, tokens / texts, is_frozen=training.lora is not None)
+    return work + Work(memory=memory, disk=4.0 * model.weights)
 
 
-def trained_work(model: ModelSize, tokens: float, length: float) -> Work:
-    """Return the work of passing texts of this mean length forward and backward."""
-    return Work(amount=TRAINED / FORWARD * model.flops(tokens, length), unit=model.unit)
+def trained_work(model: ModelSize, tokens: float, length: float, *, is_frozen: bool = False) -> Work:
+    """Return the work of passing texts of this mean length forward and backward.
+
+    is_frozen: whether the model's own weights get no gradients (LoRA).
+    """
+    return Work(amount=(_FROZEN if is_frozen else TRAINED) / FORWARD * model.flops(tokens, length), unit=model.unit)
 
 
 def target_work(model: ModelSize, targets: float, at_once: float) -> Work:

@@ -174,6 +174,7 @@ _KINDS = {
     "decoder": Kind.DECODER,
     "loss": Kind.LOSS,
     "miners": Kind.MINER,
+    "batches": Kind.BATCHES,
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.testing.batches import check_batches as check_batches
     from drkit.testing.contexts import check_context as check_context
     from drkit.testing.data import check_collection as check_collection
     from drkit.testing.data import check_column as check_column

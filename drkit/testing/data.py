@@ -11,14 +11,14 @@ import numpy as np
 
 from drkit.core.protocols import EstimatesSize, FittedSignal
 from drkit.core.registry import installed
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import VECTOR_VALUES, ComponentSpec, Kind
 from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.corpus import open_collection
 from drkit.data.queries import checked_queries
 from drkit.data.splits import SPLITS
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.data.values import Value, computed_values
+from drkit.data.values import PAIR, Value, computed_values, computed_vectors
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.testing.specs import ContractError, build, check_facts, checked_spec, require, running
@@ -180,7 +180,9 @@ def check_column(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the contract of columns on a spec or the name of an installed part, with default settings or `config`.
 
     `values(items)` must yield a finite number, a bool or None for each query, passage or pair (by the spec's scope), in
-    order, and the same for the same items. Not all of them may be None, and bools and numbers must not be mixed.
+    order, and the same for the same items. Not all of them may be None, and bools and numbers must not be mixed. If the
+    spec provides `vectors`, it must yield a vector of finite numbers or None for each query or passage, all of one
+    length.
     """
     spec, settings = checked_spec(Kind.COLUMN, part, config)
     source = build(spec, settings, None)
@@ -188,8 +190,9 @@ def check_column(part: ComponentSpec | str, config: Any = None) -> None:
     scope = spec.scope_of(settings)
     with running(spec.name, f"computing values of {scope}s"):
         items = toy_examples(spec.example.get("texts", ())).items(scope)
-        found, again = (check_values(source, scope, spec.name, items) for _ in range(2))
-    require(found, f"{spec.name}: every value is None; expected a number for some {scope}s. " + _EXAMPLE)
+        check = check_vector_values if VECTOR_VALUES in spec.provides_of(settings) else check_values
+        found, again = (check(source, scope, spec.name, items) for _ in range(2))
+    require(found, f"{spec.name}: every value is None; expected one for some {scope}s. " + _EXAMPLE)
     require(found == again, f"{spec.name}: a second call gives other values of the same {scope}s")
 
 
@@ -198,6 +201,14 @@ def check_values(source: Any, scope: str, name: str, items: Sequence[Any]) -> li
     found = list(computed_values(name, source, scope, items))
     kinds = {isinstance(value.value, bool) for value in found}
     require(len(kinds) < 2, f"{name}: values must be bools or numbers, not both")
+    return found
+
+
+def check_vector_values(source: Any, scope: str, name: str, items: Sequence[Any]) -> list[Any]:
+    """Return the vectors that a part computes for items, without None; raises ContractError or DrkitError."""
+    require(scope != PAIR, f"{name}: vectors are of a query or a passage; set scope to 'query' or 'passage'")
+    found = [list(vector) for _, vector in computed_vectors(name, source, scope, items)]
+    require(len({*map(len, found)}) < 2, f"{name}: all vectors must have one length")
     return found
 
 

@@ -76,7 +76,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None, *, pooling: Cho
 
 
 def _build(spec: ComponentSpec, config: Any, encoder: MaskedLmEncoder, seed: int = 7) -> nn.Module:
-    decoder = build(spec, config, attrs.evolve(toy_context(seed), vectors=encoder.vector_lengths))
+    decoder = build(spec, config, attrs.evolve(toy_context(seed), vector_sizes=encoder.vector_sizes))
     require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder must be an nn.Module")
     assert isinstance(decoder, nn.Module)
     return decoder.eval()

@@ -12,7 +12,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from drkit.core.protocols import CountsItems
+from drkit.core.protocols import CountsItems, ReadsVectors
 from drkit.core.registry import installed
 from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword, vector_name, vector_names
 from drkit.core.types import EmbeddedPairs, Section, StepOutput, TextStates, TokenBatch, TokenStates
@@ -24,6 +24,8 @@ from drkit.testing.specs import build, checked_spec, pickled, require, running
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
 _ROWS = 8  # texts of `toy_tokens`
+# Numbers of a toy bottleneck, and of a toy teacher's vectors.
+_WIDTH, TEACHER_SIZE = 16, 5
 
 
 def check_loss(
@@ -46,9 +48,12 @@ def check_loss(
     have random numbers, or the values in the spec's `example`.
     """
     spec, settings = checked_spec(Kind.LOSS, part, config)
-    loss = build(spec, settings, toy_context())
-    columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **columns}
-    make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns)
+    declared = settings.vector_columns if isinstance(settings, ReadsVectors) else {}
+    vectors = dict.fromkeys(declared, TEACHER_SIZE)
+    sizes = {**vectors, "bottleneck": toy_pairs().queries.shape[1] if PAIRS in spec.receives_of(settings) else _WIDTH}
+    loss = build(spec, settings, attrs.evolve(toy_context(), vector_sizes=sizes))
+    columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **declared, **columns}
+    make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns, vectors)
     given = make(range(_ROWS))
     out = _call(loss, given, f"{spec.name}: the loss of a batch")
     _check_metrics(out, spec.name)
@@ -117,6 +122,7 @@ def _inputs(
     decoder: ComponentSpec | str | None,
     own: dict[str, Any],
     columns: Mapping[str, str],
+    vectors: Mapping[str, int],
     rows: Sequence[int],
 ) -> dict[str, Any]:
     """Return toy arguments of a loss for some of the toy texts; partners, pairs and groups are of a batch of `rows`."""
@@ -124,7 +130,7 @@ def _inputs(
     tokens = rows_of(with_signals(toy_tokens(), signals_read), rows)
     if PAIRS in needs:
         values = {name: given for name, given in spec.example.items() if name in columns}
-        pairs = _pairs(len(tokens.ids), columns, values)
+        pairs = _pairs(len(tokens.ids), columns, values, vectors)
         return {PAIRS: _with_sections(pairs, vector_names(needs)), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
     named = {*map(vector_name, vector_names(needs))}
@@ -177,14 +183,15 @@ def _leaf(values: Tensor) -> Tensor:
     return values.clone().requires_grad_()
 
 
-def _pairs(rows: int, columns: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> Any:
-    pairs = toy_pairs(columns=columns, values=values)
+def _pairs(
+    rows: int, columns: Mapping[str, str], values: Mapping[str, Sequence[float]], vectors: Mapping[str, int]
+) -> Any:
+    pairs = toy_pairs(columns=columns, values=values, vectors=vectors)
     if rows == _ROWS:
         return pairs
     some = slice(rows)
-    cut: dict[str, Any] = {
-        name: _cut(getattr(pairs, name), some) for name in ("queries", "positives", "candidates", "groups")
-    }
+    names = ("queries", "positives", "candidates", "groups", "query_ids")
+    cut: dict[str, Any] = {name: _cut(getattr(pairs, name), some) for name in names}
     own = {name: value if columns[name] == PASSAGE else value[some] for name, value in pairs.columns.items()}
     return attrs.evolve(pairs, **cut, columns=own)
 

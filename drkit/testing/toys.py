@@ -189,12 +189,14 @@ def toy_pairs(
     dimension: int = 6,
     columns: Mapping[str, str] = MappingProxyType({TEACHER: PAIR}),
     values: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    vectors: Mapping[str, int] = MappingProxyType({}),
 ) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
     passage 5 for the first. Scores are of the same size for vectors of any dimension. columns: what each has a value
     for, `query`, `passage` or `pair`. values: those of a column, repeated as often as needed, instead of random ones.
+    vectors: the length of the vectors of each column that holds vectors.
     """
     draw = torch.Generator().manual_seed(3)
     scale = (6 / dimension) ** 0.5
@@ -212,6 +214,8 @@ def toy_pairs(
         name: _repeated(given, others[columns[name]].shape, groups < 0 if columns[name] == PAIR else None)
         for name, given in values.items()
     }
+    for name, size in sorted(vectors.items()):
+        made[name] = torch.randn(len(others[columns[name]]), size, generator=draw)
     return EmbeddedPairs(
         queries=queries,
         passages=passages,
@@ -219,6 +223,8 @@ def toy_pairs(
         candidates=candidates,
         groups=groups,
         numbers=numbers,
+        query_ids=torch.arange(5),
+        passage_ids=numbers,
         columns=made,
     )
 

@@ -1,8 +1,9 @@
 """Which examples make up each step of a training: decided before it starts, from the seed alone; and batches in words.
 
-The examples of a step are drawn at random, and every epoch is another permutation. Where no loss compares them, they
-are sorted by length within the step, so that its micro-batches need little padding. A batch lists (epoch, example)
-pairs, so the collator's random draws depend on nothing else.
+The examples of a step are drawn at random, and every epoch is another permutation, unless a part of the kind `batches`
+composes the batches of fine-tuning (`PartBatches`). Where no loss compares them, they are sorted by length within the
+step, so that its micro-batches need little padding. A batch lists (epoch, example) pairs, so the collator's random
+draws depend on nothing else.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from drkit.batching.drawing import checked_batches, random_batches
 from drkit.core import processes
+from drkit.core.protocols import Batches
 from drkit.core.quantities import counted
 from drkit.core.schedules import CollatesAtProgress
+from drkit.core.types import BatchRows
 from drkit.errors import DrkitError
 from drkit.recipe.training import Training
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 # (epoch, example)
 Example = tuple[int, int]
+_AT_ONCE = 4096
 
 
 @frozen
@@ -114,6 +119,28 @@ def _neighbours(size: int, unit: int) -> str:
     return f"{below:,} or {below + unit:,}" if below else f"{unit:,}"
 
 
+class EpochBatches(Protocol):
+    """Composes the batches of an epoch, in place of a random permutation."""
+
+    def __call__(self, epoch: int, *, size: int, count: int) -> list[NDArray[np.int64]]:
+        """Return `count` batches, each an array of 1 to `size` different examples."""
+
+
+@frozen(eq=False)
+class PartBatches:
+    """Batches composed by a part of the kind `batches`, and checked; title: the part's, for errors."""
+
+    part: Batches
+    rows: BatchRows
+    seed: int
+    title: str
+
+    def __call__(self, epoch: int, *, size: int, count: int) -> list[NDArray[np.int64]]:
+        """Return the batches of an epoch. Raises DrkitError as `checked_batches` does."""
+        found = self.part(self.rows, size=size, count=count, seed=self.seed, epoch=epoch)
+        return checked_batches(found, self.rows, size=size, count=count, title=self.title)
+
+
 @frozen(eq=False)
 class Schedule:
     """All batches of a training, as a batch sampler.
@@ -122,7 +149,8 @@ class Schedule:
     a batch over all processes, or all examples if there are fewer. batches: their number. per_step: batches of an
     optimizer step. parts: micro-batches of a batch, which the sampler yields one by one. rates: f64[n], how often an
     epoch reads each example, at most once (None: every one once); others every epoch, but always as many. Each epoch
-    drops the examples that do not fill a batch (others every epoch).
+    drops the examples that do not fill a batch (others every epoch). source: composes the batches, with the rest as it
+    is: as many in an epoch, of at most this size.
     """
 
     lengths: NDArray[np.int32]
@@ -132,6 +160,7 @@ class Schedule:
     rates: NDArray[np.float64] | None = None
     per_step: int = 1
     parts: int = 1
+    source: EpochBatches | None = None
 
     @classmethod
     def of(
@@ -142,6 +171,7 @@ class Schedule:
         seed: int,
         compares: bool,
         rates: NDArray[np.float64] | None = None,
+        source: EpochBatches | None = None,
     ) -> Schedule:
         """Return the batches of a training on examples of these lengths i32[n]; compares: as in `StepSize`.
 
@@ -158,6 +188,7 @@ class Schedule:
             rates=rates,
             per_step=step.batches,
             parts=parts,
+            source=source,
         )
 
     @cached_property
@@ -203,13 +234,19 @@ class Schedule:
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of one epoch, each an array of example indices in random order."""
-        rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.lengths))
-        if self.rates is not None:
-            order = order[drawn(self.rates[order])]
-        size = min(self.batch_size, len(order))
-        batches = order[: len(order) // size * size].reshape(-1, size)
-        return list(batches[rng.permutation(len(batches))])
+        if self.source is not None:
+            size = min(self.batch_size, self.examples)
+            return self.source(epoch, size=size, count=batches_per_epoch(self.examples, size))
+        rates = self.rates
+        reads = None if rates is None else lambda order: drawn(rates[order])
+        return random_batches(len(self.lengths), size=self.batch_size, seed=self.seed, epoch=epoch, reads=reads)
+
+    def all_examples(self) -> Iterator[list[Example]]:
+        """Yield every example of every epoch that the batches begin, whatever their source, some at a time."""
+        epochs = math.ceil(self.batches / batches_per_epoch(self.examples, self.batch_size))
+        for epoch in range(epochs):
+            for start in range(0, len(self.lengths), _AT_ONCE):
+                yield [(epoch, row) for row in range(start, min(start + _AT_ONCE, len(self.lengths)))]
 
     def divided(self, batch: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the micro-batches of a batch, texts of similar length together."""
@@ -242,7 +279,13 @@ class Share:
         return len(self.schedule)
 
     def __iter__(self) -> Iterator[list[Example]]:
-        return (batch[self.rank :: self.processes] for batch in self.schedule)
+        for batch in self.schedule:
+            if len(batch) < self.processes:
+                raise DrkitError(
+                    f"a batch of {len(batch)} examples for {self.processes} processes: each process needs at least one "
+                    f"example per batch. Start fewer processes, or choose other batches."
+                )
+            yield batch[self.rank :: self.processes]
 
 
 @frozen(eq=False)

@@ -41,13 +41,14 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
 from drkit.recipe.training import Training
 from drkit.train.batches import Example, passage_counts, query_counts
-from drkit.train.columns import StoredColumn
+from drkit.train.columns import AnyColumn
 from drkit.train.gradients import ROWS, Rows, padding_of
+from drkit.train.vector_columns import StoredVectors
 
 _Indices = NDArray[np.int64]
 # The rows that say which vectors belong together; all others are columns, by name after a prefix. A tensor whose name
 # begins with `passage` has a row per passage, any other a row per query.
-LINKS = ("queries", "passages", "positives", "judged", "groups", "passage_indices")
+LINKS = ("queries", "passages", "positives", "judged", "groups", "passage_indices", "query_indices")
 _QUERY, _PASSAGE = "query", "passage"
 _COLUMN, PASSAGE_COLUMN = "column.", "passage_column."
 
@@ -112,7 +113,7 @@ def pair_loss(
     """Return a loss over the rows of the whole batch, and its metrics; `negatives`: mean negatives per query.
 
     rows: queries f[Q,D], passages f[P,D], positives i64[Q], passage_indices i64[P], judged i64[Q,J], optionally groups
-    i64[Q,G], and columns; sections: where named vectors are; see `EmbeddedPairs`.
+    i64[Q,G] and query_indices i64[Q], and columns; sections: where named vectors are; see `EmbeddedPairs`.
     """
     # Constants: no column gets a gradient.
     columns = {name.rpartition(".")[2]: row.detach() for name, row in rows.items() if name not in LINKS}
@@ -127,6 +128,8 @@ def pair_loss(
             numbers=rows["passage_indices"],
             sharing=share_positive(rows["judged"]),
             sections=sections,
+            query_ids=rows.get("query_indices"),
+            passage_ids=rows["passage_indices"],
             columns=columns,
         )
     )
@@ -228,6 +231,20 @@ class TrainingPairs:
         positives, negatives = ([lists[r] for r in rows] for lists in (self.positives, self.negatives))
         return TrainingPairs(self.queries[rows], positives, negatives, relevant)
 
+    def known_to(self, column: AnyColumn) -> TrainingPairs:
+        """Return the pairs that a column has values for, with the queries that keep a positive.
+
+        A column of queries keeps or leaves out whole queries; other columns, single passages of each.
+        """
+        kept: list[tuple[_Indices, _Indices]] = []
+        for query, *lists in zip(self.queries.tolist(), self.positives, self.negatives, strict=True):
+            positives, negatives = (own[~column.lacks(query, own)] for own in lists)
+            kept.append((positives, negatives))
+        rows = np.array([row for row, (positives, _) in enumerate(kept) if len(positives)], dtype=np.int64)
+        relevant = None if self.relevant is None else [self.relevant[row] for row in rows]
+        relevant = [self.positives[row] for row in rows] if relevant is None else relevant
+        return TrainingPairs(self.queries[rows], [kept[r][0] for r in rows], [kept[r][1] for r in rows], relevant)
+
     def judged(self, row: int) -> _Indices:
         """Return the passages that are never negatives of a query, by row."""
         return (self.relevant or self.positives)[row]
@@ -268,7 +285,7 @@ class PairCollator:
     passages: TokenStore
     negatives: int
     seed: int
-    columns: Mapping[str, StoredColumn] = field(factory=dict)
+    columns: Mapping[str, AnyColumn] = field(factory=dict)
     refreshed: Callable[[int], Sequence[_Indices]] | None = None
     self_passages: _Indices | None = None
     passage_length: int | None = None
@@ -292,6 +309,7 @@ class PairCollator:
             "passage.attention": passage_attention,
             "positives": torch.arange(len(rows)),
             "judged": self._judged(rows),
+            "query_indices": torch.from_numpy(self.pairs.queries[rows]),
             "passage_indices": torch.from_numpy(passage_indices),
             "groups": torch.from_numpy(groups),
         }
@@ -325,11 +343,14 @@ def shorten(ids: Tensor, attention: Tensor, length: int) -> tuple[Tensor, Tensor
     return ids, attention
 
 
-def column_tensor(column: StoredColumn, queries: _Indices, passages: _Indices, groups: _Indices) -> Tensor:
+def column_tensor(column: AnyColumn, queries: _Indices, passages: _Indices, groups: _Indices) -> Tensor:
     """Return the values of a batch: [Q] of queries i64[Q], [P] of passages i64[P], or [Q,G] of groups i64[Q,G].
 
-    groups: the rows of each query's own passages, padded with -1; padding is NaN, -1 or False.
+    Of a column of vectors, f32[Q,D] or f32[P,D]. groups: the rows of each query's own passages, padded with -1; padding
+    is NaN, -1 or False.
     """
+    if isinstance(column, StoredVectors):
+        return torch.from_numpy(column.take(passages if column.per == _PASSAGE else queries))
     if column.per == _PASSAGE:
         return torch.from_numpy(column.lookup(-1, passages))
     if column.per == _QUERY:

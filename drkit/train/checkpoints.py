@@ -34,6 +34,7 @@ from drkit.recipe.encoder_settings import MEAN
 from drkit.recipe.schema import Pretrain
 from drkit.recipe.toml import changed_settings, plain
 from drkit.train.biencoder import BiEncoder
+from drkit.train.lora import merged_copy
 from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer
 
 DECODER, _LOSS = "decoder", "loss"
@@ -44,10 +45,11 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
     """Write a masked LM: encoder, head, the weights of the pooling if it has any, and tokenizer.
 
-    `MaskedLmEncoder.from_pretrained` loads it. A head that is only the tied projection is declared as no class of
-    transformers, which would add a transform with random weights.
+    `MaskedLmEncoder.from_pretrained` loads it. Adapters in training (LoRA) are merged in what is written. A head that
+    is only the tied projection is declared as no class of transformers, which would add a transform with random
+    weights.
     """
-    model: Any = encoder.model
+    model: Any = merged_copy(encoder.model)
     with without_progress_bars():
         model.save_pretrained(folder)
     if getattr(model.config, TIED, False) and (folder / CONFIG).is_file():  # the first of several processes writes it

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,12 @@ from attrs import asdict, evolve, frozen
 from numpy.typing import NDArray
 
 from drkit.data.arrays import arrow_file, read_batches, read_schema, record_batch
+from drkit.data.column_sources import DROP_UNKNOWN, REFUSE_UNKNOWN
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.data.values import PAIR, PASSAGE, QUERY, Value
 from drkit.errors import DrkitError
+from drkit.train.vector_columns import VECTOR_ITEMS, StoredVectors
 
 _Indices = NDArray[np.int64]
 
@@ -35,19 +37,21 @@ class ColumnInfo:
     """What the values of a column are.
 
     source: where they are from, such as a hash of a model's weights. per: `query`, `passage` or `pair`. default: the
-    value of what the file does not have, None if that has none.
+    value of what the file does not have, None if that has none. unknown: `drop` if training leaves that out instead.
     """
 
     source: str
     per: str = PAIR
     default: float | None = None
+    unknown: str = REFUSE_UNKNOWN
 
 
 def column_schema(info: ColumnInfo, values: Any = None) -> Any:
     """Return the schema of a column's file; values: their Arrow type, 32-bit floats by default."""
     lists = {"passages": pa.list_(pa.int64()), "values": pa.list_(pa.float32() if values is None else values)}
     fields = [("query", pa.int64()), ("query_id", pa.large_string()), *lists.items()]
-    return pa.schema(fields, {_INFO: json.dumps(asdict(info)).encode()})
+    about = {key: value for key, value in asdict(info).items() if key != "unknown" or value != REFUSE_UNKNOWN}
+    return pa.schema(fields, {_INFO: json.dumps(about).encode()})
 
 
 def read_info(path: Path) -> ColumnInfo:
@@ -58,8 +62,10 @@ def read_info(path: Path) -> ColumnInfo:
         raise DrkitError(f"{path} is not the file of a column ({error}); run the stage that writes it again") from None
 
 
-def read_column(folder: Path) -> StoredColumn:
-    """Open the column that a stage wrote to `folder`. Raises DrkitError if it is missing."""
+def read_column(folder: Path) -> AnyColumn:
+    """Open the column that a stage wrote to `folder`: numbers, or vectors. Raises DrkitError if it is missing."""
+    if (Path(folder) / VECTOR_ITEMS).is_file():
+        return StoredVectors(Path(folder))
     return StoredColumn(Path(folder) / COLUMN_FILE)
 
 
@@ -83,6 +89,11 @@ class StoredColumn:
     def per(self) -> str:
         """What has a value: a `query`, a `passage`, or a `pair` of both."""
         return self._info.per
+
+    @property
+    def drops_unknown(self) -> bool:
+        """Whether training leaves out queries and pairs without a value."""
+        return self._info.unknown == DROP_UNKNOWN
 
     def row(self, query_index: int) -> tuple[_Indices, NDArray[Any]] | None:
         """Return the passages i64[n] of a row, ascending, and their values [n]; None without the row."""
@@ -144,13 +155,17 @@ class _Batch:
         return self.passages[row], self.values[row]
 
 
+AnyColumn: TypeAlias = "StoredColumn | StoredVectors"
+
+
 def write_values(
     values: Iterable[Value], queries: Mapping[str, int], corpus: StoredCorpus, folder: Path, info: ColumnInfo
 ) -> None:
     """Write the values of a column into `folder`, atomically; what has a value follows from the first one.
 
     queries: the index of each training query, by id. Values with a row, which are read from a file, must be of known
-    queries and passages; others are left out if they are not. Memory: 32 bytes per value.
+    queries and passages, unless the column drops unknown ones; others are left out if they are not. Memory: 32 bytes
+    per value.
 
     Raises DrkitError without values, and for unknown ids, two values of the same ids, or different sorts of rows.
     """
@@ -158,7 +173,10 @@ def write_values(
     first = next(values, None)
     if first is None:
         raise DrkitError(f"{info.source} has no values; expected some of queries, passages or pairs, each with its ids")
-    resolved = [_resolve(some, first, queries, corpus) for some in batched(chain([first], values), _ROWS)]
+    strict = info.unknown == REFUSE_UNKNOWN
+    resolved = [
+        _resolve(some, first, queries, corpus, strict=strict) for some in batched(chain([first], values), _ROWS)
+    ]
     keys, numbers, lines = (np.concatenate(some, axis=-1) for some in zip(*resolved, strict=True))
     order = np.lexsort((keys[1], keys[0]))
     keys, lines = keys[:, order], lines[order]
@@ -170,9 +188,12 @@ def write_values(
 
 
 def _resolve(
-    some: Sequence[Value], first: Value, queries: Mapping[str, int], corpus: StoredCorpus
+    some: Sequence[Value], first: Value, queries: Mapping[str, int], corpus: StoredCorpus, *, strict: bool
 ) -> tuple[_Indices, NDArray[Any], _Indices]:
-    """Return the indices i64[2,n] of queries and passages, the numbers [n], and the lines i64[n] of known values."""
+    """Return the indices i64[2,n] of queries and passages, the numbers [n], and the lines i64[n] of known values.
+
+    strict: refuse unknown ids of a file.
+    """
     for value in some:
         if value.per != first.per:
             raise DrkitError(f"{value} is of a {value.per}, but {first} of a {first.per}; use two files")
@@ -181,7 +202,7 @@ def _resolve(
     found = [queries.get(value.query_id, -1) for value in some], corpus.find([value.doc_id for value in some])
     keys = np.array(found, dtype=np.int64)
     unknown = ((keys[0] < 0) & (first.per != PASSAGE)) | ((keys[1] < 0) & (first.per != QUERY))
-    for index in np.flatnonzero(unknown).tolist():
+    for index in np.flatnonzero(unknown).tolist() if strict else ():
         value = some[index]
         if value.row and first.per != PASSAGE and keys[0, index] < 0:
             raise DrkitError(

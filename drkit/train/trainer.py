@@ -28,7 +28,6 @@ from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_json, write_text
-from drkit.core.loading import weights_to_save
 from drkit.core.progress import Progress
 from drkit.core.scheduled_parts import follow_progress
 from drkit.core.schedules import CollatesAtProgress
@@ -37,9 +36,10 @@ from drkit.encoders.architectures import find_architecture
 from drkit.recipe.training import Training
 from drkit.train import gradients
 from drkit.train.arguments import checkpoint_options, compile_options, training_arguments
-from drkit.train.batches import Example, Schedule, Share
+from drkit.train.batches import EpochBatches, Example, Schedule, Share
 from drkit.train.callbacks import CompleteCheckpoints, RecordProcesses, ReportProgress, SaveOnInterrupt, TrimHeap
 from drkit.train.logs import TOKENS_PER_SECOND, LogLastStep, MarksTokens, Meter, Sums
+from drkit.train.lora import adapted, count_trained, trained_weights
 from drkit.train.resuming import KEPT_CHECKPOINTS, newest_checkpoint
 
 _WEIGHTS = "model.safetensors"
@@ -76,16 +76,17 @@ def train_in(
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
     rates: NDArray[np.float64] | None = None,
+    source: EpochBatches | None = None,
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
-    rates: how often each example is read, as in `Schedule`.
+    rates: how often each example is read, source: composes the batches, as in `Schedule`.
     module: a `drkit.train.gradients.Comparable`. Writes `log.jsonl` and `training.json` (steps, loss, seconds, number
     of examples, batch size of all processes, the number of processes by the first step that it trained, throughput) to
     the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
-    schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates)
+    schedule = Schedule.of(training, lengths, seed=seed, compares=module.compares(), rates=rates, source=source)
     if training.batch_size and training.batch_size > schedule.examples:
         progress.note(f"a step has all {schedule.examples:,} examples, fewer than batch_size = {training.batch_size:,}")
     result = train(
@@ -142,8 +143,37 @@ def train(
     module: a `drkit.train.gradients.Comparable`. In a single process, Ctrl-C writes a checkpoint after the
     current step and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
 
+    With `training.lora`, adapters are trained, and merged at the end (`drkit.train.lora`).
+
     Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
+    with adapted(module, training.lora, seed=seed):
+        if training.lora:
+            trained, weights = count_trained(module)
+            progress.note(f"LoRA: {trained:,} of {weights:,} weights are trained")
+        return _train(
+            module,
+            schedule,
+            collate,
+            training=training,
+            folder=folder,
+            progress=progress,
+            seed=seed,
+            callbacks=callbacks,
+        )
+
+
+def _train(
+    module: nn.Module,
+    schedule: Schedule,
+    collate: Collate,
+    *,
+    training: Training,
+    folder: Path,
+    progress: Progress,
+    seed: int,
+    callbacks: Sequence[TrainerCallback],
+) -> TrainingResult:
     steps = schedule.batches // schedule.per_step
     arguments = training_arguments(training, folder, steps, seed, micro_batches=schedule.micro_batches)
     if options := compile_options(training.arguments):
@@ -277,11 +307,11 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             self.sums.metrics = dict(zip(sorted(sums), self.accelerator.reduce(mine, "mean").unbind(), strict=True))
 
     def save_model(self, output_dir: str | None = None, **_: Any) -> None:
-        """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""
+        """Write the trained weights as safetensors, tied ones under each of their names, so that loading finds them."""
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            save_file(weights_to_save(self.accelerator.unwrap_model(self.model)), str(folder / _WEIGHTS))
+            save_file(trained_weights(self.accelerator.unwrap_model(self.model)), str(folder / _WEIGHTS))
 
 
 # (progress, (epoch, example))

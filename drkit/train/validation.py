@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import frozen
-from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, VALIDATION, read_json, replacing, write_json
+from drkit.core.files import CHECKPOINTS, VALIDATION, read_json, write_json
 from drkit.core.progress import Progress
 from drkit.core.quantities import counted
 from drkit.data.corpus import StoredCollection
@@ -31,6 +30,7 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.tuning import PlainChoice, choose_plainly
 from drkit.recipe.training import Validation
 from drkit.search import AnyEncoder
+from drkit.train.lora import load_trained, save_trained
 from drkit.train.probes import Measured, ProbeLog, Probes, evaluating
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
@@ -227,8 +227,7 @@ class BestWeights:
 
     def save(self, module: nn.Module, step: int) -> None:
         """Write the weights of a step atomically, then remove those of other steps."""
-        with replacing(self.path(step)) as temporary:
-            save_model(module, str(temporary), metadata={"step": str(step)})
+        save_trained(module, self.path(step), metadata={"step": str(step)})
         for path in self._folder.glob("best-*.safetensors"):
             if path != self.path(step):
                 path.unlink()
@@ -240,7 +239,7 @@ class BestWeights:
                 f"the best weights so far are missing ({self.path(step)}). Delete {self._folder.parents[1]} and run "
                 f"the stage again."
             )
-        load_model(module, str(self.path(step)))
+        load_trained(module, self.path(step))
 
 
 def validation_task(

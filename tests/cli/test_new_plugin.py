@@ -62,7 +62,7 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
     files = write_plugin("alone", [kind], tmp_path / "alone")
     assert Path(f"alone/{kind}.py") in files
     assert (Path("alone/recipe.toml") in files) == (
-        kind not in ("signal", "column", "queries", "collection", "command", "architecture")
+        kind not in ("signal", "column", "queries", "batches", "collection", "command", "architecture")
     )
     declared = (tmp_path / "alone" / "alone" / "__init__.py").read_text()
     assert 'name="alone"' in declared or f'Extension("{NOT_PARTS.get(kind) or "alone"}"' in declared
@@ -148,6 +148,6 @@ def test_the_command_refuses_in_one_line(tmp_path):
     code, out, err = drkit("new-plugin", "mine", "--kind", "optimizer", cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert (
-        "masker, decoder, loss, miner, filter, signal, pooling, column, queries, collection, command, architecture"
-        in err
+        "masker, decoder, loss, miner, filter, signal, pooling, column, queries, batches, collection, "
+        "command, architecture" in err
     )

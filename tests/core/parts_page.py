@@ -21,6 +21,7 @@ KINDS = {
     Kind.DECODER: "Decoders",
     Kind.LOSS: "Losses",
     Kind.MINER: "Sources and filters of negatives",
+    Kind.BATCHES: "Batches",
     Kind.SIGNAL: "Signals",
     Kind.POOLING: "Poolings",
     Kind.COLUMN: "Sources of columns",

@@ -25,6 +25,7 @@ PACKAGES = {
     "drkit.maskers": "Maskers",
     "drkit.decoders": "Decoders",
     "drkit.losses": "Losses",
+    "drkit.batching": "Batches",
     "drkit.miners": "Sources and filters of negatives",
     "drkit.signals": "Signals",
     "drkit.encoders": "Encoders",

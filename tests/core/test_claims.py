@@ -122,7 +122,7 @@ def test_every_feature_with_a_name_of_its_own_occurs_in_the_code(page):
         *((name, True) for name in ("CONTRIBUTING.md", "finetune.baselines", "drkit.compose", "CachedGradients")),
         *(
             (name, False)
-            for name in ("lora", "encoder.lora_rank", "drkit quantise", "--adapter", "LoraEncoder", "no.md")
+            for name in ("qlora", "encoder.lora_rank", "drkit quantise", "--adapter", "LoraEncoder", "no.md")
         ),
     ],
 )

@@ -67,6 +67,7 @@ WRITERS = {
     "drkit/testing/encoders.py": {"save_pretrained"},  # into a temporary folder
     "drkit/runs/making/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open"},
+    "drkit/train/vector_columns.py": {"open_memmap"},  # the temporary file of `replacing`, in rows of any order
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/logs.py": {"unlink"},
@@ -257,8 +258,8 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers(*clients) == set()
     # a model or data set that a setting or an argument names, from the hub or from ir_datasets' sources
     assert importers("huggingface_hub") <= {
-        "drkit/commands/inputs.py",
         "drkit/core/hub.py",
+        "drkit/core/loading.py",
         "drkit/commands/card.py",  # the form of the metadata; uploads when asked, and only then
     }
     # of a plugin: `--engine ray`

@@ -12,6 +12,7 @@ ROOT = Path(drkit.__file__).parent
 LAYERS = (
     ("errors",),
     ("core",),
+    ("batching",),
     ("data",),
     ("encoders",),
     ("recipe",),

@@ -147,7 +147,7 @@ def cotmae_v2(hidden, logits, words):
 def test_the_loss_is_that_of_the_formula(parts, pooling, formula, settings):
     encoder, tokens = pooled_toy_encoder(pooling).eval(), toy_tokens()
     context = toy_context()
-    object.__setattr__(context, "vectors", encoder.vector_lengths)
+    object.__setattr__(context, "vector_sizes", encoder.vector_sizes)
     decoder = parts.registry.build("decoder", "views", settings_of(parts, **settings), context).eval()
     draws = Draws(1, 0, tokens.keys.numpy())
     read, view = (UniformMasker(UniformConfig(ratio=ratio), context)(tokens, draws) for ratio in (0.3, 0.5))

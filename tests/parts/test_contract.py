@@ -14,6 +14,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 from drkit.testing import (
+    check_batches,
     check_context,
     check_decoder,
     check_filter,
@@ -35,6 +36,7 @@ CHECKS = {
     Kind.LOSS: check_loss,
     Kind.MINER: check_miner,
     Kind.POOLING: check_pooling,
+    Kind.BATCHES: check_batches,
 }
 # They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")

@@ -205,7 +205,7 @@ def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_pat
 
 def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp_path):
     _, _, refresher = made(parts, tmp_path)
-    refresher._mine_before(0, 1)
+    refresher.make_before(0, 1)
     miner = refresher._miner
     texts = [p.content for p in miner.corpus]
     passages = miner.encoder.encode_passages(texts)
@@ -229,8 +229,8 @@ def test_a_kill_while_vectors_are_removed_does_not_stop_the_next_mining(parts, t
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", removed_in_part)
         with pytest.raises(KeyboardInterrupt):
-            refresher._mine_before(0, 1)
-    refresher._mine_before(0, 1)
+            refresher.make_before(0, 1)
+    refresher.make_before(0, 1)
     assert sorted(refresher.metrics()) == ["0"]
 
 
@@ -289,14 +289,14 @@ def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
 
     _, _, refresher = made(parts, tmp_path)
     refresher._miner = Counts()
-    refresher._mine_before(0, 1)
-    refresher._mine_before(0, 1)
+    refresher.make_before(0, 1)
+    refresher.make_before(0, 1)
     assert Counts.calls == 1
     (tmp_path / "negatives-0.json").unlink()
-    refresher._mine_before(0, 1)
+    refresher.make_before(0, 1)
     assert Counts.calls == 2
     flip_byte(tmp_path / "negatives-0.arrow")
-    refresher._mine_before(0, 1)
+    refresher.make_before(0, 1)
     assert Counts.calls == 3
 
 

@@ -37,7 +37,7 @@ class NamesWithOptions(GroupedCommand):
 
 
 GROUPS = {
-    "Parts": ("masker", "encoder_masker", "context", "decoder", "pretrain_loss", "loss", "miners"),
+    "Parts": ("masker", "encoder_masker", "context", "decoder", "pretrain_loss", "loss", "miners", "batches"),
     "Recipe": ("paper", "pipeline", "encoder", "scale", "quick", "settings", "name"),
     "Data": ("collection", "columns"),
     "Run": ("dry_run", "run_dir", "reuse", "redo", "keep_stale", "trial", "engine"),
@@ -87,6 +87,11 @@ def _with_its_option(text: str) -> str:
     type=PartName("miner"),
     multiple=True,
     help="Source of hard negatives for a single round, then filters: --miner bm25 --miner margin.",
+)
+@click.option(
+    "--batches",
+    type=PartName("batches"),
+    help="Which queries make up a batch of fine-tuning: random, by-length, one-data-set, clusters, documents.",
 )
 @click.option(
     "--pipeline", type=InstalledName("pipeline"), help="How to fine-tune: two-stage, three-stage, ance, dpr ..."

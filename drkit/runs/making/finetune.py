@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,24 @@ from attrs import evolve
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
+from drkit.core.progress import Progress
+from drkit.core.protocols import RefreshesBatches
 from drkit.core.quantities import counted
-from drkit.core.spec import Kind
+from drkit.core.spec import QUERY_VECTORS, Kind
 from drkit.core.types import BuildContext
-from drkit.data.corpus import StoredCollection, collection_of
+from drkit.data.corpus import QueryIds, StoredCollection, collection_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
 from drkit.miners.specs import refresh_settings
+from drkit.runs.making.batches import part_batches
 from drkit.runs.making.retriever import encoders_of
 from drkit.runs.stage import StageRun
 from drkit.runs.stages.finetune import FinetuneSettings
 from drkit.search import Reranker
-from drkit.train.batches import Schedule, StepSize, batches_per_epoch, describe_batch
+from drkit.train.batches import EpochBatches, Schedule, StepSize, batches_per_epoch, describe_batch
 from drkit.train.biencoder import (
     BiEncoder,
     PairCollator,
@@ -44,23 +48,27 @@ from drkit.train.biencoder import (
 )
 from drkit.train.callbacks import KeepCheckpoints
 from drkit.train.checkpoints import load_encoder, load_encoder_with, load_tokenizer, passage_folder, save_encoders
-from drkit.train.columns import read_column
+from drkit.train.columns import AnyColumn, read_column
 from drkit.train.logs import mean_metric
-from drkit.train.refresh import ChainMiner, Refresher
+from drkit.train.refresh import BatchRefresher, ChainMiner, Refresher
 from drkit.train.trainer import train_in
 from drkit.train.validation import DevQueries, ValidationCallback, validation_task
+from drkit.train.vector_columns import StoredVectors
 
 
 def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     settings = stage.settings
     tokenizer, collection = load_tokenizer(str(stage.inputs["start"])), collection_of(stage.inputs)
-    module, collate = _bi_encoder(stage, tokenizer), _collator(stage, collection)
+    collate = _collator(stage, collection)
+    module = _bi_encoder(stage, tokenizer, collection, collate.columns)
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
+    source = _batches(stage, module, tokenizer, collate, collection)
     validations = _validations(stage, module, tokenizer, collate, collection)
+    again = [source] if isinstance(source, BatchRefresher) else []
     if collate.columns:
-        _check_columns(stage, collate)
+        _check_columns(stage, collate, source)
     if not refresher:
         stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     folders = {step: stage.folder / f"{stage.name}@{step}" for step in settings.keep_steps or ()}
@@ -73,7 +81,8 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
         progress=stage.progress,
-        callbacks=[*([refresher] if refresher else []), *validations, keeping],
+        callbacks=[*([refresher] if refresher else []), *again, *validations, keeping],
+        source=source,
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
@@ -87,7 +96,9 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     return {**metrics, **{key: value for callback in validations for key, value in callback.result().items()}}
 
 
-def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
+def _bi_encoder(
+    stage: StageRun[FinetuneSettings], tokenizer: Any, collection: StoredCollection, columns: Mapping[str, AnyColumn]
+) -> BiEncoder:
     settings, start = stage.settings, stage.inputs["start"]
 
     def load(folder: Path) -> MaskedLmEncoder:
@@ -97,8 +108,17 @@ def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
         return load_encoder_with(folder, settings.pooling, **how)
 
     encoder = load(start)
+    vectors = {name: one.dimension for name, one in columns.items() if isinstance(one, StoredVectors)}
     context = BuildContext(
-        backbone=encoder.info(tokenizer), tokenizer=tokenizer, vectors=encoder.vector_lengths, seed=settings.seed
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        registry=stage.registry,
+        vector_sizes={**encoder.vector_sizes, "bottleneck": encoder.dimension, **vectors},
+        ids={
+            "query": QueryIds([query.query_id for query in collection.queries("train")]),
+            "passage": collection.corpus,
+        },
+        seed=settings.seed,
     )
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
@@ -117,17 +137,45 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         passages=TokenStore.open(inputs["tokens"]),
         negatives=settings.negatives,
         seed=settings.seed,
-        columns={name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name},
+        columns=_columns_in(inputs),
         passage_length=settings.longest,
         self_passages=own,
     )
 
 
-def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
+def _batches(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> EpochBatches | None:
+    """Return what composes the batches; None if they are random."""
+    settings, pairs = stage.settings, collate.pairs
+    batches = part_batches(settings.batches, stage.registry, pairs, collection, stage.inputs, seed=settings.seed)
+    spec, config = stage.registry.get(Kind.BATCHES, settings.batches.use), settings.batches.config
+    if batches is None or QUERY_VECTORS not in spec.receives_of(config):
+        return batches
+    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
+    texts = [query.text for query in collection.queries("train")]
+    return BatchRefresher(
+        batches,
+        module,
+        encoders_of(module, tokenizer, settings.reading),
+        folder=stage.folder / CHECKPOINTS,
+        texts=[texts[index] for index in pairs.queries.tolist()],
+        every=config.refresh_every if isinstance(config, RefreshesBatches) else 1,
+        size=min(schedule.batch_size, len(pairs)),
+        per_epoch=batches_per_epoch(len(pairs), schedule.batch_size),
+    )
+
+
+def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator, source: EpochBatches | None) -> None:
     """Raise DrkitError if a column lacks a value that this training draws."""
     settings, pairs = stage.settings, collate.pairs
     shared = processes.batch_processes()
-    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True)
+    schedule = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, compares=True, source=source)
+    batches = schedule.all_examples() if isinstance(source, BatchRefresher) else schedule
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     for name, column in collate.columns.items():
         missing = sum(
@@ -145,7 +193,8 @@ def _check_columns(stage: StageRun[FinetuneSettings], collate: PairCollator) -> 
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
+    settings = stage.settings
+    pairs = known_pairs(stage.inputs, judged_pairs(stage.inputs, collection, "fine-tuning"), stage.progress)
     if settings.folds is not None:
         queries = list(collection.queries("train"))
         fold = assign_folds(queries, settings.folds)
@@ -173,6 +222,36 @@ def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learn
             f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"
         )
     return pairs
+
+
+def _columns_in(inputs: Mapping[str, Path]) -> dict[str, AnyColumn]:
+    """Open the columns among a stage's inputs, by name."""
+    return {name.partition("/")[2]: read_column(path) for name, path in inputs.items() if "column/" in name}
+
+
+def known_pairs(inputs: Mapping[str, Path], pairs: TrainingPairs, progress: Progress) -> TrainingPairs:
+    """Return the pairs without those that a column drops (`unknown = "drop"`), and report their number.
+
+    inputs: those of a stage, with columns as `column/NAME`. Raises DrkitError if no query is left.
+    """
+    for name, column in sorted(_columns_in(inputs).items()):
+        if not column.drops_unknown:
+            continue
+        kept = pairs.known_to(column)
+        queries, passages = len(pairs) - len(kept), _count_passages(pairs) - _count_passages(kept)
+        if not len(kept):
+            raise DrkitError(f"the column {name!r} has no value for any training query and its positives")
+        if passages:
+            progress.note(
+                f"left out, without a value of {name}: {counted(queries, 'training query')}, "
+                f"{counted(passages, 'pair')} of query and passage in all"
+            )
+        pairs = kept
+    return pairs
+
+
+def _count_passages(pairs: TrainingPairs) -> int:
+    return sum(map(len, chain(pairs.positives, pairs.negatives)))
 
 
 def _refresher(

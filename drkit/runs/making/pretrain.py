@@ -59,7 +59,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         tokenizer=tokenizer,
         generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(signals),
-        vectors=encoder.vector_lengths,
+        vector_sizes=encoder.vector_sizes,
         seed=stage.settings.seed,
     )
     maskers = build_maskers(settings, registry, context)

@@ -8,16 +8,21 @@ from itertools import chain
 import numpy as np
 from attrs import evolve, field, frozen
 
-from drkit.core.files import local_path
+from drkit.batching.specs import RANDOM
+from drkit.core.files import local_path, path_state
+from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import TEACHER, Choice, Kind, brief
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
+    EncodedByConfig,
     FileConfig,
     ModelConfig,
+    VectorsConfig,
     default_option,
+    drops_unknown,
     is_computed,
     is_scored,
     source_name,
@@ -27,14 +32,15 @@ from drkit.data.values import PAIR, PASSAGE, QUERY, read_values
 from drkit.encoders.cross_encoder_folder import unsupported_layout
 from drkit.errors import DrkitError
 from drkit.miners.specs import refresh_settings
-from drkit.recipe.parts import received_columns
+from drkit.recipe.parts import batch_columns, batches_receive, received_columns
 from drkit.recipe.schema import JUDGED, Finetune, Round
 from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
-from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import scoring_work
 from drkit.runs.stages.texts import PASSAGES
-from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
+from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, reading_work, stored_size
+from drkit.search.vector_files import open_vectors
 from drkit.train.batches import Schedule
 
 
@@ -44,7 +50,9 @@ class ColumnSettings:
 
     max_length: tokens per pair of a model, None for the model's own limit. queries, draws: number of training queries
     per draw (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round
-    (see `Training.schedule_only`), which with `negatives` per query decide the values that it reads.
+    (see `Training.schedule_only`), which with `negatives` per query and the `batches` decide the values that it reads.
+    batches: None if they are not known before the training, so that any query may be read in any epoch. refreshed: of
+    vectors, that all passages may be drawn, because negatives are mined during the training.
     """
 
     column: str
@@ -56,6 +64,8 @@ class ColumnSettings:
     training: Training
     negatives: int
     seed: int = from_recipe("seed")
+    refreshed: bool = field(default=False, metadata={"absent_when": False})
+    batches: Choice | None = field(default=RANDOM, metadata={"absent_when": RANDOM})
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -67,11 +77,25 @@ class ColumnSettings:
 
 def missing_values(name: str, source: Choice, count: int, total: int, example: str) -> DrkitError:
     """Return the error for a column that lacks `count` of the `total` values that a round draws."""
+    is_vector = isinstance(source.config, (VectorsConfig, EncodedByConfig))
+    advice = "" if is_vector else f", or give the column a default: {default_option(name, source)}"
+    if isinstance(source.config, (FileConfig, VectorsConfig)):
+        advice += f", or leave out what has no value: {drop_option(name, source)}"
     return DrkitError(
         f"the column {name!r} ({source_name(source)}) has no value for {count:,} of the {total:,} that the round "
-        f"draws, such as that of {example}. Add what is missing, or give the column a default: "
-        f"{default_option(name, source)}"
+        f"draws, such as that of {example}. Add what is missing{advice}"
     )
+
+
+def drop_option(name: str, source: Choice) -> str:
+    """Return the option that leaves queries and pairs without a value of the column `name` out of the training."""
+    of = f', of="{source.config.of}"' if isinstance(source.config, VectorsConfig) and source.config.of == QUERY else ""
+    return f'--set \'finetune.columns.{name}={{use="{source_name(source)}"{of}, unknown="drop"}}\''
+
+
+def holds_vectors(source: Choice, registry: Registry) -> bool:
+    """Return whether the values of a column are vectors."""
+    return VECTOR_VALUES in registry.get(Kind.COLUMN, source.use).provides_of(source.config)
 
 
 # Bytes of a value, and of the index of its passage.
@@ -101,12 +125,76 @@ COLUMN = StageSpec(
         "train": "training queries and judgements",
         "negatives": "mined negatives",
         "reranker": "the run's own cross-encoder",
+        "vectors": "the vectors that an encoder made of all passages or training queries",
+        "column/*": "another column, without whose values queries and pairs are left out",
+        "query-tokens": "the training queries' tokens, whose lengths the batches receive",
+        "batches/*": "a column that the batches receive",
     },
     resumable=True,
     joint=True,
     folders=("teacher-*", "column-*"),
     work=_column_work,
 )
+
+
+@frozen
+class EncodedSettings:
+    """The encoder whose vectors a column or a signal reads, by path or hub id, and what it encodes.
+
+    of: `passage` or `query`.
+    """
+
+    encoder: str
+    of: str
+
+
+def _encoded_work(stage: Stage[EncodedSettings], sizes: Sizes) -> Work:
+    model = stored_size(stage.settings.encoder) or BERT_BASE
+    if stage.settings.of == QUERY:
+        tokens = sizes.count(str(stage.inputs["texts"])) * sizes.collection.query_tokens()
+        return reading_work(model, tokens, sizes.collection.query_tokens())
+    tokens = sizes.passage_tokens(sizes.length)
+    return reading_work(model, tokens, tokens / max(sizes.passages, 1))
+
+
+# The folder of vectors in such a stage, as `drkit encode` writes it.
+ENCODED_FOLDER = "vectors"
+ENCODED = StageSpec(
+    name="encoded",
+    version=1,
+    settings=EncodedSettings,
+    run="drkit.runs.making.columns:encode_for_columns",
+    inputs={"passages": "the corpus", "texts": "training queries"},
+    resumable=True,
+    joint=True,
+    folders=("encoded-*",),
+    work=_encoded_work,
+)
+
+
+def plan_encoded(builder: PlanBuilder, encoder: str, of: str, texts: StageOutput) -> StageOutput:
+    """Add the stage that encodes all passages, or all training queries, with an encoder; returns its vectors.
+
+    There is one stage for all columns that name the encoder.
+
+    texts: the passages, or the split that has the queries.
+    """
+    made = [stage for stage in builder.stages.values() if stage.spec is ENCODED]
+    names = {(one.settings.encoder, one.settings.of, str(next(iter(one.inputs.values())))): one.name for one in made}
+    inputs = (
+        {"passages": texts} if of == PASSAGE else {"texts": StageOutput(texts.stage, f"{texts.path}/queries.arrow")}
+    )
+    name = names.get((encoder, of, str(next(iter(inputs.values())))), f"encoded-{len(made) + 1}")
+    what = "passage" if of == PASSAGE else "training query"
+    builder.add(
+        name,
+        ENCODED,
+        f"encode every {what} with {encoder}",
+        inputs,
+        sources={"encoder": path_state(encoder)},
+        extra={"encoder": encoder, "of": of},
+    )
+    return StageOutput(name, ENCODED_FOLDER)
 
 
 # Bytes of a file that a plan reads, in seconds; the values of longer ones are checked before the training.
@@ -133,10 +221,15 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
         inputs["negatives"] = StageOutput(negatives)
     if column.use == RERANKER:
         inputs["reranker"] = StageOutput(RERANKER)
-    if isinstance(column.config, FileConfig):
-        require_file(str(local_path(column.config.path)), f"the column {name!r} of {current.name}")
-    if isinstance(column.config, FileConfig) or is_computed(column):
-        refuse_missing_values(builder, current, settings, name, column)
+    inputs |= _check_source(builder, current, settings, name, column)
+    for other, one in received_by(builder, current).items():
+        if other != name and drops_unknown(one) and not drops_unknown(column):
+            inputs[f"column/{other}"] = StageOutput(plan_column(builder, current, settings, negatives, other))
+    batches = _known_batches(builder, settings, name)
+    if batches is not None:
+        inputs |= plan_batch_columns(builder, current, settings, negatives)
+        if "query_lengths" in batches_receive(settings, builder.registry):
+            inputs["query-tokens"] = plan_query_tokens(builder, current.pairs)
     return builder.add(
         f"{'' if name == TEACHER else 'column-'}{name}-{current.name}",
         COLUMN,
@@ -152,8 +245,70 @@ def plan_column(builder: PlanBuilder, current: Round, settings: Finetune, negati
             "draws": current.draws if current.queries else 1,
             "training": settings.schedule_only(),
             "negatives": settings.negatives if negatives else 0,
+            "refreshed": refresh_settings(current.miners) is not None and holds_vectors(column, builder.registry),
+            "batches": batches,
         },
     )
+
+
+def _check_source(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, column: Choice
+) -> dict[str, StageOutput]:
+    """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
+    config = column.config
+    if isinstance(config, FileConfig):
+        require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
+    if isinstance(config, FileConfig) or is_computed(column):
+        refuse_missing_values(builder, current, settings, name, column)
+    if isinstance(config, EncodedByConfig):
+        if not local_path(config.path).is_dir():
+            require_hub_id(config.path)
+        texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
+        return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
+    if isinstance(config, VectorsConfig):
+        open_vectors(config.path, of=config.of, by=config.by)
+        if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
+            raise DrkitError(
+                f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
+                f"the training. Give all passages a vector"
+            )
+    return {}
+
+
+def _known_batches(builder: PlanBuilder, settings: Finetune, name: str) -> Choice | None:
+    """Return the batches of a round if they are known when the column `name` is made, otherwise None."""
+    needed = name in batch_columns(settings, builder.registry) or encodes_queries(builder, settings)
+    return None if needed else settings.batches
+
+
+def encodes_queries(builder: PlanBuilder, settings: Finetune) -> bool:
+    """Return whether the batches of a round receive vectors by the encoder in training."""
+    return QUERY_VECTORS in batches_receive(settings, builder.registry)
+
+
+def plan_batch_columns(
+    builder: PlanBuilder, current: Round, settings: Finetune, negatives: str
+) -> dict[str, StageOutput]:
+    """Add the stages of the columns that the batches of a round receive; returns these inputs.
+
+    Raises DrkitError for a column that has no value per query.
+    """
+    inputs = {}
+    for name in batch_columns(settings, builder.registry):
+        source = settings.columns_for(current)[name]
+        scope = column_scope(name, source, builder.registry)
+        if holds_vectors(source, builder.registry):
+            raise DrkitError(
+                f"the batches {settings.batches.use!r} receive the column {name!r}, which holds vectors; expected a "
+                f"number per query @ finetune.columns.{name}"
+            )
+        if scope != QUERY:
+            raise DrkitError(
+                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a value per {scope}; "
+                f"expected one per query @ finetune.columns.{name}"
+            )
+        inputs[f"batches/{name}"] = StageOutput(plan_column(builder, current, settings, negatives, name))
+    return inputs
 
 
 def _column_state(builder: PlanBuilder, column: Choice) -> str:
@@ -180,18 +335,24 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     """
     per = column_scope(name, column, builder.registry)
     path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
-    if column.default is not None:
+    if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
         raise DrkitError(
             f"the column {name!r} needs a default: 'refresh' draws passages that are not known before the training. "
             f"{default_option(name, column)}"
         )
-    if path is None or current.pairs != JUDGED or current.queries or path.stat().st_size > _READ_IN_PLAN:
+    if (
+        path is None
+        or drops_unknown(column)
+        or current.pairs != JUDGED
+        or current.queries
+        or path.stat().st_size > _READ_IN_PLAN
+    ):
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
-        for query_id, doc_id in _certain_pairs(builder, current, settings)
+        for query_id, doc_id in _certain_pairs(builder, current, settings, name)
     }
     missing = dict.fromkeys(sorted(certain))
     for value in read_values(path, name):
@@ -202,10 +363,11 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         raise missing_values(name, column, len(missing), len(certain), " and ".join(named))
 
 
-def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of queries and passages, by id, that a round draws whatever its miners find.
+def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of queries and passages, by id, whose values in the column `name` a round needs in any case.
 
-    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them.
+    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them. Batches
+    that are neither random nor any, known when the training begins, are not made here.
     """
     collection = builder.collection
     positives: dict[str, set[str]] = {}
@@ -217,7 +379,9 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune) -> 
         negatives.setdefault(query_id, set()).add(doc_id)
     judged = [query.query_id for query in collection.queries("train") if query.query_id in positives]
     lengths = np.zeros(len(judged), dtype=np.int32)
-    batches = Schedule.of(settings, lengths, seed=builder.recipe.seed, compares=True)
+    schedule = Schedule.of(settings, lengths, seed=builder.recipe.seed, compares=True)
+    known = _known_batches(builder, settings, name)
+    batches = schedule.all_examples() if known is None else schedule if known == RANDOM else ()
     is_given = [miner.use for miner in current.miners] == [GIVEN] and settings.negatives > 0
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]

@@ -6,25 +6,26 @@ from collections.abc import Iterator
 
 from attrs import evolve, field, frozen
 
+from drkit.batching.specs import RANDOM
 from drkit.core.files import LOG, TRAINING, VALIDATION
 from drkit.core.spec import Choice
 from drkit.data.column_sources import RERANKER
-from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.miners.specs import refresh_settings
+from drkit.recipe.parts import batch_columns
 from drkit.recipe.rivals import rival_of
 from drkit.recipe.schema import JUDGED, LABELS_ONLY, PRETRAINED, PREVIOUS, Finetune, Pretrain, Round
 from drkit.recipe.training import Training, Validation
 from drkit.runs.stage import WEIGHT_FILES, PlanBuilder, Stage, StageOutput, StageSpec, from_recipe
-from drkit.runs.stages.columns import plan_column, received_by
+from drkit.runs.stages.columns import encodes_queries, plan_batch_columns, plan_column, received_by
 from drkit.runs.stages.negatives import miner_files, plan_negatives, required_by
 from drkit.runs.stages.pretrain import plan_kept, plan_rival
-from drkit.runs.stages.queries import training_split
+from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import TRAIN_RERANKER, plan_reranker
 from drkit.runs.stages.retriever import PlannedSystem, reading_of, vectors_memory
-from drkit.runs.stages.texts import PASSAGES, QUERY_TOKENS, TOKENS, VOCABULARY, split_of
+from drkit.runs.stages.texts import PASSAGES, TOKENS, split_of
 from drkit.runs.work import Sizes, Work, count_examples, describe_schedule, reading_work, training_work
 from drkit.train.batches import StepSize
 
@@ -55,6 +56,7 @@ class FinetuneSettings:
     keep_steps: tuple[int, ...] | None = from_recipe("finetune.keep_steps", absent_when=None)
     seed: int = from_recipe("seed")
     passage_length: int | None = from_recipe("finetune.passage_length", absent_when=None)
+    batches: Choice = field(default=RANDOM, metadata={"absent_when": RANDOM})
     fold: int | None = field(default=None, metadata={"absent_when": None})
     folds: int | None = field(default=None, metadata={"absent_when": None})
 
@@ -105,6 +107,7 @@ FINETUNE = StageSpec(
         "query-tokens": "the training queries' tokens",
         "negatives": "mined negatives",
         "column/*": "a column that the loss receives, such as a teacher's scores",
+        "batches/*": "a column that the batches receive",
         "reranker": "a cross-encoder, if negatives are filtered during training",
     },
     records=(LOG, TRAINING, VALIDATION),
@@ -197,7 +200,10 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     pooling = builder.recipe.pooling_of(current)
     reading = evolve(reading_of(builder), pooling=pooling.use)
-    if not (refreshed or settings.validation.every):  # how texts are encoded for search changes no weights then
+    encodes = encodes_queries(builder, settings)
+    if not (
+        refreshed or encodes or settings.validation.every
+    ):  # how texts are encoded for search changes no weights then
         reading = evolve(reading, precision="float32", passages_per_document=None)
     stages = [
         builder.add(
@@ -215,6 +221,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "pooling": pooling if len(builder.recipe.poolings) > 1 else None,
                 "training": settings.training_only(),
                 "loss": settings.loss,
+                "batches": settings.batches,
                 "negatives": settings.negatives,
                 "keep_steps": settings.keep_steps if name == current.name else None,
                 "validation": settings.validation if settings.validation.every else None,
@@ -249,7 +256,7 @@ def _training_inputs(
         "passages": PASSAGES,
         "train": training_split(builder, current.pairs),
         "tokens": TOKENS,
-        "query-tokens": _query_tokens(builder, current.pairs),
+        "query-tokens": plan_query_tokens(builder, current.pairs),
     }
     if settings.validation.every:
         inputs["dev"] = split_of("dev")
@@ -257,17 +264,10 @@ def _training_inputs(
         inputs["negatives"] = StageOutput(negatives)
     for column in received_by(builder, current):
         inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
+    inputs |= plan_batch_columns(builder, current, settings, negatives)
     if refresh_settings(current.miners) and RERANKER in required_by(builder, current.miners):
         inputs["reranker"] = StageOutput(RERANKER)
     return inputs
-
-
-def _query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
-    """Return the tokens of the queries that a round learns from."""
-    train = training_split(builder, pairs)
-    inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
-    name, what = ("pseudo-query-tokens", "pseudo-query") if pairs == PSEUDO else ("query-tokens", "training query")
-    return StageOutput(builder.add(name, QUERY_TOKENS, f"tokenise every {what} once", inputs))
 
 
 def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:
@@ -281,5 +281,6 @@ def _unread_columns(builder: PlanBuilder) -> Iterator[str]:
     finetune, rounds = builder.recipe.finetune, builder.rounds
     assert finetune is not None
     read = {name for current in rounds for name in received_by(builder, current)}
+    read |= {name for current in rounds for name in batch_columns(finetune.for_round(current), builder.registry)}
     for name in sorted({name for current in rounds for name in finetune.columns_for(current)} - read):
-        yield f"no loss reads the column {name!r}; drkit list loss shows what each receives"
+        yield f"no loss and no batches read the column {name!r}; drkit list loss shows what each receives"

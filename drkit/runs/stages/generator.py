@@ -7,7 +7,7 @@ the texts of pre-training.
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING, path_state
 from drkit.core.settings import GeneratorSettings
@@ -115,7 +115,7 @@ def plan_generator(builder: PlanBuilder, pretrain: Pretrain, required: Generator
             TRAINED_GENERATOR,
             "the generator: train a small masked LM",
             {"vocabulary": VOCABULARY, "tokens": tokens_of_pretraining(builder)},
-            extra={"sizes": sizes, "steps": settings.steps, "training": pretrain.training_only()},
+            extra={"sizes": sizes, "steps": settings.steps, "training": evolve(pretrain.training_only(), lora=None)},
         )
         return StageOutput(name)
     if settings.model:

@@ -27,6 +27,7 @@ from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_s
 from drkit.runs.stages.retriever import vectors_memory, words_memory
 from drkit.runs.stages.texts import (
     PASSAGES,
+    QUERY_TOKENS,
     SPANS,
     TOKENS,
     VALUES,
@@ -142,6 +143,14 @@ PSEUDO_QUERIES = StageSpec(
 def training_split(builder: PlanBuilder, pairs: str) -> StageOutput:
     """Return the split that a round learns from: pseudo-queries, or the collection's labelled queries."""
     return StageOutput(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of(builder.labelled)
+
+
+def plan_query_tokens(builder: PlanBuilder, pairs: str) -> StageOutput:
+    """Add the stage that tokenises the queries that a round learns from, and return its output."""
+    train = training_split(builder, pairs)
+    inputs = {"queries": StageOutput(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
+    name, what = ("pseudo-query-tokens", "pseudo-query") if pairs == PSEUDO else ("query-tokens", "training query")
+    return StageOutput(builder.add(name, QUERY_TOKENS, f"tokenise every {what} once", inputs))
 
 
 def plan_contexts(
