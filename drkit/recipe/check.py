@@ -130,6 +130,8 @@ def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
         )
     rounds = recipe.finetune.rounds if recipe.finetune else ()
     searched = [recipe.encoder.pooling, *map(recipe.pooling_of, rounds)]
+    if recipe.pretrain and (not rounds or recipe.evaluation.pretrained):
+        searched.append(own)
     for chosen in [one for index, one in enumerate(searched) if one not in searched[:index]]:
         if _is_sparse(chosen, registry):
             yield from _lexical_problems(recipe, chosen)

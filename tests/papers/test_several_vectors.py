@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from drkit.core import plugin_code
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
@@ -62,6 +63,8 @@ def parts(tmp_path_factory):
     forget(site)
     for name in [name for name in sys.modules if name.partition(".")[0] == "views"]:
         del sys.modules[name]
+    for key in [key for key in plugin_code._read if key[0].startswith("views")]:
+        del plugin_code._read[key]
 
 
 def settings_of(parts, **settings):

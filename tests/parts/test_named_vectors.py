@@ -22,9 +22,8 @@ from drkit.runs.trial import try_parts
 from drkit.testing import check_loss, check_pooling
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import toy_pairs
-from tests.runs.test_processes import assert_same_weights
-from tests.runs.test_processes import compose as composed_run
-from tests.runs.test_processes import texts as texts
+from tests.encoders.test_learned_pooling import beir as beir
+from tests.runs.test_processes import SETTINGS, assert_same_weights, launched
 from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
@@ -187,8 +186,22 @@ def test_the_default_vector_of_lexical_with_dense_is_the_dense_one():
     assert LexicalConfig().provides == ()
 
 
-def test_two_processes_pre_train_what_one_does(texts, tmp_path):
-    settings = ("--set=pretrain.encoder.pooling={use='lexical', dense='cls'}", "--set=encoder.lm_head=transform")
-    for run, batch, processes in (("one", 6, 1), ("two", 3, 2)):
-        composed_run(texts, tmp_path / run, batch, *settings, processes=processes)
-    assert_same_weights("pretrained/model.safetensors", tmp_path / "one", tmp_path / "two", 2e-4)
+def test_two_processes_train_what_one_does(beir, tmp_path):
+    settings = (
+        *("--set=encoder.pooling={use='lexical', dense='cls'}", "--set=encoder.lm_head=transform", "--pipeline=dpr"),
+        *("--set=finetune.loss={use='per-vector', weights={sum=1.0, dense=0.5}}", "--set=finetune.max_steps=2"),
+    )
+    for run, batch, processes in (("one", 4, 1), ("two", 2, 2)):
+        sizes = [f"--set={table}.per_device_train_batch_size={batch}" for table in ("pretrain", "finetune")]
+        launched(tmp_path / run, f"--collection=beir:{beir}", *SETTINGS, *sizes, *settings, processes=processes)
+    for stage in ("pretrained", "retriever-1"):
+        assert_same_weights(f"{stage}/model.safetensors", tmp_path / "one", tmp_path / "two", 2e-4)
+
+
+def test_a_run_that_only_pre_trains_scores_of_words_is_refused():
+    both = Choice("lexical", LexicalConfig(dense="cls"))
+    recipe = recipe_with(Choice("mean", NoSettings()))
+    task = evolve(recipe.pretrain.encoder, pooling=both)
+    recipe = evolve(recipe, pretrain=evolve(recipe.pretrain, encoder=task), finetune=None)
+    with pytest.raises(ProblemsError, match="compared by dot product"):
+        check(recipe, REGISTRY)
