@@ -59,7 +59,7 @@ def drkit_architectures() -> Sequence[Extension]:
         ("modernbert", "MODERNBERT", "ModernBERT; rotary positions, layers without a LayerNorm at the end"),
         ("deberta", "DEBERTA_V1", "DeBERTa, the first version; disentangled attention, eager only"),
         ("deberta-v2", "DEBERTA", "DeBERTa v2 and v3; disentangled attention, eager only"),
-        ("llama", "LLAMA", "Llama; reads from left to right: fine-tuned, not pre-trained"),
+        ("llama", "LLAMA", "Llama, decoder-only; from left to right or both directions"),
         ("mistral", "LLAMA", "Mistral; built like Llama"),
         ("qwen2", "LLAMA", "Qwen 2 and 2.5; built like Llama"),
         ("qwen3", "LLAMA", "Qwen 3; built like Llama"),

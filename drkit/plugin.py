@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from drkit.core.types import TokenStates as TokenStates
     from drkit.data.splits import SPLITS as SPLITS
     from drkit.data.splits import split_by_hash as split_by_hash
+    from drkit.data.stage_context import StageContext as StageContext
     from drkit.encoders.architectures import BERT_LAYER as BERT_LAYER
     from drkit.encoders.architectures import GELU as GELU
     from drkit.encoders.architectures import Architecture as Architecture

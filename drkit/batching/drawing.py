@@ -56,11 +56,13 @@ def grouped_batches(
     seed: int,
     epoch: int,
     per_batch: int = 1,
+    first: int = 0,
 ) -> list[RowIndices]:
     """Return the batches of an epoch, each with rows of a single group, or of a few, in random order.
 
     groups: the rows of each, not empty. weights f64[groups]: how often a batch is of each group, in proportion, which
-    every epoch meets to within a batch. per_batch: groups in a batch, each with an equal share of its rows.
+    every epoch meets to within a batch. per_batch: groups in a batch, each with an equal share of its rows. first: the
+    first epoch with these groups.
 
     A group is read in random order, all of it before any row is read again. RowIndices that do not fill a batch, or its
     share, are left out of that round, others in every round; a group with fewer rows than that gives all of them. What
@@ -68,11 +70,12 @@ def grouped_batches(
     """
     per_batch = min(per_batch, size)
     drawn = np.diff(_boundaries(weights, count * per_batch, seed, epoch), axis=1)  # of each epoch so far, by group
-    before, now = drawn[:-1].sum(0), drawn[-1]
+    before, now = drawn[first:-1].sum(0), drawn[-1]
     rng = np.random.default_rng([seed, epoch])
     shares: list[RowIndices] = []
     for group in rng.permutation(len(groups)).tolist():
-        found = _rounds(groups[group], int(before[group]), int(now[group]), size=size // per_batch, seed=[seed, group])
+        seeds = [seed, first, group]
+        found = _rounds(groups[group], int(before[group]), int(now[group]), size=size // per_batch, seed=seeds)
         shares += [found[index] for index in rng.permutation(len(found))]
     # Those of the same group are next to each other, and `count` apart are those of others.
     batches = shares if per_batch == 1 else [np.unique(np.concatenate(shares[one::count])) for one in range(count)]

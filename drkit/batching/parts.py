@@ -69,11 +69,8 @@ class OneDataSet:
         if column:
             values = rows.columns[column]
         else:
-            if plain := next((one for one in rows.query_ids if "/" not in one), None):
-                raise DrkitError(
-                    f"the query {plain!r} has no data set: batches of one data set need ids NAME/ID, as several "
-                    f"collections have, or a column of queries: --set finetune.batches.column=NAME"
-                )
+            for one in rows.query_ids:
+                self.config.check_query_id(one)
             values = np.array([one.partition("/")[0] for one in rows.query_ids])
         found, numbers = np.unique(values, return_inverse=True)
         if len(found) < 2:
@@ -143,16 +140,16 @@ class Clusters:
         """Return the batches of an epoch; rows.query_vectors: of the first of the epochs with the same clusters."""
         config = self.config
         share = max(size // config.per_batch, 1)
-        period, within = divmod(epoch, config.every)
         groups = self._clusters(rows, share, seed)
         return grouped_batches(
             groups,
             _frequencies(groups, config.frequency),
             size=size,
             count=count,
-            seed=seed + period,
-            epoch=within,
+            seed=seed,
+            epoch=epoch,
             per_batch=config.per_batch,
+            first=epoch // config.every * config.every,
         )
 
     def _clusters(self, rows: BatchRows, share: int, seed: int) -> list[RowIndices]:

@@ -11,6 +11,7 @@ from attrs.validators import in_, min_len, optional
 from drkit.core.citations import TAS_B
 from drkit.core.settings import MOST, at_least, setting
 from drkit.core.spec import QUERY_VECTORS, Choice, ComponentSpec, Kind, NoSettings
+from drkit.errors import DrkitError
 
 PROPORTIONAL, UNIFORM = FREQUENCIES = ("proportional", "uniform")
 _FREQUENCY = "how often a batch is of each {0}: proportional to its queries, or uniform: all equally often"
@@ -42,6 +43,14 @@ class OneDataSetConfig:
     def receives(self) -> tuple[str, ...]:
         """The column, or the ids of queries."""
         return (self.column or "query_ids",)
+
+    def check_query_id(self, query_id: str) -> None:
+        """Raise DrkitError if an id has no data set, and no column has it."""
+        if not self.column and "/" not in query_id:
+            raise DrkitError(
+                f"the query {query_id!r} has no data set: batches of one data set need ids NAME/ID, as several "
+                f"collections have, or a column of queries: --set finetune.batches.column=NAME @ finetune.batches"
+            )
 
 
 @frozen

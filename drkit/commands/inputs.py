@@ -42,6 +42,7 @@ from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import settings_from
 from drkit.runs.survey import last_checkpoint
 from drkit.search import AnyEncoder, DualEncoder, Reranker, Retriever, TextEncoder, open_index
+from drkit.search.averaging import average_encoders
 from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.flat import INDEX_FILE
@@ -225,6 +226,7 @@ def export_checkpoint(
     backends: Sequence[str] = (),
     calibrate: NamedCollection | None = None,
     finish: Callable[[Path], object] | None = None,
+    average: Sequence[str | Path] = (),
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
@@ -232,29 +234,30 @@ def export_checkpoint(
     convert the transformer to. calibrate: whose first passages are the sample that a backend may need; None: those of
     the run. Of a run, the last finished training is exported,
     even if later stages are not finished. finish: called with the folder before it gets its name, to add files to it.
-    Returns the folder.
+    average: further encoders, with whose weights those of the first are averaged. Returns the folder.
 
-    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
-    `dimension`, or as `drkit.search.backends.add_backend` does.
+    Raises DrkitError as `open_encoder` and `average_encoders` do, if `folder` is the encoder's own folder, if its
+    vectors are shorter than `dimension`, or as `drkit.search.backends.add_backend` does.
     """
-    source = find_encoder_folder(path_or_id)
-    if (source / RECIPE).is_file():
-        source = last_checkpoint(source)
+    sources = [_trained_folder(one) for one in (path_or_id, *average)]
+    source = sources[0]
     if backends and calibrate is None and (source.parent / RECIPE).is_file():
         calibrate = NamedCollection(str(source.parent))
-    if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
+    if any(Path(folder).resolve() in (one.resolve(), *one.resolve().parents) for one in sources):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
     passages = list(islice(calibrate.passages(), CALIBRATION_TEXTS)) if backends and calibrate else []
     for backend in backends:
         check_conversion(backend, [passage.content for passage in passages])
-    encoder = _open_folder(source, pooling, "cpu")
+    encoders = [_open_folder(one, pooling, "cpu") for one in sources]
+    encoder = average_encoders(encoders) if average else encoders[0]
     if backends:
         _check_convertible(encoder, source)
     if dimension is not None:
         check_truncation(dimension, encoder.dimension)
         encoder = encoder.evolve(truncate_dim=dimension)
     with replacing_folder(Path(folder)) as made:
-        write_encoder(encoder, made, {"from": f"{source.parent.name}/{source.name}", **versions()})
+        named = " + ".join(f"{one.parent.name}/{one.name}" for one in sources)
+        write_encoder(encoder, made, {"from": named, **versions()})
         for one, folder_of_one in _encoders_in(encoder, made):
             sample = [one.card.passage_prompt + one.read(passage) for passage in passages]
             for backend in backends:
@@ -262,6 +265,12 @@ def export_checkpoint(
         if finish:
             finish(made)
     return Path(folder)
+
+
+def _trained_folder(path_or_id: str | Path) -> Path:
+    """Return the folder of an encoder; of a run, that of its last finished training."""
+    folder = find_encoder_folder(path_or_id)
+    return last_checkpoint(folder) if (folder / RECIPE).is_file() else folder
 
 
 def _check_convertible(encoder: AnyEncoder, source: Path) -> None:

@@ -28,6 +28,7 @@ SUMMARIES = {
     "column": "The share of a query's words that a passage has",
     "queries": "What is said about the title of a passage",
     "batches": "Queries whose ids begin alike",
+    "stage": "The longest passages of the collection",
     "collection": "Questions and their answers from a text file",
     "command": "Prints the queries with the fewest passages",
     "architecture": "ERNIE; built like BERT",

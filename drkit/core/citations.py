@@ -142,6 +142,24 @@ NV_RETRIEVER = Citation(
     year=2024,
     url="https://arxiv.org/abs/2407.15831",
 )
+LLM2VEC = Citation(
+    key="behnamghader2024llm2vec",
+    title="LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders",
+    year=2024,
+    url="https://arxiv.org/abs/2404.05961",
+)
+LLARA = Citation(
+    key="li2023llara",
+    title="Making Large Language Models A Better Foundation For Dense Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2312.15503",
+)
+LLADA = Citation(
+    key="nie2025llada",
+    title="Large Language Diffusion Models",
+    year=2025,
+    url="https://arxiv.org/abs/2502.09992",
+)
 RELATIONAL = Citation(
     key="park2019rkd",
     title="Relational Knowledge Distillation",

@@ -38,8 +38,14 @@ _BESIDE = re.compile(
 )
 # By class: weights that a checkpoint may have in addition, and those that it may lack. Anything else must be present,
 # in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
-_UNUSED = {"AutoModel": _BESIDE, "AutoModelForMaskedLM": _BESIDE, "AutoModelForSequenceClassification": _BESIDE}
+_UNUSED = dict.fromkeys(
+    ("AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSequenceClassification"), _BESIDE
+)
 _OPTIONAL = {"AutoModel": ("pooler.",), "AutoModelForMaskedLM": ("pooler.",)}
+# Those with an LM head, which a checkpoint may lack as a whole.
+_WITH_LM_HEAD = ("AutoModelForMaskedLM", "AutoModelForCausalLM")
+# The first version of transformers that reads `is_causal = false` in the configuration of a decoder-only model.
+_READS_IS_CAUSAL = (5, 2)
 # Weights that any machine has memory for: 1 GB.
 _FEW = 1 << 28
 _LAYERS = re.compile(r"(num|n)_(\w+_)?layers")
@@ -95,7 +101,18 @@ def load_pretrained(
             loaded, report = loaded
             _check_report(loader, path_or_id, loaded, report, new, unused)
             loaded.config.return_dict = True
+            check_attention(loaded.config)
         return loaded
+
+
+def check_attention(config: Any) -> None:
+    """Raise DrkitError if the installed transformers would read a bidirectional model from left to right."""
+    version = tuple(int(number) for number in re.findall(r"\d+", transformers.__version__)[:2])
+    if getattr(config, "is_causal", None) is False and version < _READS_IS_CAUSAL:
+        raise DrkitError(
+            f"this {config.model_type!r} model reads a text in both directions (is_causal = false in config.json), "
+            f"which transformers {transformers.__version__} ignores: pip install 'transformers>=5.2'"
+        )
 
 
 def _has_files_of(loader: str, folder: Path) -> bool:
@@ -138,7 +155,7 @@ def _check_report(
     prefix, beside = f"{model.base_model_prefix}.", _UNUSED.get(loader)
     optional = (*new, *_OPTIONAL.get(loader, ()))
     missing = {name for name in report["missing_keys"] if not name.removeprefix(prefix).startswith(optional)}
-    is_headless = loader == "AutoModelForMaskedLM" and _has_no_head(model, missing, optional)
+    is_headless = loader in _WITH_LM_HEAD and _has_no_head(model, missing, optional)
     if is_headless:
         missing = {name for name in missing if name.startswith(prefix)}
     found = {

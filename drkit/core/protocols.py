@@ -317,6 +317,14 @@ class QuerySource(Protocol):
 
 
 @runtime_checkable
+class ChecksQueryIds(Protocol):
+    """Settings of batches that need ids of training queries of some form."""
+
+    def check_query_id(self, query_id: str) -> None:
+        """Raise DrkitError for an id of another form; a plan asks for the first one in the collection's files."""
+
+
+@runtime_checkable
 class SearchSimilarity(Protocol):
     """Settings of a fine-tuning loss that choose the similarity for search; the default is `dot`."""
 

@@ -165,18 +165,20 @@ def allowed_values(validator: Any) -> str:
 
 
 def query_source(_instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
-    """Validate a source of queries: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
+    """Validate a source of queries: `extractive`, `file:PATH`, `stage:NAME/FILE` or `model:PATH_OR_ID`."""
     kind, colon, rest = value.partition(":")
-    if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
-        raise ValueError(f"'{attribute.name}' must be extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
+    if value != "extractive" and not (kind in ("file", "stage", "model") and colon and rest.strip()):
+        raise ValueError(
+            f"'{attribute.name}' must be extractive, file:PATH, stage:NAME/FILE or model:PATH_OR_ID, got {value!r}"
+        )
 
 
 @attrs.frozen
 class QuerySettings:
     """Settings of the candidate queries that a part requires for every text (`generated-queries`).
 
-    origin: `extractive`, `file:PATH` or `model:PATH_OR_ID`; count: maximum number of queries per text; prefix: put
-    before each text for the model.
+    origin: `extractive`, `file:PATH`, `stage:NAME/FILE` or `model:PATH_OR_ID`; count: maximum number of queries per
+    text; prefix: put before each text for the model.
     """
 
     origin: str = attrs.field(default="extractive", validator=query_source)

@@ -56,10 +56,18 @@ PROVIDED = (
     Provided("corrupted", MASKER, "a copy with other tokens or another order, or a shorter one, without targets"),
     Provided("rows", MASKER, "a visibility pattern for each row of the decoder"),
     Provided("replaced", MASKER, "masked positions filled with samples of a generator"),
+    Provided("ratios", MASKER, "the share of its tokens that was drawn to be hidden in each text"),
     Provided("token_states", ENCODER, "states at target positions, with their labels and the LM head", masker="view"),
+    Provided(
+        "preceding_states",
+        ENCODER,
+        "states one position before the targets, with their labels and the LM head",
+        masker="view",
+    ),
     Provided("text_states", ENCODER, "states of whole texts, with their tokens and the LM head", masker="view"),
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
     Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
+    Provided("ratios", ENCODER, "the ratio that was drawn for the text of each target, f[N]", masker="ratios"),
     Provided("hidden", DECODING, "the encoder's states of all tokens, which a decoder reads, f[B,L,D]"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
@@ -91,10 +99,26 @@ CAPABILITIES: Mapping[str, str] = {
 # What stages make for a pre-training, and all that its parts can require.
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
 OFFERED_TO_PRETRAINING = (*MADE_FOR_PRETRAINING, "encoder-layers")
+# What a stage of a plugin can receive of the run, besides the outputs of stages that its settings name.
+OFFERED_TO_STAGES: Mapping[str, str] = {
+    "passages": "the passages of the collection (`StageContext.passages`)",
+    "train": "the folder of the training queries and judgements (`StageContext.collection`)",
+}
+# Before the output of a stage of the run, in a setting with the path of a file: `stage:judge/scores.jsonl`.
+STAGE_OUTPUT = "stage:"
 # What a loss of fine-tuning receives besides columns, and the column of a teacher's scores.
 PAIRS, TEACHER = "pairs", "teacher"
 # What batches receive that is known only during a training.
 QUERY_VECTORS = "query_vectors"
+
+
+def is_stage_output(path: Any) -> bool:
+    """Return whether the value of a setting names the output of a stage of the run, rather than a local file.
+
+    >>> is_stage_output("stage:judge/scores.jsonl"), is_stage_output("scores.jsonl")
+    (True, False)
+    """
+    return isinstance(path, str) and path.startswith(STAGE_OUTPUT)
 
 
 def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
@@ -103,7 +127,7 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     >>> provided_by("encoder", "batch")
     ('bottleneck', 'partners')
     >>> provided_by("encoder", masker=["view"])
-    ('token_states', 'text_states', 'bottleneck')
+    ('token_states', 'preceding_states', 'text_states', 'bottleneck')
     """
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
 
@@ -152,6 +176,7 @@ class Kind(str, Enum):
     COLUMN = "column"
     BATCHES = "batches"
     QUERIES = "queries"
+    STAGE = "stage"
 
     def __str__(self) -> str:
         return self.value
@@ -252,8 +277,15 @@ class ComponentSpec:
     (`drkit.errors.EXTRAS`). `example` is what the contract checks try it on, if toy values do not do: `texts`, such as
     those that it has looked up, and values of the columns that a loss receives, by name.
 
+    The target of a stage is a function that is called with a `drkit.plugin.StageContext` and returns facts for the
+    manifest. It receives names of `OFFERED_TO_STAGES`, and reads the outputs of other stages that its `files` name.
+    `resumable`: after a kill, it goes on in the folder that it left. `records`: its files that document it (logs) and
+    are not results. `version`: raised when the same settings and inputs give another result for a reason outside the
+    code of its package.
+
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
-    characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown.
+    characters, the config is not an attrs class, or a word of `requires`, `scope` or `extras` is unknown, or of
+    `receives` of a stage.
     """
 
     kind: Kind = field(converter=Kind)
@@ -274,6 +306,9 @@ class ComponentSpec:
     shorthand: str = ""
     provider: str = ""
     example: Mapping[str, Sequence[Any]] = field(factory=dict, eq=False)
+    records: tuple[str, ...] = field(default=(), converter=_names)
+    resumable: bool = False
+    version: int = 1
 
     def __attrs_post_init__(self) -> None:
         problems = [*_shape_problems(self), *self._config_problems(), *self._word_problems()]
@@ -309,6 +344,12 @@ class ComponentSpec:
             f"extra {extra!r} is unknown{did_you_mean(extra, EXTRAS)} allowed: {', '.join(EXTRAS)}"
             for extra in self.extras
             if extra not in EXTRAS
+        ]
+        problems += [
+            f"receives {word!r}, which no run offers a stage{did_you_mean(word, OFFERED_TO_STAGES)} allowed: "
+            f"{', '.join(OFFERED_TO_STAGES)}; the output of another stage is named by a setting in `files`"
+            for word in self.receives
+            if self.kind is Kind.STAGE and word not in OFFERED_TO_STAGES
         ]
         problems += [
             f"{word!r} is in both receives and signals; list it once" for word in self.receives if word in self.signals

@@ -85,7 +85,8 @@ class MaskedView(Movable):
 
     ids i64[B,L]; labels i64[B,L] (-100: not a target); attention bool[B,L]; visible bool[B,R,L] if the decoder needs
     rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a replacer fills the hidden
-    positions (a uniform draw at each, -1 elsewhere), else None.
+    positions (a uniform draw at each, -1 elsewhere), else None; ratios f32[B] if the masker draws the share of each
+    text that is hidden, else None.
     """
 
     ids: Tensor
@@ -93,6 +94,7 @@ class MaskedView(Movable):
     attention: Tensor
     visible: Tensor | None = None
     noise: Tensor | None = None
+    ratios: Tensor | None = None
 
 
 @frozen(eq=False)

@@ -8,6 +8,7 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.data.contexts import MixedContext as MixedContext
+    from drkit.data.contexts import NextSpanContext as NextSpanContext
     from drkit.data.contexts import PretrainingTexts as PretrainingTexts
     from drkit.data.contexts import QueryContext as QueryContext
     from drkit.data.contexts import SelfContext as SelfContext

@@ -11,7 +11,7 @@ from attrs import frozen
 from attrs.validators import in_
 
 from drkit.core.settings import setting
-from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind, NoSettings, brief
+from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind, NoSettings, brief, is_stage_output
 
 RERANKER, GIVEN, MODEL, FILE, VECTORS_OF, ENCODED_BY = "reranker", "given", "model", "file", "vectors", "encoder"
 COLUMN_SOURCES = "reranker, a cross-encoder's path or hub id, given: those in the training rows, or file:PATH"
@@ -49,7 +49,8 @@ class FileConfig:
     @property
     def brief(self) -> str | None:
         """What a recipe writes for the part; None if that takes a table."""
-        return f"{FILE}:{self.path}" if self.unknown == REFUSE_UNKNOWN else None
+        named = self.path if is_stage_output(self.path) else f"{FILE}:{self.path}"
+        return named if self.unknown == REFUSE_UNKNOWN else None
 
 
 @frozen

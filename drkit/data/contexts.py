@@ -1,8 +1,9 @@
 """Contexts: for every text another text, which a decoder rebuilds or a loss compares it with, drawn in every epoch.
 
-`span`: another span of the same document (coCondenser, CoT-MAE). `query`: one of the text's candidate queries. `mixed`:
-either (Query-as-context, table 4). The context of a text depends only on (seed, epoch, text), so decoders with the same
-context rebuild the same text. Its tokens are returned unmasked.
+`span`: another span of the same document (coCondenser, CoT-MAE). `next-span`: the one after it (LLARA). `query`: one
+of the text's candidate queries. `mixed`: a query or another span (Query-as-context, table 4). The context of a text
+depends only on (seed, epoch, text), so decoders with the same context rebuild the same text. Its tokens are returned
+unmasked.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from drkit.errors import DrkitError
 # Added to the seed of a run, which is smaller, so that contexts and masks are drawn independently.
 _SPAN, _QUERY, _COIN = (1 << 40, 2 << 40, 3 << 40)
 _LARGE = 1 << 48
+_NO_SPANS = "contexts that are spans need the stage 'spans', which is missing from the run"
 # Lengths are padded to multiples of this: few shapes, so the allocator can reuse its blocks.
 BUCKET = 16
 
@@ -69,12 +71,23 @@ class PretrainingTexts:
         Raises DrkitError without spans.
         """
         if self.spans is None:
-            raise DrkitError("contexts that are spans need the stage 'spans', which is missing from the run")
+            raise DrkitError(_NO_SPANS)
         first, count = self.spans.of(self.spans.documents[indices])
         others = np.maximum(count - 1, 1)
         drawn = Draws(seed + _SPAN, epoch, indices).integers(_LARGE) % others
         skip = (drawn >= indices - first) & (count > 1)
         return _with_keys(indices, self.batch(first + drawn + skip))
+
+    def next_spans(self, indices: NDArray[np.int64]) -> TokenBatch:
+        """Return the span after each text in its document; of the last one, the span before it.
+
+        The only span of a document is its own context. Raises DrkitError without spans.
+        """
+        if self.spans is None:
+            raise DrkitError(_NO_SPANS)
+        first, count = self.spans.of(self.spans.documents[indices])
+        is_last = indices == first + count - 1
+        return _with_keys(indices, self.batch(np.where(is_last, indices - (count > 1), indices + 1)))
 
     def queries_of(self, indices: NDArray[np.int64], seed: int, epoch: int) -> TokenBatch:
         """Return one of each text's candidate queries. Raises DrkitError without queries."""
@@ -106,6 +119,17 @@ class SpanContext:
     def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:
         """Return one span per text; see `PretrainingTexts.other_spans`."""
         return texts.other_spans(tokens.keys.numpy(), seed, epoch)
+
+
+class NextSpanContext:
+    """The next span of the same document."""
+
+    def __init__(self, _config: Any = None, _context: Any = None) -> None:
+        """Ignore the settings and the context that every part is built with."""
+
+    def __call__(self, tokens: TokenBatch, texts: PretrainingTexts, *, seed: int, epoch: int) -> TokenBatch:  # noqa: ARG002
+        """Return one span per text; see `PretrainingTexts.next_spans`."""
+        return texts.next_spans(tokens.keys.numpy())
 
 
 class QueryContext:

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.settings import setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings, brief, is_stage_output
 
 EXTRACTIVE, CROPS, SENTENCES, TITLES_ALONE, QUERY_FILE, QUERY_MODEL = (
     "extractive",
@@ -35,7 +35,7 @@ class QueryFileConfig:
     @property
     def brief(self) -> str:
         """What a recipe writes for the part."""
-        return f"{QUERY_FILE}:{self.path}"
+        return self.path if is_stage_output(self.path) else f"{QUERY_FILE}:{self.path}"
 
 
 @frozen

@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
-from drkit.core.citations import DPR, QUERY_AS_CONTEXT
+from drkit.core.citations import DPR, LLARA, QUERY_AS_CONTEXT
 from drkit.core.settings import QuerySettings, at_least, query_source, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind, NoSettings
 
@@ -375,6 +375,7 @@ def _context(name: str, code: str, summary: str, config: type = NoSettings, **mo
 CONTEXTS = (
     _context("self", "SelfContext", "The text itself"),
     _context("span", "SpanContext", "Another span of the same document", requires=("spans",), cite=QUERY_AS_CONTEXT),
+    _context("next-span", "NextSpanContext", "The next span of the same document", requires=("spans",), cite=LLARA),
     _context("query", "QueryContext", "One of the text's candidate queries", QueryContextConfig, cite=QUERY_AS_CONTEXT),
     _context(
         "mixed", "MixedContext", "A query of the span, or another span", MixedContextConfig, cite=QUERY_AS_CONTEXT

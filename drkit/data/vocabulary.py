@@ -6,6 +6,7 @@ breaks ties between merges by these numbers, so the characters are counted here 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 from tokenizers import BertWordPieceTokenizer, Tokenizer, processors
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
+from drkit.data.special_tokens import AUTO, choose_mask_token, special_ids
 from drkit.data.words import has_lasting_mark
 from drkit.errors import DrkitError
 
@@ -180,3 +182,17 @@ def with_last_token(tokenizer: Any) -> Any:
         backend.post_processor = processors.Sequence([*offsets, template])
     named = {"pad_token": last, **tokenizer.special_tokens_map}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizer.model_input_names, **named)
+
+
+def with_mask_token(tokenizer: Any, chosen: str = AUTO) -> Any:
+    """Return a copy of a fast tokenizer whose mask token is the chosen one; see `choose_mask_token`.
+
+    With `new`, its vocabulary has one token more.
+
+    Raises DrkitError if it has no such token.
+    """
+    specials = tokenizer.convert_ids_to_tokens(list(special_ids(tokenizer)))
+    token = choose_mask_token(specials, tokenizer.special_tokens_map, chosen)
+    changed = copy.deepcopy(tokenizer)
+    changed.add_special_tokens({"mask_token": token})
+    return changed

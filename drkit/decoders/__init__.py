@@ -8,6 +8,7 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.decoders.bow import BowDecoder as BowDecoder
+    from drkit.decoders.bow import LmHeadDecoder as LmHeadDecoder
     from drkit.decoders.bow import word_distribution as word_distribution
     from drkit.decoders.bow import word_mask as word_mask
     from drkit.decoders.enhanced import EnhancedDecoder as EnhancedDecoder

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.spec import NoSettings
 from drkit.core.types import BuildContext, DecoderInput, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
 from drkit.decoders.specs import BowDecoderConfig
@@ -48,6 +49,22 @@ class BowDecoder(nn.Module):
     def word_distribution(self, bottleneck: Tensor) -> Tensor:
         """Return the word distribution f[B,V] of h f[B,D], which CPDAE contrasts and shows in its table 4."""
         return word_distribution(self.logits(bottleneck))
+
+
+class LmHeadDecoder(nn.Module):
+    """z = the encoder's LM head applied to h: the vector is in the space of the words. It has no weights.
+
+    Source: LLARA (Li et al. 2023): the text itself (EBAE), or the next one (EBAR), as its context says. Theirs are two
+    vectors of a text, after a prompt each; these read one.
+    """
+
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        super().__init__()
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Tensor]:
+        """Return vocab_logits f[B,V] of the bottleneck, and words bool[B,V] of the clean text `inputs.tokens`."""
+        logits = heads.logits(inputs.encoded.bottleneck)
+        return {"vocab_logits": logits, "words": word_mask(inputs.tokens, logits.shape[1])}
 
 
 def word_distribution(vocab_logits: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from attrs import frozen
 from attrs.validators import and_, gt, in_, le, lt
 
-from drkit.core.citations import BERT, CPDAE, RETROMAE
+from drkit.core.citations import BERT, CPDAE, LLARA, RETROMAE
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
 
 
 @frozen
@@ -83,5 +83,15 @@ DECODERS = (
         cite=CPDAE,
         provides=("vocab_logits", "words"),
         trained_by="bow-reconstruction",
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="lm-head",
+        target="drkit.decoders.bow:LmHeadDecoder",
+        config=NoSettings,
+        summary="Predicts which words occur, by the LM head on the bottleneck",
+        cite=LLARA,
+        provides=("vocab_logits", "words"),
+        trained_by="bag-of-tokens",
     ),
 )

@@ -29,6 +29,10 @@ STATIC = "drkit-static"
 TIED = "drkit_tied_lm_head"
 # A step of an LM head that is a function, not a module.
 GELU = "gelu()"
+# How a decoder-only model reads a text: as its configuration declares, in both directions, or from left to right.
+DECLARED, BIDIRECTIONAL, CAUSAL = ATTENTIONS = ("declared", "bidirectional", "causal")
+# The keys of a configuration that say so: of all decoder-only models of transformers, and of EmbeddingGemma's.
+_IS_CAUSAL, _READS_BOTH_WAYS = "is_causal", "use_bidirectional_attention"
 
 
 @frozen
@@ -100,7 +104,8 @@ class Architecture:
     end without one.
     position_offset: the table's row of the first token (None: the row after the padding id's).
     layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
-    is_causal: models read a text from left to right and are loaded without a head; pre-training refuses them.
+    is_causal: decoder-only models, which read a text from left to right unless their configuration says otherwise
+    (`reads_both_ways`); those that do are loaded without a head, and pre-training refuses them.
     config: keys of the configuration that models are loaded and made with. unused: prefixes of weights that checkpoints
     may have in addition to those of the masked LM or its backbone.
     """
@@ -247,10 +252,52 @@ def architecture(model_type: str, *, causal: bool = True) -> Architecture:
     if found.is_causal and not causal:
         raise DrkitError(
             f"encoders of the architecture {model_type!r} read a text from left to right: they can be fine-tuned "
-            f"(--set pretrain=none), searched and exported, but pre-training, lexical pooling, generators and "
-            f"re-rankers need a masked LM, which reads in both directions; start from one, such as a bert"
+            f"(--set pretrain=none), searched and exported, and pre-trained if they are made to read in both "
+            f"directions (--set encoder.attention={BIDIRECTIONAL}), but lexical pooling, generators and re-rankers "
+            f"need a masked LM; start from one, such as a bert"
         )
     return found
+
+
+def reads_both_ways(config: Any) -> bool:
+    """Return whether a model with this configuration reads a text in both directions.
+
+    config: of transformers, or the object in a config.json. Encoders do; decoder-only models if it says
+    `is_causal = false`, or `use_bidirectional_attention = true` (EmbeddingGemma).
+
+    >>> reads_both_ways({"model_type": "bert"}), reads_both_ways({"model_type": "llama"})
+    (True, False)
+    >>> reads_both_ways({"model_type": "llama", "is_causal": False})
+    True
+    """
+    found = find_architecture(str(_value(config, "model_type")))
+    if found is None or not found.is_causal:
+        return True
+    return _value(config, _IS_CAUSAL) is False or bool(_value(config, _READS_BOTH_WAYS))
+
+
+def attention_keys(config: Any, attention: str) -> dict[str, Any]:
+    """Return the keys that a configuration needs so that its model reads texts as `attention` says.
+
+    attention: one of `ATTENTIONS`; config: as in `reads_both_ways`. A window of nearby tokens (Gemma 3, Mistral) then
+    reaches as far to the right as to the left.
+
+    Raises DrkitError for a model that reads in both directions by its configuration or architecture, and is to read
+    from left to right: its weights were not trained for that.
+    """
+    is_bidirectional = reads_both_ways(config)
+    if attention == BIDIRECTIONAL and not is_bidirectional:
+        return {_IS_CAUSAL: False}
+    if attention == CAUSAL and is_bidirectional:
+        raise DrkitError(
+            f"this {_value(config, 'model_type')!r} encoder reads a text in both directions, as it was trained to: "
+            f"leave encoder.attention at {DECLARED!r} @ encoder.attention"
+        )
+    return {}
+
+
+def _value(config: Any, key: str) -> Any:
+    return config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
 
 
 def check_start_model(path_or_id: str, *, causal: bool = False) -> Architecture | None:

@@ -281,7 +281,7 @@ def _readme(card: EncoderCard, provenance: Mapping[str, Any], titles: Titles, co
         "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"{_NO_VECTOR if card.lexical and card.lexical.dense else ''}"
         f"{_lengths(card)} {_titles(titles)}"
-        f"{_without_dropout(config, library, trusted)}\n\n"
+        f"{_attention(config)}{_without_dropout(config, library, trusted)}\n\n"
         f"| | |\n|---|---|\n{facts}"
     )
 
@@ -319,6 +319,16 @@ def _titles(titles: Titles) -> str:
             "Titles and texts that are joined to one string have other vectors."
         )
     return "A text is encoded title first, then body, with a space between."
+
+
+def _attention(config: Any) -> str:
+    """Return a sentence on how a decoder-only model reads a text, if it is not from left to right; config: or None."""
+    if getattr(config, "is_causal", None) is not False:
+        return ""
+    return (
+        " The model reads a text in both directions (`is_causal` in config.json); transformers before 5.2 ignores that "
+        "and computes other vectors."
+    )
 
 
 def _lengths(card: EncoderCard) -> str:

@@ -35,7 +35,9 @@ class Heads:
     model: the masked LM; where: the record of its architecture. `weight` f[V,E] is the projection, tied to the word
     embeddings; E is D, except in some ELECTRAs. A model without position embeddings (ModernBERT rotates
     queries and keys instead) provides fixed sinusoids of the word embeddings' size, and `embed` adds them, because a
-    decoder's attention could not distinguish positions otherwise.
+    decoder's attention could not distinguish positions otherwise. A decoder-only model has no layer but its word
+    embeddings, which are far smaller than its states: `embed` scales each to a root mean square of 1, that of its
+    sinusoids.
     """
 
     def __init__(self, model: nn.Module, where: Architecture) -> None:
@@ -45,6 +47,7 @@ class Heads:
         is_there = where.positions and has_module(self._backbone, where.positions)
         self._positions = self._backbone.get_submodule(where.positions) if is_there else None
         self._words = lm.get_input_embeddings()
+        self._is_bare = self._embeddings is self._words and where.is_causal
         self.weight, self._bias = projection(lm, where)
         self._project = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
         self._steps = [F.gelu if step == GELU else lm.get_submodule(step) for step in where.transform]
@@ -56,6 +59,8 @@ class Heads:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Apply the whole embedding layer (word, position, type, LayerNorm, dropout) to ids i64[B,L]; f[B,L,D]."""
+        if self._is_bare:
+            return self.embed_vectors(self._words(ids))
         if not self.has_positions:
             return self._embedded_vectors(self._words(ids) + self.positions(ids.shape[1]))
         return self._projected(self._embeddings(input_ids=ids))
@@ -71,6 +76,8 @@ class Heads:
                 f"{vectors.shape[-1]}, so a bottleneck cannot replace a word. Query with positions alone "
                 f"(the decoder's setting query = 'position'), or use an encoder with equally wide embeddings"
             )
+        if self._is_bare:
+            return _unit_size(vectors) + self.positions(vectors.shape[1])
         if not self.has_positions:
             return self._embedded_vectors(vectors + self.positions(vectors.shape[1]))
         return self._embedded_vectors(vectors)
@@ -78,7 +85,8 @@ class Heads:
     def positions(self, length: int) -> Tensor:
         """Return the raw position embeddings of the first `length` tokens, f[L,D], projected like words (no bias)."""
         if self._positions is None:
-            return sinusoids(length, self._words.weight)
+            words: Tensor = self._words.weight
+            return sinusoids(length, torch.ones_like(words[:1]) if self._is_bare else words)
         table = self._positions.weight
         first = first_position(self._backbone.config)
         raw: Tensor = table[first : first + length]
@@ -120,12 +128,17 @@ class Heads:
         return states
 
 
+def _unit_size(vectors: Tensor) -> Tensor:
+    """Return vectors f[..., D], each with a root mean square of 1."""
+    return F.rms_norm(vectors, vectors.shape[-1:], eps=1e-12)
+
+
 def projection(model: Any, where: Architecture) -> tuple[Tensor, Tensor | None]:
     """Return the weight f[V,E] and the bias f[V], if it has one, of the last step of a masked LM's head."""
     if where.lm_bias:
         return model.get_input_embeddings().weight, model.get_parameter(where.lm_bias)
     last = model.get_output_embeddings()
-    return last.weight, last.bias
+    return last.weight, getattr(last, "bias", None)
 
 
 def sinusoids(length: int, words: Tensor) -> Tensor:
@@ -240,6 +253,36 @@ def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
     """Select the states f[B,L,D] at target positions (labels i64[B,L], -100: not a target), in reading order."""
     targets = labels != -100
     return TokenStates(states=hidden[targets], labels=labels[targets], heads=heads)
+
+
+def preceding_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
+    """Select the states f[B,L,D] one position before each target, as a causal LM predicts it; the first has none.
+
+    labels i64[B,L], -100: not a target.
+    """
+    return token_states(hidden[:, :-1], labels[:, 1:], heads)
+
+
+def weighted_lm_loss(states: Tensor, labels: Tensor, weights: Tensor, heads: LmHeads) -> Tensor:
+    """Return the sum of the cross-entropies of states f[N,D] against labels i64[N], times weights f[N], f[].
+
+    The logits of at most `LOGITS_AT_ONCE` numbers are held at once; the backward pass computes them again. With N = 0
+    it is a zero with a graph.
+    """
+    if not len(labels):
+        return heads.logits(states).sum()
+
+    def summed(some: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        logits = heads.logits(some)
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return (F.cross_entropy(exact, targets, reduction="none") * factors).sum()
+
+    rows = _rows(len(heads.weight))
+    parts = [
+        checkpoint(summed, states[at : at + rows], labels[at : at + rows], weights[at : at + rows], use_reentrant=False)
+        for at in range(0, len(labels), rows)
+    ]
+    return torch.stack(parts).sum()
 
 
 @contextmanager

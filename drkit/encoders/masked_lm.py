@@ -8,24 +8,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig
 
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
-from drkit.core.loading import load_pretrained
+from drkit.core.loading import check_attention, load_pretrained
 from drkit.core.spec import vector_name
 from drkit.core.types import BackboneInfo, BuildContext, Encoded
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import (
+    DECLARED,
     STATIC,
     TIED,
     BertSizes,
     architecture,
+    attention_keys,
     backbone_info,
     check_fit,
     check_length,
     first_position,
     longest_text,
+    reads_both_ways,
 )
 from drkit.encoders.batches import group_by_length
 from drkit.encoders.folder import HEAD_FOLDER
@@ -42,9 +45,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 class MaskedLmEncoder(nn.Module):
     """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
 
-    model: a Hugging Face masked LM of a supported architecture, or a model without a head that reads from left to
-    right. pooling: a name of `drkit.encoders.pooling.POOLINGS`, or a learned pooling, which is trained with the model.
-    With the pooling `weighted`, `token_weights` are trained with the model; all are 1 until `set_token_weights`.
+    model: a Hugging Face masked LM of a supported architecture, a causal LM that reads in both directions, or a model
+    without a head that reads from left to right. pooling: a name of `drkit.encoders.pooling.POOLINGS`, or a learned
+    pooling, which is trained with the model. With the pooling `weighted`, `token_weights` are trained with the model;
+    all are 1 until `set_token_weights`.
 
     Raises DrkitError for an unsupported pooling or architecture, or a model that lacks one of its modules.
     """
@@ -165,9 +169,14 @@ class MaskedLmEncoder(nn.Module):
     def heads(self) -> Heads:
         """Return the embeddings and LM head, to be used for one call.
 
-        Raises DrkitError for an encoder that reads from left to right.
+        Raises DrkitError for an encoder that reads from left to right, or was given without its LM head.
         """
-        architecture(self.config.model_type, causal=False)
+        architecture(self.config.model_type, causal=reads_both_ways(self.config))
+        if self.architecture.is_causal and self.model.get_output_embeddings() is None:
+            raise DrkitError(
+                f"a {type(self.model).__name__} has no language-model head. Load it with "
+                f"MaskedLmEncoder.from_pretrained(folder), or wrap the causal LM of its architecture"
+            )
         return Heads(self.model, self.architecture)
 
     def info(self, tokenizer: Any) -> BackboneInfo:
@@ -186,6 +195,10 @@ class MaskedLmEncoder(nn.Module):
         """Return whether the LM head's bias is all zeros: the checkpoint came without an LM head."""
         _, bias = projection(self.model, self.architecture)
         return bias is not None and not bias.any()
+
+    def has_lm_bias(self) -> bool:
+        """Return whether the LM head has a bias; those of decoder-only models have none."""
+        return projection(self.model, self.architecture)[1] is not None
 
     @torch.no_grad()
     def set_lm_bias(self, log_frequencies: Tensor) -> None:
@@ -220,19 +233,31 @@ class MaskedLmEncoder(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, path_or_id: str, *, pooling: str = "cls", trust_remote_code: bool = False
+        cls,
+        path_or_id: str,
+        *,
+        pooling: str = "cls",
+        attention: str = DECLARED,
+        vocabulary: int = 0,
+        trust_remote_code: bool = False,
     ) -> MaskedLmEncoder:
         """Load a checkpoint folder or a model of the hub.
 
         A checkpoint without an LM head (an exported encoder) gets a new head, with a warning. Token weights are read
         from the folder if the pooling is `weighted` and the folder has them; a learned pooling is always read from it.
+        attention: how a decoder-only model reads a text, one of `drkit.encoders.architectures.ATTENTIONS`, which is
+        kept in its configuration. vocabulary: number of words that it must have; each word that it lacks starts as the
+        mean of the others.
 
         Raises DrkitError if it is missing, cannot be read, is not a masked LM of a supported architecture, or does not
         have the pooling.
         """
         folder = local_path(path_or_id)
         how = pooling if pooling in POOLINGS else _saved_pooling(folder, pooling)
-        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=how)
+        model: Any = load_masked_lm(path_or_id, trust_remote_code, attention)
+        if vocabulary > model.config.vocab_size:
+            _add_words(model, vocabulary)
+        encoder = cls(model, pooling=how)
         weights = read_token_weights(folder) if encoder.token_weights is not None else None
         if weights is not None:
             encoder.set_token_weights(weights)
@@ -255,7 +280,9 @@ class MaskedLmEncoder(nn.Module):
         Without layers, it is a static encoder, whose LM head is always the tied projection alone.
         """
         config = _config_of(model_type if sizes.layers else STATIC, sizes, tokenizer, more)
-        classes = MODEL_MAPPING if architecture(config.model_type).is_causal else MODEL_FOR_MASKED_LM_MAPPING
+        classes = MODEL_FOR_MASKED_LM_MAPPING
+        if architecture(config.model_type).is_causal:
+            classes = MODEL_FOR_CAUSAL_LM_MAPPING if reads_both_ways(config) else MODEL_MAPPING
         with seeded(seed, "encoder"):
             model = classes[type(config)](config)
         if sizes.lm_head == "tied":
@@ -288,6 +315,9 @@ class MaskedLmEncoder(nn.Module):
 def _config_of(model_type: str, sizes: BertSizes, tokenizer: Any, more: Mapping[str, Any]) -> Any:
     """Return the configuration of a model type with these sizes; its position table holds `max_positions` tokens."""
     where = architecture(model_type)
+    if where.is_causal:  # transformers' defaults are the sizes of published models
+        heads = {"num_key_value_heads": sizes.heads, "head_dim": sizes.hidden // sizes.heads}
+        more = {"tie_word_embeddings": True, **heads, **more}
     dropout = {} if isinstance(where.sizes.dropout, float) else {where.sizes.dropout: sizes.dropout}
     config = AutoConfig.for_model(
         model_type,
@@ -324,17 +354,23 @@ def _copy(target: Any, values: Tensor, what: str) -> None:
     target.copy_(values)
 
 
-def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
-    """Load the masked LM of a folder or hub id, or a model that reads from left to right, in float32 for evaluation.
+def load_masked_lm(path_or_id: str, trust_remote_code: bool = False, attention: str = DECLARED) -> nn.Module:
+    """Load the masked LM of a folder or hub id, in float32 for evaluation.
+
+    Of a decoder-only model, the causal LM is loaded if it reads in both directions, by its configuration or by
+    `attention`; else the model without its head.
 
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
     config = read_config(path_or_id, trust_remote_code)
-    where = architecture(config.model_type)
+    where, keys = architecture(config.model_type), attention_keys(config, attention)
+    loader = "AutoModelForMaskedLM"
+    if where.is_causal:
+        loader = "AutoModelForCausalLM" if keys or reads_both_ways(config) else "AutoModel"
     is_tied = getattr(config, TIED, False)
     with seeded(0, "language-model head"):
         model: nn.Module = load_pretrained(
-            "AutoModel" if where.is_causal else "AutoModelForMaskedLM",
+            loader,
             path_or_id,
             "load the encoder",
             new=tuple(f"{step}." for step in where.transform) if is_tied else (),
@@ -346,6 +382,9 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
         )
     if is_tied:
         tie_lm_head(model)
+    for key, value in keys.items():
+        setattr(model.config, key, value)
+    check_attention(model.config)
     return model
 
 
@@ -364,6 +403,16 @@ def load_head(module: Path) -> nn.Module:
     setattr(model.config, str(where.sizes.layers), 0)
     loaded: nn.Module = model
     return loaded
+
+
+@torch.no_grad()
+def _add_words(model: Any, vocabulary: int) -> None:
+    """Extend the embedding table, and a projection of its own, by rows that are the mean of the others."""
+    before = model.config.vocab_size
+    model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if module is not None:
+            module.weight[before:] = module.weight[:before].mean(0)
 
 
 def check_start(path_or_id: str, *, length: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.losses.bag_of_words import BagOfTokensLoss as BagOfTokensLoss
     from drkit.losses.bag_of_words import BowReconstructionLoss as BowReconstructionLoss
     from drkit.losses.candidates import products as products
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import PerVectorConfig as PerVectorConfig
+    from drkit.losses.tokens import MaskedDiffusionLoss as MaskedDiffusionLoss
     from drkit.losses.tokens import MlmLoss as MlmLoss
+    from drkit.losses.tokens import MntpLoss as MntpLoss
 
 lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""Predict which words a text has: yes or no for every word of the vocabulary."""
+"""Predict which words a text has: yes or no for every word of the vocabulary, or one softmax over all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.spec import NoSettings
 from drkit.core.types import BuildContext, StepOutput
 from drkit.errors import DrkitError
 from drkit.losses.specs import BowReconstructionConfig
@@ -59,10 +60,56 @@ class BowReconstructionLoss(nn.Module):
 
     def accuracy(self, *, vocab_logits: Tensor, words: Tensor) -> tuple[float, float]:
         """Return how many of each text's n words are among its n best-scored (R-precision), and the number of words."""
-        counts = words.sum(1)
-        best = vocab_logits.topk(max(int(counts.max()), 1), dim=1).indices
-        is_within = torch.arange(best.shape[1], device=best.device) < counts[:, None]
-        return float((words.gather(1, best) & is_within).sum()), float(counts.sum())
+        return _words_found(vocab_logits, words)
+
+
+class BagOfTokensLoss:
+    """`- 1/B sum_b 1/n_b sum_{v in text b} log softmax_v(z_b)`, n_b the number of different words of a text.
+
+    | input | shape | what |
+    |---|---|---|
+    | vocab_logits | f[B,V] | z, a score for every word |
+    | words | bool[B,V] | which words occur in the text to rebuild |
+
+    Texts without words are left out of the mean. Metrics: `recall`, the share of the words of all texts among the n_b
+    best-scored ones.
+
+    Source: LLARA (Li et al. 2023), EBAE and EBAR, with the targets of the authors' code: each word once.
+
+    >>> loss = BagOfTokensLoss()
+    >>> words = torch.tensor([[True, True, False, False]])
+    >>> round(loss(vocab_logits=torch.zeros(1, 4), words=words).loss.item(), 4)  # log 4
+    1.3863
+    """
+
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Ignore the settings and the context that every part is built with."""
+
+    def __call__(self, *, vocab_logits: Tensor, words: Tensor) -> StepOutput:
+        """Return the loss of a batch."""
+        exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
+        shares = words / words.sum(1, keepdim=True).clamp(min=1)
+        summed = -(shares.to(exact.dtype) * exact.log_softmax(1)).sum()
+        found, count = _words_found(exact.detach(), words)
+        recall = torch.tensor(found / max(count, 1), device=exact.device)
+        items = self.items(vocab_logits=vocab_logits, words=words)
+        return StepOutput(loss=summed / items.clamp(min=1), metrics={"recall": recall})
+
+    def items(self, *, vocab_logits: Tensor, words: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the number of texts that have words, i64[]."""
+        return words.any(1).sum()
+
+    def accuracy(self, *, vocab_logits: Tensor, words: Tensor) -> tuple[float, float]:
+        """Return how many of each text's n words are among its n best-scored (R-precision), and the number of words."""
+        return _words_found(vocab_logits, words)
+
+
+def _words_found(vocab_logits: Tensor, words: Tensor) -> tuple[float, float]:
+    """Return how many of each text's n words are among its n best-scored, and the number of words."""
+    counts = words.sum(1)
+    best = vocab_logits.topk(max(int(counts.max()), 1), dim=1).indices
+    is_within = torch.arange(best.shape[1], device=best.device) < counts[:, None]
+    return float((words.gather(1, best) & is_within).sum()), float(counts.sum())
 
 
 def _idf(context: BuildContext | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The loss at tokens: predict the original token (MLM)."""
+"""Losses at tokens: predict the original token, from its own state, the one before it, or weighted by its text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drkit.core.types import BuildContext, StepOutput, TokenStates
+from drkit.core.spec import NoSettings
+from drkit.core.types import BuildContext, StepOutput, TextStates, TokenStates
+from drkit.encoders.heads import weighted_lm_loss
 from drkit.losses.specs import MlmLossConfig
 
 
@@ -52,6 +54,72 @@ class MlmLoss:
         heads: Any = token_states.heads
         count = len(token_states.labels)
         return float(heads.lm_accuracy(token_states.states, token_states.labels)) * count, count
+
+
+class MntpLoss:
+    """The masked-LM loss with the shift of a causal LM: the state before a hidden token predicts it.
+
+    | input | shape | what |
+    |---|---|---|
+    | preceding_states.states | f[N,D] | states one position before the targets, before the LM head |
+    | preceding_states.labels | i64[N] | the original tokens |
+    | preceding_states.heads | | the LM head to apply |
+
+    A decoder-only model has learned to predict the next token, and keeps doing so. A token without one before it is not
+    a target. `targets` as in `MlmLoss`.
+
+    Source: LLM2Vec (BehnamGhader et al. 2024), masked next token prediction.
+    """
+
+    def __init__(self, config: MlmLossConfig | None = None, context: BuildContext | None = None) -> None:
+        self._loss = MlmLoss(config, context)
+
+    def __call__(self, *, preceding_states: TokenStates) -> StepOutput:
+        """Return the loss of a batch."""
+        return self._loss(token_states=preceding_states)
+
+    def items(self, *, preceding_states: TokenStates) -> Tensor:
+        """Return the number of targets that the mean runs over, i64[]."""
+        return self._loss.items(token_states=preceding_states)
+
+    def accuracy(self, *, preceding_states: TokenStates) -> tuple[float, float]:
+        """Return the number of targets whose best-scored token is the original one, and the number of targets."""
+        return self._loss.accuracy(token_states=preceding_states)
+
+
+class MaskedDiffusionLoss:
+    """`1/T sum_i 1/t_i CE_i` over the hidden tokens i: an upper bound of the negative log-likelihood of a token.
+
+    | input | shape | what |
+    |---|---|---|
+    | token_states | f[N,D], i64[N] | states at the hidden tokens, the original tokens, and the LM head |
+    | ratios | f[N] | t, the ratio that was drawn for the text of each |
+    | text_states.tokens | | the clean texts, with T tokens that could have been hidden, in all |
+
+    Metrics: `targets`, the number of hidden tokens.
+
+    Source: LLaDA (Nie et al. 2025), pre-training; MDLM (Sahoo et al. 2024), with the linear schedule.
+    """
+
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Ignore the settings and the context that every part is built with."""
+
+    def __call__(self, *, token_states: TokenStates, ratios: Tensor, text_states: TextStates) -> StepOutput:
+        """Return the loss of a batch."""
+        states, labels = token_states.states, token_states.labels
+        summed = weighted_lm_loss(states, labels, 1 / ratios, token_states.heads)
+        tokens = self.items(token_states=token_states, ratios=ratios, text_states=text_states)
+        return StepOutput(
+            loss=summed / tokens.clamp(min=1), metrics={"targets": torch.tensor(len(labels), device=labels.device)}
+        )
+
+    def items(self, *, token_states: TokenStates, ratios: Tensor, text_states: TextStates) -> Tensor:  # noqa: ARG002
+        """Return the number of tokens that could have been hidden, i64[]."""
+        return text_states.tokens.maskable.sum()
+
+    def accuracy(self, *, token_states: TokenStates, **_others: Any) -> tuple[float, float]:
+        """Return the number of hidden tokens whose best-scored token is the original one, and their number."""
+        return MlmLoss().accuracy(token_states=token_states)
 
 
 def evenly_spaced(count: int, share: float) -> Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from attrs.validators import and_, ge, in_, le
+from attrs.validators import and_, ge, gt, in_, le
 
-from drkit.core.citations import BERT, CDMAE
+from drkit.core.citations import BERT, CDMAE, LLADA
 from drkit.core.settings import at_least, setting, shares
 from drkit.core.spec import ComponentSpec, Kind
 
@@ -72,6 +72,21 @@ class PmiConfig:
         return {"importance": settings}
 
 
+@frozen
+class DiffusionConfig:
+    """Settings of `DiffusionMasker`: another share of every text is hidden (LLaDA, MDLM)."""
+
+    least: float = setting(0.001, and_(gt(0), le(1)), "smallest share of a text that is hidden")
+    most: float = setting(1.0, and_(gt(0), le(1)), "largest share of a text that is hidden")
+    hides: str = setting(
+        "coins", in_(("coins", "count")), "coins: each token with that probability; count: exactly that share"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.most < self.least:
+            raise ValueError(f"'most' must be at least 'least', got {self.most} and {self.least}")
+
+
 MASKERS = (
     ComponentSpec(
         kind=Kind.MASKER,
@@ -91,5 +106,14 @@ MASKERS = (
         cite=CDMAE,
         signals=("importance",),
         provides=("view", "rows"),
+    ),
+    ComponentSpec(
+        kind=Kind.MASKER,
+        name="diffusion",
+        target="drkit.maskers.diffusion:DiffusionMasker",
+        config=DiffusionConfig,
+        summary="Tokens at random, another share of every text",
+        cite=LLADA,
+        provides=("view", "rows", "ratios"),
     ),
 )

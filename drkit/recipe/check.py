@@ -34,7 +34,18 @@ from drkit.core.spec import (
 )
 from drkit.data.mixture import OWN
 from drkit.data.prompts import prompt_problem
-from drkit.encoders.architectures import GELU, TIED, architecture, check_start_model
+from drkit.data.special_tokens import AUTO, mask_token_in
+from drkit.encoders.architectures import (
+    BIDIRECTIONAL,
+    CAUSAL,
+    GELU,
+    TIED,
+    Architecture,
+    architecture,
+    attention_keys,
+    check_start_model,
+    reads_both_ways,
+)
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
 from drkit.encoders.pooling import is_weighted, static_problem
@@ -171,6 +182,7 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
         return [
+            *_reading_problems(encoder),
             *_architecture_problems(recipe, registry),
             *([] if encoder.layers else _static_problems(recipe, registry)),
         ]
@@ -181,26 +193,52 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
     poolings = recipe.poolings.values()
-    applied = [registry.get(Kind.POOLING, chosen.use).receives_of(chosen.config) for chosen in poolings]
-    needs_head = recipe.pretrain is not None or any("heads" in receives for receives in applied)
     try:
-        found = check_start_model(encoder.pretrained, causal=not needs_head)
+        found, reads_both = _start_model(recipe, registry)
     except DrkitError as error:
-        return [f"{error} @ encoder.pretrained"]
-    if found and found.is_causal and any(chosen.use == "cls" for chosen in poolings):
+        return [_with_path(error, "encoder.pretrained")]
+    if found and found.is_causal and not reads_both and any(chosen.use == "cls" for chosen in poolings):
         return [
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
         ]
     if found and found.is_causal and recipe.reranker and not recipe.reranker.pretrained:
         return [
-            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, which reads from "
-            f"left to right: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
+            f"a re-ranker reads in both directions, so it cannot start from {encoder.pretrained!r}, a decoder-only "
+            f"model: set reranker.pretrained to the path or hub id of a masked LM, or --set reranker=none "
             f"@ reranker.pretrained"
         ]
     problems = [*_prompt_problems(encoder, folder)]
+    if found and found.layer is None:
+        problems += _unlike_bert_problems(recipe, registry, encoder.pretrained)
     declared = None if encoder.declared == "ignore" else declared_settings_of(folder)
     return problems + (declared.clashes(encoder) if declared else [])
+
+
+def _start_model(recipe: Recipe, registry: Registry) -> tuple[Architecture | None, bool]:
+    """Return the architecture that training starts from, None for a hub id, and whether it reads in both directions.
+
+    Raises DrkitError if it does not read texts as the recipe needs it, or has no token for what is hidden.
+    """
+    encoder = recipe.encoder
+    folder = local_path(encoder.pretrained or "")
+    received = [registry.get(Kind.POOLING, one.use).receives_of(one.config) for one in recipe.poolings.values()]
+    scores_words = any("heads" in names for names in received)
+    found = check_start_model(str(encoder.pretrained), causal=not scores_words)
+    if found is None:
+        return None, encoder.attention == BIDIRECTIONAL
+    config = read_json(folder / CONFIG, "give the folder of a model")
+    reads_both = bool(attention_keys(config, encoder.attention)) or reads_both_ways(config)
+    if recipe.pretrain and not reads_both:
+        check_start_model(str(encoder.pretrained))
+    if encoder.mask_token != AUTO or (found.is_causal and reads_both and recipe.pretrain):
+        mask_token_in(folder, encoder.mask_token)
+    return found, reads_both
+
+
+def _with_path(error: DrkitError, path: str) -> str:
+    """Return an error with the path of the setting that causes it, if it has none."""
+    return str(error) if " @ " in str(error) else f"{error} @ {path}"
 
 
 def _prompt_problems(encoder: EncoderSettings, folder: Path) -> Iterator[str]:
@@ -209,6 +247,14 @@ def _prompt_problems(encoder: EncoderSettings, folder: Path) -> Iterator[str]:
         prompt, length = getattr(encoder, f"{kind}_prompt"), getattr(encoder, f"{kind}_length")
         if problem := prompt_problem(prompt, folder, length):
             yield f"{problem} @ encoder.{kind}_prompt"
+
+
+def _reading_problems(encoder: EncoderSettings) -> Iterator[str]:
+    """Yield settings of how an encoder made from scratch reads texts that it does not have."""
+    if encoder.mask_token != AUTO:
+        yield "an encoder made from scratch has the mask token [MASK]; leave mask_token out @ encoder.mask_token"
+    if encoder.attention == CAUSAL and encoder.architecture is None:
+        yield "a bert reads a text in both directions; leave attention out @ encoder.attention"
 
 
 def _architecture_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
@@ -221,9 +267,11 @@ def _architecture_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if not encoder.layers:
         yield "an encoder without layers is word vectors, of no architecture: set encoder.layers @ encoder.architecture"
     try:
-        found = architecture(encoder.architecture, causal=False)
+        config = {**more, "model_type": encoder.architecture}
+        reads_both = bool(attention_keys(config, encoder.attention)) or reads_both_ways(config)
+        found = architecture(encoder.architecture, causal=reads_both)
     except DrkitError as error:
-        yield f"{error} @ encoder.architecture"
+        yield _with_path(error, "encoder.architecture")
         return
     if taken := sorted({*_DECIDED, *map(str, attrs.asdict(found.sizes).values())} & more.keys()):
         yield f"{taken[0]!r} follows from other settings of [encoder]; leave it out @ encoder.architecture_settings"
@@ -240,7 +288,7 @@ def _architecture_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
             f"encoder.lm_head=transform @ encoder.lm_head"
         )
     if found.layer is None:
-        yield from _unlike_bert_problems(recipe, registry)
+        yield from _unlike_bert_problems(recipe, registry, encoder.architecture)
 
 
 # Keys of a configuration that the recipe's vocabulary and lengths decide.
@@ -256,11 +304,12 @@ def _start_problems(recipe: Recipe, registry: Registry, what: str) -> Iterator[s
             yield f"{what}, so {part.title} cannot start from them: {advice} @ {part.path}"
 
 
-def _unlike_bert_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
-    """Yield parts that copy the encoder's layers, which must be built like BERT's."""
-    what = f"the layers of {recipe.encoder.architecture!r} are not built like BERT's"
+def _unlike_bert_problems(recipe: Recipe, registry: Registry, model: str) -> Iterator[str]:
+    """Yield parts that copy the layers of the encoder `model`, which must be built like BERT's."""
+    what = f"the layers of {model!r} are not built like BERT's"
     yield from _start_problems(recipe, registry, what)
-    if recipe.reranker and recipe.reranker.pretrained is None and recipe.reranker.layers > recipe.encoder.layers:
+    adds_layers = recipe.encoder.pretrained is None and recipe.reranker
+    if adds_layers and adds_layers.pretrained is None and adds_layers.layers > recipe.encoder.layers:
         yield f"{what}, so a re-ranker cannot repeat them: --set reranker.layers=0 @ reranker.layers"
 
 

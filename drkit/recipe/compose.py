@@ -45,7 +45,7 @@ _RATES = {"pretrain": 5e-5, "finetune": 2e-5, "reranker": 3e-5}
 # The choices of a request that only pre-training has.
 _OF_PRETRAINING = ("masker", "encoder_masker", "context", "decoder", "pretrain_loss")
 # The tables of fine-tuning, which a pipeline replaces as a whole.
-_FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
+_FINE_TUNING = ("finetune", "reranker", "pseudo_queries", "stages")
 # Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
 _OWN_SCHEDULE = (*SCHEDULE, "warmup_steps")
 _QUICK_NEGATIVES = 3

@@ -10,7 +10,9 @@ from attrs.validators import and_, ge, in_, lt, min_len, optional
 from drkit.core.settings import at_least, setting
 from drkit.core.spec import Choice, Kind, NoSettings, brief
 from drkit.core.types import EncoderSizes
+from drkit.data.special_tokens import AUTO
 from drkit.data.titles import JOINED, TITLES
+from drkit.encoders.architectures import ATTENTIONS, DECLARED
 from drkit.encoders.folder import PRECISIONS
 
 PoolingChoice = Annotated[Choice, Kind.POOLING]
@@ -77,6 +79,17 @@ class EncoderSettings(EncoderSizes):
         JOINED,
         in_(TITLES),
         "how a passage's title and text are read: joined by a space, separated by [SEP], as a pair, or the text alone",
+    )
+    attention: str = setting(
+        DECLARED,
+        in_(ATTENTIONS),
+        "how a decoder-only model reads a text: as its configuration declares, bidirectional, or causal",
+    )
+    mask_token: str = setting(
+        AUTO,
+        min_len(1),
+        "token for what is hidden from an existing encoder; auto: its mask token, or a spare special token of a "
+        "decoder-only model; a special token by name; new: one more word",
     )
     precision: str = setting(
         "float32",

@@ -15,13 +15,14 @@ from drkit.core.spec import (
     Choice,
     ComponentSpec,
     Kind,
+    is_stage_output,
     provided_by,
     vector_name,
     vector_names,
 )
 from drkit.data.column_sources import is_computed
 from drkit.data.query_sources import is_from_plugin
-from drkit.errors import MissingExtraError, did_you_mean
+from drkit.errors import DrkitError, MissingExtraError, did_you_mean
 from drkit.recipe.schema import DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
@@ -66,14 +67,55 @@ def parts_within(value: Any, registry: Registry) -> Iterator[ComponentSpec]:
 
     A choice does not say its kind: of parts with one name, those that take its settings count.
     """
+    return (spec for spec, _ in chosen_within(value, registry))
+
+
+def chosen_within(value: Any, registry: Registry) -> Iterator[tuple[ComponentSpec, Any]]:
+    """Yield spec and settings of every part that is chosen in settings of any shape, as `parts_within` finds them."""
     if isinstance(value, Choice):
         found = (registry.get(kind, value.use) for kind in Kind if value.use in registry.names(kind))
-        yield from (spec for spec in found if isinstance(value.config, spec.config))
+        yield from ((spec, value.config) for spec in found if isinstance(value.config, spec.config))
     if attrs.has(type(value)):
         value = attrs.asdict(value, recurse=False)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     for one in inner:
-        yield from parts_within(one, registry)
+        yield from chosen_within(one, registry)
+
+
+# The kinds of parts that can read the output of a stage of the run.
+_READ_OUTPUTS = (Kind.QUERIES, Kind.COLUMN, Kind.MINER, Kind.STAGE)
+
+
+def stage_outputs(settings: Any, registry: Registry) -> tuple[str, ...]:
+    """Return the outputs of stages that the parts in settings of any shape read, as `stage:NAME/FILE`, each once.
+
+    Raises DrkitError for a part of a kind that cannot read them.
+    """
+    found = []
+    for spec, config in chosen_within(settings, registry):
+        outputs = [path for path in spec.paths_of(config) if is_stage_output(path)]
+        if outputs and spec.kind not in _READ_OUTPUTS:
+            raise DrkitError(
+                f"{spec.kind} {spec.name!r} cannot read {outputs[0]!r}: only parts of the kinds "
+                f"{', '.join(map(str, _READ_OUTPUTS))} read outputs of stages; give it the path of a file"
+            )
+        found += outputs
+    return tuple(dict.fromkeys(found))
+
+
+def with_outputs(choice: Choice, paths: Mapping[str, Any], registry: Registry) -> Choice:
+    """Return a choice whose settings have paths in place of outputs of stages; paths: by `stage:NAME/FILE`."""
+    names = {name for spec, config in chosen_within(choice, registry) if config is choice.config for name in spec.files}
+    changes: dict[str, Any] = {}
+    for attribute in attrs.fields(type(choice.config)):
+        value = getattr(choice.config, attribute.name)
+        if attribute.name in names and is_stage_output(value):
+            changes[attribute.name] = str(paths[value])
+        elif isinstance(value, Choice):
+            changes[attribute.name] = with_outputs(value, paths, registry)
+        elif isinstance(value, tuple) and any(isinstance(one, Choice) for one in value):
+            changes[attribute.name] = tuple(with_outputs(one, paths, registry) for one in value)
+    return attrs.evolve(choice, config=attrs.evolve(choice.config, **changes)) if changes else choice
 
 
 def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
@@ -99,6 +141,8 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
         yield from parts_in_use(recipe.pretrain, registry)
     miners: list[Choice] = []
     yield from query_parts(recipe, registry)
+    for name, stage in (recipe.stages or {}).items():
+        yield PartInUse.of(Kind.STAGE, stage, registry, f"stages.{name}")
     if recipe.finetune:
         yield from column_parts(recipe.finetune, registry)
         for one in recipe.finetune.rounds:

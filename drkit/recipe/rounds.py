@@ -12,7 +12,18 @@ from collections.abc import Iterator, Mapping
 from drkit.core.protocols import NamesModel, ReadsVectors, RefreshesNegatives
 from drkit.core.quantities import counted
 from drkit.core.registry import Registry
-from drkit.core.spec import BATCHING, FINETUNING, PAIRS, RERANKING, TEACHER, VECTOR_VALUES, Choice, Kind, provided_by
+from drkit.core.spec import (
+    BATCHING,
+    FINETUNING,
+    PAIRS,
+    RERANKING,
+    TEACHER,
+    VECTOR_VALUES,
+    Choice,
+    Kind,
+    is_stage_output,
+    provided_by,
+)
 from drkit.data.column_sources import GIVEN, RERANKER, ModelConfig, is_scored, source_name
 from drkit.data.splits import PSEUDO
 from drkit.encoders.architectures import check_start_model
@@ -416,7 +427,7 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune, registry: Registry)
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model:
+        if model and not is_stage_output(model):
             try:
                 if path == "reranker.pretrained":
                     check_trainable(model)

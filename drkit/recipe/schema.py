@@ -32,7 +32,9 @@ DecoderChoice = Annotated[Choice, Kind.DECODER]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 BatchesChoice = Annotated[Choice, Kind.BATCHES]
+StageChoice = Annotated[Choice, Kind.STAGE]
 
+_STAGE_NAME = re.compile(r"[a-z][a-z0-9-]{0,100}")
 # The side of the encoder in pre-training; every other side is a decoder, by name.
 ENCODER_SIDE = "encoder"
 # The decoder that the options of the command line choose.
@@ -111,6 +113,15 @@ def _names_but(taken: str) -> Callable[[Any, Any, Mapping[str, Any]], None]:
                 )
 
     return validate
+
+
+def _stage_names(_instance: Any, attribute: Any, value: Mapping[str, Any]) -> None:
+    """Validate names of stages, which are folders of the run."""
+    for name in value:
+        if not _STAGE_NAME.fullmatch(name):
+            raise ValueError(
+                f"'{attribute.name}': the name of a stage has small letters, digits and hyphens, got {name!r:.80}"
+            )
 
 
 def _text_weights(_instance: Any, attribute: Any, value: Mapping[str, float]) -> None:
@@ -378,6 +389,9 @@ class Recipe:
     )
     encoder: EncoderSettings = field(factory=EncoderSettings)
     pretrain: Pretrain | None = None
+    stages: dict[str, StageChoice] | None = setting(
+        None, optional(_stage_names), "stages of plugins, by the name of their folder in the run", absent_when=None
+    )
     pseudo_queries: PseudoQueries | None = None
     finetune: Finetune | None = None
     reranker: RerankerTraining | None = None

@@ -25,8 +25,9 @@ from drkit.core.files import local_path, write_text
 from drkit.core.registry import Registry
 from drkit.core.schedules import Scheduled
 from drkit.core.settings import allowed_values
-from drkit.core.spec import Choice, Kind, brief
+from drkit.core.spec import Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import COLUMN_SOURCES, MODEL
+from drkit.data.query_sources import QUERY_FILE
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError, did_you_mean
 from drkit.recipe.encoder_settings import FROM_SCRATCH, MEAN, EncoderSettings
 from drkit.recipe.familiar import own_setting
@@ -289,7 +290,8 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
     """Return the table of a part that a recipe names in short.
 
     `"NAME"` is `{ use = "NAME" }`; `"NAME:VALUE"` fills the setting that the part's `shorthand` is; any other text in
-    the slot of a column is the path or hub id of a cross-encoder. Raises TypeError for anything else than text or a
+    the slot of a column is the path or hub id of a cross-encoder. `"stage:NAME/FILE"`, the output of a stage, is a file
+    of a column or of queries. Raises TypeError for anything else than text or a
     table, and KeyError for a table without `use`.
     """
     table = {"use": value} if isinstance(value, str) else value
@@ -301,6 +303,8 @@ def as_table(value: Any, kind: Kind, registry: Registry) -> Mapping[str, Any]:
     text, known = table["use"], registry.names(kind)
     if not isinstance(text, str) or text in known:
         return table
+    if is_stage_output(text) and kind in (Kind.COLUMN, Kind.QUERIES):
+        return {**table, "use": QUERY_FILE, "path": text}
     name, colon, given = text.partition(":")
     if colon and name in known and (setting := registry.get(kind, name).shorthand):
         return {**table, "use": name, setting: given}

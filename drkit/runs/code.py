@@ -8,7 +8,7 @@ from typing import Any
 from drkit.core.files import local_path, read_json
 from drkit.core.plugin_code import PluginCode, part_code
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import Kind
+from drkit.core.spec import Kind, is_stage_output
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.encoder_settings import EncoderSettings
 from drkit.recipe.parts import parts_within
@@ -23,7 +23,8 @@ def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, 
     found = PluginCode()
     for part in parts_within(settings, registry):
         found |= part_code(part)
-    if name == INITIAL or any(read.partition("/")[0] in _MODELS for read in inputs):
+    is_model = any(is_stage_output(read) and "/" not in read for read in inputs)  # or may be one
+    if name == INITIAL or is_model or any(read.partition("/")[0] in _MODELS for read in inputs):
         found |= encoder_code(recipe.encoder, registry)
         for pooling in recipe.poolings.values():
             found |= part_code(registry.get(Kind.POOLING, pooling.use))

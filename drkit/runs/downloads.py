@@ -9,6 +9,7 @@ from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.hub import is_cached
+from drkit.core.spec import is_stage_output
 from drkit.data.column_sources import MODEL
 from drkit.data.query_sources import QUERY_MODEL
 from drkit.recipe.schema import Recipe
@@ -34,8 +35,11 @@ def downloads(recipe: Recipe) -> list[str]:
     sources = recipe.finetune.column_sources() if recipe.finetune else []
     teachers = [source.config.path for source in sources if source.use == MODEL]
     made = recipe.pseudo_queries.sources if recipe.pseudo_queries else ()
-    writers = [source.config.path for source in made if source.use == QUERY_MODEL]
-    models = [name for name in dict.fromkeys([*_models(table), *writers, *teachers]) if not _has_model(name)]
+    writers = [
+        source.config.path for source in made if source.use == QUERY_MODEL and not is_stage_output(source.config.path)
+    ]
+    named = [one for one in dict.fromkeys([*_models(table), *writers, *teachers]) if not is_stage_output(one)]
+    models = [name for name in named if not _has_model(name)]
     return [*dict.fromkeys(datasets), *models]
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -26,7 +27,9 @@ from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.data.preview import reading_notes, title_note
+from drkit.data.special_tokens import AUTO, NEW, mask_token_in
 from drkit.data.splits import PSEUDO
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.card import PROMPTS
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, ProblemsError
@@ -48,6 +51,7 @@ from drkit.runs.stages.evaluation import (
     plan_untuned_hybrid,
 )
 from drkit.runs.stages.finetune import plan_rounds
+from drkit.runs.stages.parts import plan_part, plan_unread_parts
 from drkit.runs.stages.pretrain import plan_kept, plan_pretraining
 from drkit.runs.stages.queries import plan_contexts, plan_pseudo_queries
 from drkit.runs.stages.retriever import (
@@ -89,6 +93,8 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     splits = builder.splits
     builder.notes.extend(reading_notes(collection))
     builder.notes.extend(title_note(collection, recipe.encoder.titles))
+    builder.when_read.update({name: partial(plan_part, name=name) for name in recipe.stages or {}})
+    builder.when_read[INITIAL] = plan_initial
     plan_texts(builder)
     last = _plan_encoder(builder)
     builder.notes.extend(_pretraining_notes(recipe, registry))
@@ -104,6 +110,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
     if is_new and (not rounds or (recipe.evaluation.pretrained and last != INITIAL)):
         systems += [PlannedSystem(name, (name,)) for name in (*(recipe.pretrain.kept if recipe.pretrain else ()), last)]
     systems += rounds
+    plan_unread_parts(builder)
     if recipe.finetune and len(builder.rounds) < len(recipe.finetune.rounds):
         builder.notes.insert(0, _no_training_queries(builder))  # what the run will not do comes first
     ranked = [system for system in systems if not system.reranks]
@@ -123,7 +130,7 @@ def plan(recipe: Recipe, registry: Registry, collection: Collection | None = Non
 
 
 def _refuse_stage_names(recipe: Recipe) -> None:
-    """Raise ProblemsError for rounds that have the name of another stage, whose folder is beside theirs."""
+    """Raise ProblemsError for rounds and stages of plugins that have the name of another stage's folder."""
     folders = stage_folders()
     names = [one.name for one in recipe.finetune.rounds] if recipe.finetune else []
     problems = [
@@ -131,6 +138,12 @@ def _refuse_stage_names(recipe: Recipe) -> None:
         f"{', '.join(folders)} @ finetune.rounds"
         for name in names
         if any(fnmatchcase(name, folder) for folder in folders)
+    ]
+    baselines = recipe.finetune.baselines if recipe.finetune else ()
+    problems += [
+        f"a stage cannot be named {name!r}, which is the folder of another stage of the run; rename it @ stages"
+        for name in recipe.stages or {}
+        if name in (*names, *baselines) or any(fnmatchcase(name, folder) for folder in folders)
     ]
     if problems:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
@@ -158,6 +171,12 @@ def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
     if recipe.pretrain is None:
         return
     yield from unread_choices(recipe.pretrain, registry)
+    encoder, start = recipe.encoder, recipe.encoder.pretrained
+    found = check_start_model(start, causal=True) if start else None
+    if start and (encoder.mask_token != AUTO or (found and found.is_causal)):
+        token = mask_token_in(local_path(start), encoder.mask_token)
+        where = "a word that the vocabulary gets" if encoder.mask_token == NEW else "--set encoder.mask_token=TOKEN"
+        yield f"hidden tokens are read as {token or encoder.mask_token} ({where})"
     if _starts_from_sentence_encoder(recipe):
         yield (
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "

@@ -27,12 +27,12 @@ from drkit.core.progress import Progress
 from drkit.core.protocols import Collection
 from drkit.core.registry import Registry
 from drkit.core.settings import NEVER_ABSENT, is_lasting
-from drkit.core.spec import ComponentSpec, declared_by
+from drkit.core.spec import STAGE_OUTPUT, Choice, ComponentSpec, declared_by, is_stage_output
 from drkit.data.splits import PSEUDO
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.errors import DrkitError, check_extras
-from drkit.recipe.parts import parts_within
+from drkit.recipe.parts import parts_within, stage_outputs, with_outputs
 from drkit.recipe.schema import Recipe, Round
 from drkit.recipe.toml import plain, typed
 from drkit.recipe.training import Training
@@ -186,7 +186,8 @@ class Stage(Generic[S]):
             raise TypeError(f"{self.name}: expected {self.spec.settings.__name__}, got {type(self.settings).__name__}")
         allowed = self.spec.inputs
         for name in self.inputs:
-            if name not in allowed and f"{name.split('/')[0]}/*" not in allowed:
+            is_named = name in allowed or f"{name.split('/')[0]}/*" in allowed
+            if not is_named and not is_stage_output(name):
                 raise TypeError(f"{self.name}: {self.spec.name} declares no input {name!r}; declared: {[*allowed]}")
 
     @property
@@ -244,7 +245,11 @@ class Stage(Generic[S]):
 
 @frozen
 class PlanBuilder:
-    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes."""
+    """A plan under construction: recipe, installed parts, the recipe's collection, stages by name, and notes.
+
+    when_read: what adds a stage that has no place of its own in the order, by name; it is added before the first stage
+    that reads it.
+    """
 
     recipe: Recipe
     registry: Registry
@@ -252,6 +257,7 @@ class PlanBuilder:
     splits: tuple[str, ...] = field(init=False)
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+    when_read: dict[str, Callable[[PlanBuilder], object]] = field(factory=dict)
 
     @splits.default
     def _read_splits(self) -> tuple[str, ...]:
@@ -298,11 +304,30 @@ class PlanBuilder:
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
+            read = {one: self.output(one, name) for one in stage_outputs(settings, self.registry)}
+            inputs = {**(inputs or {}), **read}
             extras = {extra for part in parts_within(settings, self.registry) for extra in part.extras}
-            code = stage_code(name, inputs or {}, settings, self.recipe, self.registry)
+            code = stage_code(name, inputs, settings, self.recipe, self.registry)
             code |= PluginCode(packages=text_libraries(extras))
-            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, code)
+            self.stages[name] = Stage(name, spec, settings, summary, inputs, states, code)
         return name
+
+    def output(self, text: str, reader: str) -> StageOutput:
+        """Return the output `stage:NAME/FILE` that a stage reads; its stage is added if no other stage has read it.
+
+        Raises DrkitError if the run does not make the stage before.
+        """
+        name, _, path = text.removeprefix(STAGE_OUTPUT).partition("/")
+        if name not in self.stages and name in self.when_read:
+            self.when_read.pop(name)(self)
+        if name not in self.stages:
+            in_progress = name in (self.recipe.stages or {})
+            why = "which reads its output" if in_progress else "which is not a stage that this run makes before it"
+            known = f"known there: {', '.join([*self.stages, *self.when_read])}"
+            raise DrkitError(f"{reader!r} reads {text!r}, of the stage {name!r}, {why}; {known}")
+        if not all(part not in ("", ".", "..") for part in path.split("/")) and path:
+            raise DrkitError(f"{reader!r} reads {text!r}; expected stage:NAME or stage:NAME/FILE")
+        return StageOutput(name, path)
 
 
 def files_state(spec: ComponentSpec, config: Any) -> str:
@@ -326,6 +351,10 @@ class StageRun(Generic[S]):
     registry: Registry
     progress: Progress
     engine: Engine = field(factory=LocalEngine)
+
+    def resolved(self, choice: Choice) -> Choice:
+        """Return a choice of the settings with paths in place of the outputs of stages that it names."""
+        return with_outputs(choice, self.inputs, self.registry) if any(map(is_stage_output, self.inputs)) else choice
 
 
 def declared_card(encoder: str, recipe: EncoderCard) -> EncoderCard:

@@ -28,7 +28,7 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.schedules import is_scheduled, settings_at
-from drkit.core.spec import Choice, ComponentSpec, Kind
+from drkit.core.spec import Choice, ComponentSpec, Kind, is_stage_output
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.collection import FileCollection
@@ -38,6 +38,7 @@ from drkit.data.queries import checked_queries
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.values import PAIR, read_values
 from drkit.decoders.layers import layers_read, visibility_rows
+from drkit.encoders.architectures import attention_keys
 from drkit.encoders.heads import seeded
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
@@ -151,6 +152,8 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
             _try_saving(part, loss, build_part(part, attrs.evolve(sized, seed=recipe.seed + 1)))
         for part in _batches(recipe, registry):
             _try_batches(part, context)
+        for stage in (recipe.stages or {}).values():
+            target_of(PartInUse.of(Kind.STAGE, stage, registry))
         for part in query_parts(recipe, registry):
             _try_queries(part, context, examples)
         for miners in _chains(recipe):
@@ -202,7 +205,9 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     shape: dict[str, Any] = {"layers": layers, "heads": heads, "hidden": HEAD_WIDTH * heads}
     if sizes.architecture and not sizes.pretrained:
-        shape |= {"model_type": sizes.architecture, "more": sizes.architecture_settings or {}}
+        more = {"model_type": sizes.architecture, **(sizes.architecture_settings or {})}
+        more |= attention_keys(more, sizes.attention)
+        shape |= {"model_type": more.pop("model_type"), "more": more}
     is_plain = sizes.pooling.use in POOLINGS
     pooling = sizes.pooling.use if is_plain else "cls"
     try:
@@ -496,6 +501,8 @@ def _column_values(recipe: Recipe, registry: Registry, examples: toys.Examples) 
 
 def _first_values(name: str, source: Choice, registry: Registry, examples: toys.Examples) -> list[float]:
     """Return the first values of a column that a part computes, or a file has. Raises DrkitError for a broken part."""
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return []
     if isinstance(source.config, FileConfig):
         return [one.value for one in islice(read_values(local_path(source.config.path), name), _VALUES)]
     if not is_computed(source):

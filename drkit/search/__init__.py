@@ -7,6 +7,7 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.data.qrels import read_qrels as read_qrels
     from drkit.data.qrels import write_qrels as write_qrels
+    from drkit.search.averaging import average_encoders as average_encoders
     from drkit.search.backends import Backend as Backend
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
     from drkit.search.dual_encoder import AnyEncoder as AnyEncoder

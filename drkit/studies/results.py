@@ -17,7 +17,7 @@ from drkit.core.files import write_json, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
-from drkit.evaluate.effects import Array, Effect, factorial_effects
+from drkit.evaluate.effects import Array, Effect, estimate_mean, factorial_effects
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.names import BM25_NAME
 from drkit.recipe.schema import PRETRAINED
@@ -30,12 +30,17 @@ _PAGE, PICTURE, _RECORD = "study.md", "study.png", "study.json"
 
 @frozen
 class Result:
-    """A cell's mean of the first measure, and its standard deviation over seeds (NaN for a single one)."""
+    """A cell's mean of the first measure, and its standard deviation over seeds (NaN for a single one).
+
+    low, high: its 95 % interval over seeds and queries (`drkit.evaluate.effects.estimate_mean`).
+    """
 
     cell: Cell
     mean: float
     deviation: float
     runs: tuple[Path, ...]
+    low: float = math.nan
+    high: float = math.nan
 
 
 @frozen
@@ -83,13 +88,15 @@ class Study:
         ]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each cell of each table: its values on the axes, the labels, measure, mean, deviation .."""
+        """Return a row for each cell of each table: its values on the axes, the labels, measure, mean, interval .."""
         return [
             {
                 **result.cell.levels,
                 "labels": table.key,
                 "measure": table.measure,
                 "mean": result.mean,
+                "low": result.low,
+                "high": result.high,
                 "deviation": result.deviation,
                 "runs": [str(run) for run in result.runs],
             }
@@ -176,14 +183,17 @@ def _table(
     measure = next(iter(scores.values()))[0].measures[0]
     queries = sorted(next(iter(scores.values()))[0].per_query[measure])
     values = _array(design, scores, measure, queries)
+    by_cell = values.reshape(len(design.cells), *values.shape[-2:])
     results = [
         Result(
             cell,
             statistics.fmean(means := [one.mean(measure) for one in scores[cell.name]]),
             statistics.stdev(means) if len(means) > 1 else math.nan,
             tuple(record.folder for record in runs[cell.name]),
+            low=estimate.low,
+            high=estimate.high,
         )
-        for cell in design.cells
+        for cell, estimate in zip(design.cells, map(estimate_mean, by_cell), strict=True)
     ]
     shown = [record for found in runs.values() for record in found]
     return Table(

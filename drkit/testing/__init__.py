@@ -26,5 +26,6 @@ if TYPE_CHECKING:
     from drkit.testing.miners import check_filter as check_filter
     from drkit.testing.miners import check_miner as check_miner
     from drkit.testing.specs import check_spec as check_spec
+    from drkit.testing.stages import check_stage as check_stage
 
 lazy_exports(__name__)

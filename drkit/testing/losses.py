@@ -211,6 +211,8 @@ def _cut(values: Tensor, some: slice) -> Tensor:
 
 _TOYS: dict[str, Callable[[TokenBatch], Any]] = {
     "token_states": _token_states,
+    "preceding_states": _token_states,
+    "ratios": lambda tokens: (0.1 + 0.8 * _values(tokens, 2)[:, :1, 1].abs()).expand_as(tokens.ids)[tokens.maskable],
     "text_states": _text_states,
     "bottleneck": lambda tokens: _leaf(_values(tokens, 16)[:, 0]),
     "vocab_logits": lambda tokens: _leaf(_values(tokens, VOCAB)[:, 1]),

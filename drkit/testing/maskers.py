@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import MaskingRatio
+from drkit.core.registry import Registry, installed
+from drkit.core.schedules import Scheduled
 from drkit.core.spec import MASKER, ComponentSpec, Kind, provided_by
 from drkit.core.types import MaskedView, TokenBatch, map_tensors
 from drkit.maskers.views import NO_TARGET, hidden_tokens
@@ -28,11 +30,12 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
     Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
-    text of more than three tokens, unless the setting `ratio` is 0; labels are the clean tokens (a masker that provides
-    `corrupted` has none, and changes such a text); the input is unchanged; what an earlier view hides (`nested`) stays
-    hidden; the same seed gives the same mask, also after pickling and in a worker process, another epoch another mask;
-    the rest of the batch, its order and padding do not matter; a batch of one text and an empty text are not an error;
-    only declared signals are read.
+    text of more than three tokens, unless the setting `ratio` is 0 or the masker provides `ratios`; labels are the
+    clean tokens (a masker that provides `corrupted` has none, and changes such a text); the input is unchanged; what an
+    earlier view hides (`nested`) stays hidden; the same seed gives the same mask, also after pickling and in a worker
+    process, another epoch another mask; the rest of the batch, its order and padding do not matter; a batch of one text
+    and an empty text are not an error; only declared signals are read; with schedules of its schedulable settings, it
+    masks by those of the step.
     """
     spec, config = checked_spec(Kind.MASKER, part, config)
     masker, provided = build(spec, config, toy_context()), spec.provides_of(config)
@@ -46,6 +49,24 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
 
     for rows in (0, 33) if "rows" in provided else (0,):
         _check_one(masker, rows, spec.name, provided, toys, hides)
+    _check_scheduled(spec, config, masker, toys())
+
+
+def _check_scheduled(spec: ComponentSpec, config: Any, masker: Any, tokens: TokenBatch) -> None:
+    """Check that a schedule which reaches the settings halfway gives their views from there on."""
+    numbers = [a.name for a in attrs.fields(spec.config) if a.metadata.get("schedulable")]
+    if numbers:
+        first = spec.config()
+        ends = {name: (getattr(first, name), getattr(config, name)) for name in numbers}
+        changing = {name: Scheduled(start, last, end=0.5) for name, (start, last) in ends.items()}
+        with running(spec.name, f"built with schedules of {', '.join(numbers)}"):
+            others = [one for one in installed().registry if (one.kind, one.name) != (spec.kind, spec.name)]
+            registry = Registry([*others, spec])  # of the parts that its settings choose
+            scheduled = registry.build(Kind.MASKER, spec.name, attrs.evolve(config, **changing), toy_context())
+        expected, found = (_mask(one, tokens, 0, spec.name, progress=0.5) for one in (masker, scheduled))
+        require(_same(found, expected), f"{spec.name}: with a schedule, it does not mask by the settings of the step")
+        thawed = _mask(pickled(spec.name, scheduled), tokens, 0, spec.name, progress=0.5)
+        require(_same(thawed, expected), f"{spec.name}: pickling changes the masks of a schedule")
 
 
 def _check_one(
@@ -56,7 +77,7 @@ def _check_one(
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
     check_view(view, tokens, rows, provided, name)
     if hides:
-        _check_hides(view, tokens, name, corrupted="corrupted" in provided)
+        _check_hides(view, tokens, name, provided)
         _check_draws(masker, tokens, view, rows, name)
     if "corrupted" not in provided:
         _check_nested(masker, tokens, rows, name)
@@ -67,9 +88,11 @@ def _check_one(
         require(_same(more, view), f"{name}: what a row sees depends on the number of rows")
 
 
-def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, *, corrupted: bool) -> None:
+def _check_hides(view: MaskedView, tokens: TokenBatch, name: str, provided: Collection[str]) -> None:
     long = tokens.maskable.sum(1) > _SHORT
-    if corrupted:
+    if "ratios" in provided:  # what is drawn may hide nothing of a text
+        require(bool((view.labels != NO_TARGET).any()), f"{name}: no text has a target")
+    elif "corrupted" in provided:
         unchanged = (view.ids == tokens.ids).all(1) & long
         require(not unchanged.any(), f"{name}: a text is not corrupted at all")
     elif view.visible is not None:
@@ -110,9 +133,10 @@ def _mask(
     seed: int = 1,
     epoch: int = 0,
     nested: MaskedView | None = None,
+    progress: float = 0.0,
 ) -> MaskedView:
     with running(name, f"masking {len(tokens.ids)} text(s) with rows={rows}, nested={nested and 'a view'}"):
-        view = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows, nested=nested)
+        view = masker(tokens, Draws(seed, epoch, tokens.keys.numpy(), progress), rows=rows, nested=nested)
     return require_view(view, name)
 
 
@@ -142,6 +166,13 @@ def check_view(view: MaskedView, clean: TokenBatch, rows: int, provided: Collect
     if rows and "rows" in provided:
         _check_rows(view, clean, rows, name)
         return
+    has_ratios = view.ratios is not None
+    require(has_ratios == ("ratios" in provided), f"{name}: views have ratios if and only if it provides 'ratios'")
+    if view.ratios is not None:
+        is_share = (view.ratios > 0) & (view.ratios <= 1)
+        shape = tuple(view.ratios.shape)
+        require(shape == (len(clean.ids),), f"{name}: ratios has shape {shape}, expected one for each text")
+        require(bool(is_share.all()), f"{name}: a ratio is not above 0 and at most 1")
     is_filled = view.noise is not None
     require(is_filled == ("replaced" in provided), f"{name}: views have noise if and only if it provides 'replaced'")
 

@@ -23,14 +23,14 @@ from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, Text
 from drkit.data.contexts import PretrainingTexts, stacked
 from drkit.decoders.layers import layers_read
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.heads import token_states
-from drkit.maskers.views import keep_targets, replaced_targets, unmasked_view
+from drkit.encoders.heads import preceding_states, token_states
+from drkit.maskers.views import NO_TARGET, keep_targets, replaced_targets, unmasked_view
 from drkit.recipe.schema import ENCODER_SIDE
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, ROWS, Rows
 
 _TOKENS = ("ids", "attention", "maskable", "words", "keys")
-VIEW = ("ids", "labels", "attention", "visible", "noise")
+VIEW = ("ids", "labels", "attention", "visible", "noise", "ratios")
 # The side of the encoder among those that have a text, a view and losses; the others are the decoders, by name.
 # The name of a replacer's own loss among the recipe's terms, with its weight already applied, and of its folder in a
 # checkpoint.
@@ -239,8 +239,13 @@ class AutoEncoder(nn.Module):
             "bottleneck": encoded.bottleneck,
             **{vector_name(name): vector for name, vector in encoded.vectors.items()},
         }
-        if encoder_pass.view.noise is not None:
-            outputs["replaced"] = replaced_targets(encoder_pass.view, encoder_pass.source)
+        view = encoder_pass.view
+        if any("preceding_states" in term.receives for term in self.terms.values()):
+            outputs["preceding_states"] = preceding_states(encoded.hidden, view.labels, heads)
+        if view.noise is not None:
+            outputs["replaced"] = replaced_targets(view, encoder_pass.source)
+        if view.ratios is not None:
+            outputs["ratios"] = view.ratios[:, None].expand_as(view.labels)[view.labels != NO_TARGET]
         return outputs | _signals(encoder_pass.source)
 
     def decode(

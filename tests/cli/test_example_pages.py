@@ -15,7 +15,7 @@ from tests.cli.following import run_warm
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 # A step of a page: a file by its path, another snippet, or commands.
-STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|sh|python)\n(?P<text>.*?)```", re.DOTALL)
+STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|sh|python|toml)\n(?P<text>.*?)```", re.DOTALL)
 # The script that the first snippet of a page is (if any), what the page must leave behind, and what it must print.
 PAGES = {
     "five-minutes": ("", ("runs/quick/encoder/modules.json", "report.html"), ("hybrid", "kept", "again")),
@@ -23,6 +23,11 @@ PAGES = {
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
+    "late-chunking": (
+        "late.py",
+        ("runs/late/encoder/modules.json",),
+        ("each passage alone: RR@10", "late chunking: RR@10"),
+    ),
     "sentence-transformers": ("train.py", ("trained/modules.json",), ("drkit's contrastive",)),
 }
 # What a page trains, and what a test trains.
@@ -39,6 +44,10 @@ FEWER = {
         " --set finetune.bf16=true": "",  # tried in a process of its own: tests/cli/test_refusals.py
     },
     "own-loop": {"steps=200": "steps=8"},
+    "late-chunking": {
+        "--quick": f"{FEW} --set pretrain.max_steps=8 --set collection.limit=60",
+        "len(text) > 60": "len(text) > 300",
+    },
 }
 
 
@@ -73,8 +82,11 @@ def test_a_page_works_to_the_letter(page, tmp_path):
 
 
 def test_every_example_is_followed():
-    by_hand = "pretraining-by-hand"  # tests/runs/test_pretraining_by_hand.py
-    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, by_hand, "README"}
+    elsewhere = {
+        "pretraining-by-hand",
+        "your-own-stage",
+    }  # tests/runs/test_pretraining_by_hand.py, test_own_stage_page.py
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, *elsewhere, "README"}
     for path in FOLDER.glob("*.md"):
         text = path.read_text(encoding="utf-8")
         assert len(re.findall(r"^```\w+$", text, re.MULTILINE)) == len([*STEP.finditer(text)]), path

@@ -1,15 +1,19 @@
 """`drkit inspect`: what it shows, as text and as data; and what it says where it cannot."""
 
 import io
+import json
 import re
 import shutil
 
 import pytest
 import torch
+from attrs import evolve
 
 from drkit.core.progress import Silent
-from drkit.core.registry import installed
+from drkit.core.registry import Registry, installed
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings
 from drkit.core.types import TokenBatch
+from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
@@ -289,3 +293,50 @@ class WithoutTokens:
 def test_texts_without_tokens_have_no_tenths_of_importance():
     sample = TextSample(source=None, store=WithoutTokens(), importance=object(), count=3)
     assert sample.borders is None
+
+
+CHANGING = "masker.ratio={from=0.1, to=0.9, shape='steps', steps=3}"
+
+
+def test_the_masks_of_a_step_have_its_ratio(counted, drkit):
+    steps = ("--set", "pretrain.max_steps=30", "--set", CHANGING)
+    hidden = {}
+    for step in (0, 14, 30):
+        code, out, err = drkit("inspect", "mask", TEXT, "--run", counted, *steps, "--step", step, "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        hidden[step] = sum(cell["state"] != "seen" for cell in found["texts"][0]["views"][1]["cells"])
+        assert found["settings"]["decoder"]["ratio"] == {0: 0.1, 14: 0.5, 30: 0.9}[step]
+    assert 0 < hidden[0] < hidden[14] < hidden[30]
+    code, _, err = drkit("inspect", "mask", TEXT, "--run", counted, *steps, "--step", 31)
+    assert code == 2
+    assert "--step 31 is after the last of 30 steps" in err
+    code, _, err = drkit("inspect", "mask", TEXT, "--run", counted, "--set", "pretrain.max_steps=-1", "--step", 1)
+    assert code == 2
+    assert "--set pretrain.max_steps=N" in err
+
+
+class LastWords:
+    """A context that needs no other text: the end of the text itself."""
+
+    def __init__(self, config=None, context=None):
+        pass
+
+    def __call__(self, tokens, texts, *, seed, epoch):
+        batch = texts.batch(tokens.keys.numpy())
+        return evolve(batch, attention=batch.attention.clone().fill_(False).index_fill(1, torch.arange(4), True))
+
+
+def test_a_context_that_needs_no_second_text_is_inspected(source):
+    spec = ComponentSpec(Kind.CONTEXT, "last-words", f"{__name__}:LastWords", NoSettings, "The end of the text")
+    registry = Registry([*installed().registry, spec])
+    recipe = source.recipe
+    task = evolve(recipe.pretrain.decoders["main"], context=Choice("last-words", NoSettings()))
+    recipe = evolve(recipe, pretrain=evolve(recipe.pretrain, decoders={"main": task}))
+    found = inspect_mask(TEXT, TextSource(source.folder, recipe), registry, seed=1)
+    assert [text.title for text in found.texts] == ["the encoder's text", "its context"]
+    assert len(found.texts[1].pieces) < len(found.texts[0].pieces)
+    task = evolve(task, context=Choice("span", NoSettings()))
+    recipe = evolve(recipe, pretrain=evolve(recipe.pretrain, decoders={"main": task}))
+    with pytest.raises(DrkitError, match="needs a second text"):
+        inspect_mask(TEXT, TextSource(source.folder, recipe), registry, seed=1)

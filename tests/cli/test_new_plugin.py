@@ -62,7 +62,7 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
     files = write_plugin("alone", [kind], tmp_path / "alone")
     assert Path(f"alone/{kind}.py") in files
     assert (Path("alone/recipe.toml") in files) == (
-        kind not in ("signal", "column", "queries", "batches", "collection", "command", "architecture")
+        kind not in ("signal", "column", "queries", "batches", "stage", "collection", "command", "architecture")
     )
     declared = (tmp_path / "alone" / "alone" / "__init__.py").read_text()
     assert 'name="alone"' in declared or f'Extension("{NOT_PARTS.get(kind) or "alone"}"' in declared
@@ -99,7 +99,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
     fewer = "--quick --set pretrain.max_steps=8 --set finetune.max_steps=4"
     steps = list(STEP.finditer(GUIDE.read_text(encoding="utf-8").replace("--quick\n", f"{fewer}\n")))
     written = [step["path"] for step in steps if step["path"]]
-    assert len(written) == 3
+    assert len(written) == 4
     outputs = {}
     for step in steps:
         if step["path"]:
@@ -148,6 +148,6 @@ def test_the_command_refuses_in_one_line(tmp_path):
     code, out, err = drkit("new-plugin", "mine", "--kind", "optimizer", cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert (
-        "masker, decoder, loss, miner, filter, signal, pooling, column, queries, batches, collection, "
+        "masker, decoder, loss, miner, filter, signal, pooling, column, queries, batches, stage, collection, "
         "command, architecture" in err
     )

@@ -16,6 +16,7 @@ from drkit.errors import ProblemsError
 from drkit.losses import ContrastiveConfig, MatryoshkaConfig
 from drkit.maskers import PmiConfig, UniformConfig
 from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose, ratio_notes
 from drkit.recipe.paths import describe_schedules, recipe_differences, setting_paths
 from drkit.recipe.toml import recipe_from_table, recipe_table, recipe_toml, toml_value
 from drkit.runs.stage import lasting_settings
@@ -162,3 +163,25 @@ def test_a_plugins_masker_gets_the_current_number_without_any_work():
     assert found == [(1.0, float, 0.0), (1.5, float, 0.25), (2.0, float, 0.5)]
     constant = Registry([spec]).build(Kind.MASKER, "sized", Sized(size=2.0))
     assert constant(None, Draws(0, 0, [0]))[0] == 2.0
+
+
+def test_python_takes_settings_as_the_command_does():
+    by_path = drkit.compose(paper="retromae", **{"pretrain.max_steps": 500, "seed": 3})
+    assert drkit.compose(paper="retromae", settings=["pretrain.max_steps=500", "seed=3"]) == by_path
+    assert drkit.compose(paper="retromae", settings="seed=3", **{"pretrain.max_steps": 500}) == by_path
+    assert drkit.compose(paper="retromae", settings=["seed=3"], seed=4).seed == 3, "they come last"
+
+
+def test_a_named_masker_that_hides_as_many_tokens_as_the_one_before_is_noted():
+    def notes(**choices):
+        request = ComposeRequest(paper="retromae", **choices)
+        recipe = compose(request, installed())
+        return ratio_notes(request, recipe, installed().registry)
+
+    (note,) = notes(masker="pmi")
+    path = "pretrain.decoders.main.masker.ratio"
+    assert note.startswith(f"{path} = 0.5, as the masker before it")
+    assert f"--set {path}=0.3 is the default of pmi" in note
+    assert not notes()
+    assert not notes(masker="pmi", settings=(f"{path}=0.5",))
+    assert not notes(encoder_masker="pmi"), "the encoder's ratio is the default"

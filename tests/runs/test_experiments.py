@@ -4,11 +4,13 @@ import json
 import shutil
 from itertools import product
 
+import numpy as np
 import pytest
 
 import drkit
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError, ProblemsError
+from drkit.evaluate.effects import estimate_mean
 from drkit.recipe.toml import write_recipe
 from drkit.studies.costs import describe_sharing
 from drkit.studies.design import design_study
@@ -123,6 +125,9 @@ def test_effects_are_those_recomputed_from_the_scores_of_the_runs(made):
         for row in made.table():
             if row["labels"] == labels:
                 assert row["mean"] == pytest.approx(mean(row["masker"], row["decoder"]))
+                values = [[one[query] for query in queries] for one in found[row["masker"], row["decoder"]]]
+                interval = estimate_mean(np.array(values, np.float64))
+                assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), nan_ok=True)
     assert {row["seeds"] for row in rows} == {2}
     assert {row["measure"] for row in rows} == {"RR@10"}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drkit.core.registry import installed
-from drkit_cli.names import CollectionName, InstalledName, LocalPath, count
+from drkit_cli.names import CollectionName, InstalledName, LocalPath, PathOrId, count
 from drkit_cli.options import open_collection_option, pooling_option, refuse_options, settings_option
 from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     "--dimension",
     type=count(1),
     help="Keep only the first numbers of every vector, normalised again; for the loss matryoshka.",
+)
+@click.option(
+    "--average",
+    metavar="RUN_OR_CHECKPOINT",
+    type=PathOrId(),
+    multiple=True,
+    help="Average the weights with those of another training from the same start; repeatable.",
 )
 @click.option(
     "--backend",
@@ -58,6 +65,7 @@ def export(
     source: str,
     pooling: str | None,
     dimension: int | None,
+    average: tuple[str, ...],
     backends: tuple[str, ...],
     calibrate: str | None,
     output: Path | None,
@@ -69,7 +77,8 @@ def export(
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
     Of a run, it is the retriever that was best on dev, with a model card of its results, training and limits; without
-    the card if its vectors are cut by --dimension, because the results are those of whole vectors.
+    the card if its vectors are cut by --dimension, because the results are those of whole vectors, or its weights are
+    averaged with others (a soup), as those of several seeds.
 
     With --vectors, write the ids, texts and vectors of the passages to a file that vector stores read. The texts are
     those of the run, or of --collection.
@@ -78,6 +87,7 @@ def export(
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     drkit export runs/R --dimension 64 -o encoder-64/
+    drkit export runs/R/retriever-1 --average runs/R/retriever-2 -o averaged/
     drkit export runs/R --backend openvino-int8 -o encoder-int8/
     drkit export runs/R --vectors passages.parquet
     drkit export vectors/ --collection beir:FOLDER --vectors passages.parquet
@@ -85,7 +95,10 @@ def export(
     """
     from drkit.commands import NamedCollection, export_rankings
 
-    of_encoder, of_vectors = ("output", "pooling", "dimension", "backends", "calibrate"), ("collection", "settings")
+    of_encoder, of_vectors = (
+        ("output", "pooling", "dimension", "average", "backends", "calibrate"),
+        ("collection", "settings"),
+    )
     if trec:
         refuse_options((*of_encoder, *of_vectors, "vectors"), "with --trec")
         files = export_rankings(source, trec)
@@ -98,7 +111,8 @@ def export(
     else:
         refuse_options(of_vectors, "without --vectors")
         sample = NamedCollection(calibrate) if calibrate else None
-        how = {"pooling": pooling, "dimension": dimension, "backends": backends, "calibrate": sample}
+        how: dict[str, Any] = {"pooling": pooling, "dimension": dimension, "average": average}
+        how |= {"backends": backends, "calibrate": sample}
         _export_encoder(source, output, **how)
 
 
@@ -107,7 +121,7 @@ def _export_encoder(source: str, folder: Path, **how: Any) -> None:
     from drkit.commands import export_checkpoint, write_model_card
     from drkit.runs.manifest import read_manifest
 
-    is_whole = how["dimension"] is None
+    is_whole = how["dimension"] is None and not how["average"]
     has_card = is_whole and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection"))
     finish = (lambda made: write_model_card(Path(source), made, installed())) if has_card else None
     made = export_checkpoint(source, folder, finish=finish, **how)

@@ -22,8 +22,8 @@ def new_plugin(name: str, kinds: tuple[str, ...], output: Path | None) -> None:
     r"""Write a plugin package NAME: it installs, composes, and passes its own tests; only the logic is left to write.
 
     Each KIND adds a working part with settings: masker, decoder, loss, miner (a source of negatives), filter (of
-    negatives), signal, pooling, column, queries, batches, collection; or a command of drkit. A masker uses the signal
-    if there is one.
+    negatives), signal, pooling, column, queries, batches, stage, collection; or a command of drkit. A masker uses the
+    signal if there is one.
 
     \b
     drkit new-plugin my-masker --kind masker

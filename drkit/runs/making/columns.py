@@ -138,7 +138,7 @@ def _write_vectors(
         source = ComputedVectors(chosen.use, _numbered(stage, collection, per, items))
         finder = finder_of_ids(numbers_of)
     else:
-        config = chosen.config
+        config = stage.resolved(chosen).config
         by, path = (config.by, config.path) if isinstance(config, VectorsConfig) else ("", stage.inputs["vectors"])
         source = open_vectors(path, of=per, by=by)
     if source.by == BY_TEXT:
@@ -221,7 +221,8 @@ def load_teacher_encoder(path_or_id: str) -> Any:
 
 def _source(stage: StageRun[ColumnSettings]) -> Any:
     """Return the part that is, or has, the values of the column."""
-    return stage.registry.build(Kind.COLUMN, stage.settings.source.use, stage.settings.source.config)
+    source = stage.resolved(stage.settings.source)
+    return stage.registry.build(Kind.COLUMN, source.use, source.config)
 
 
 def _drawn(scope: str, requests: Sequence[ScoreRequest], corpus: StoredCorpus) -> Iterator[Any]:

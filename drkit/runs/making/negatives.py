@@ -12,6 +12,7 @@ from attrs import evolve
 from drkit.core.file_chunks import FileChunks
 from drkit.core.files import CHECKPOINTS
 from drkit.core.processes import local_device
+from drkit.core.spec import Choice
 from drkit.core.types import BuildContext, Mined
 from drkit.data.column_sources import RERANKER
 from drkit.data.corpus import StoredCorpus, collection_of
@@ -28,13 +29,14 @@ from drkit.search import Reranker
 def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the models."""
     settings = stage.settings
+    miners = tuple(map(stage.resolved, settings.miners))
     open_with = _opener(stage)
     context, corpus = open_with()
     if refresh_settings(settings.miners) and context.retriever is None:
         stage.progress.note("the model in training mines all negatives, including those of the first epoch")
         return write_negatives((), corpus, stage.folder)
-    chain = build_chain(settings.miners, stage.registry, context)
-    counts = write_negatives(_mined(stage, chain, context, open_with), corpus, stage.folder)
+    chain = build_chain(miners, stage.registry, context)
+    counts = write_negatives(_mined(stage, miners, chain, context, open_with), corpus, stage.folder)
     if counts["queries_without"]:
         dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
         stage.progress.note(
@@ -68,6 +70,7 @@ def open_inputs(
 
 def _mined(
     stage: StageRun[NegativeSettings],
+    miners: tuple[Choice, ...],
     chain: Chain,
     context: BuildContext,
     open_with: partial[tuple[BuildContext, StoredCorpus]],
@@ -82,7 +85,7 @@ def _mined(
         collection.corpus,
         mining_requests(collection, exclude_self=settings.exclude_self),
         chain.depth,
-        choices=settings.miners,
+        choices=miners,
         context=context,
         open_with=open_with,
         index=kept / "index",

@@ -93,7 +93,7 @@ def _read_or_generate(
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
-    path = local_path(source)
+    path = stage.inputs.get(settings.queries, local_path(source))
     if kind == "model":
         path = generate(
             stage,
@@ -298,6 +298,7 @@ def _queries(
 
     A model and a part of a plugin read only the drawn passages.
     """
+    source = stage.resolved(source)
     if source.use == QUERY_FILE:
         return given_queries(corpus, local_path(source.config.path))
     path, total = stage.folder / f"queries-{number}.jsonl", sum(index in drawn for index in range(len(corpus)))

@@ -15,7 +15,7 @@ from drkit.data.store import TokenStore
 from drkit.data.titles import AS_PAIR, JOINED, SEPARATED, Titles
 from drkit.data.word_embeddings import log_frequencies, ppmi_svd
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.encoders.architectures import STATIC
+from drkit.encoders.architectures import STATIC, attention_keys
 from drkit.encoders.folder import is_lexical
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.token_weights import read_token_weights, weights_from_idf
@@ -45,10 +45,11 @@ def make_encoder(stage: StageRun[NewEncoderSettings]) -> Mapping[str, Any]:
         model_type=settings.architecture or "bert",
         pooling=_pooling(settings),
         seed=settings.seed,
-        **(settings.architecture_settings or {}),
+        **_configuration(settings),
     )
     store = TokenStore.open(stage.inputs["tokens"])
-    encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
+    if encoder.has_lm_bias():
+        encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
         matrix = ppmi_svd(
             store,
@@ -74,7 +75,12 @@ def start_from_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str,
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*has no language-model head")  # pre-training says what it does then
-        encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
+        encoder = MaskedLmEncoder.from_pretrained(
+            source,
+            pooling=_pooling(stage.settings),
+            attention=stage.settings.attention,
+            vocabulary=len(tokenizer),
+        )
     if stage.settings.token_weights and read_token_weights(local_path(source)) is None:
         _start_token_weights(encoder, tokenizer, stage.inputs)
     if stage.settings.learned_pooling:
@@ -83,6 +89,14 @@ def start_from_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str,
     save_masked_lm(encoder, tokenizer, stage.folder)
     copy_parts(Path(source), stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+
+
+def _configuration(settings: NewEncoderSettings) -> dict[str, Any]:
+    """Return further keys of the configuration of an encoder made from scratch."""
+    more = {"model_type": settings.architecture or "bert", **(settings.architecture_settings or {})}
+    more |= attention_keys(more, settings.attention)
+    del more["model_type"]
+    return more
 
 
 def _pooling(settings: NewEncoderSettings | ExistingEncoderSettings) -> str:

@@ -17,11 +17,12 @@ from drkit.data.corpus import StoredCorpus, read_labelled_queries
 from drkit.data.mixture import Mixture
 from drkit.data.sample import PassageSample
 from drkit.data.spans import NamedTexts, Spans, punkt_for, split_documents
+from drkit.data.special_tokens import AUTO
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.titles import JOINED, Titles
-from drkit.data.vocabulary import train_wordpiece, with_last_token
+from drkit.data.vocabulary import train_wordpiece, with_last_token, with_mask_token
 from drkit.data.writing import write_collection
-from drkit.encoders.architectures import architecture, check_vocabulary
+from drkit.encoders.architectures import architecture, attention_keys, check_vocabulary, reads_both_ways
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.encoders.masked_lm import check_start, read_config
 from drkit.errors import DrkitError
@@ -96,9 +97,13 @@ def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, 
     settings = stage.settings
     check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
     config, tokenizer = read_config(settings.pretrained), load_tokenizer(settings.pretrained)
-    if architecture(config.model_type).is_causal:
+    is_causal = architecture(config.model_type).is_causal
+    if is_causal:
         tokenizer = with_last_token(tokenizer)
     check_vocabulary(tokenizer, config, settings.pretrained)
+    reads_both = bool(attention_keys(config, settings.attention)) or reads_both_ways(config)
+    if settings.mask_token != AUTO or (is_causal and reads_both):
+        tokenizer = with_mask_token(tokenizer, settings.mask_token)
     save_tokenizer(tokenizer, stage.folder)
     return {"vocabulary": len(tokenizer)}
 

@@ -13,7 +13,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.hub import require_hub_id
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -256,7 +256,8 @@ def _check_source(
 ) -> dict[str, StageOutput]:
     """Raise DrkitError if a column's source lacks values that the plan knows of; return the vectors that it reads."""
     config = column.config
-    if isinstance(config, FileConfig):
+    is_made = is_stage_output(getattr(config, "path", ""))
+    if isinstance(config, FileConfig) and not is_made:
         require_file(str(local_path(config.path)), f"the column {name!r} of {current.name}")
     if isinstance(config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
@@ -266,7 +267,8 @@ def _check_source(
         texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
         return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
     if isinstance(config, VectorsConfig):
-        open_vectors(config.path, of=config.of, by=config.by)
+        if not is_made:
+            open_vectors(config.path, of=config.of, by=config.by)
         if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
             raise DrkitError(
                 f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "
@@ -296,16 +298,12 @@ def plan_batch_columns(
     inputs = {}
     for name in batch_columns(settings, builder.registry):
         source = settings.columns_for(current)[name]
-        scope = column_scope(name, source, builder.registry)
-        if holds_vectors(source, builder.registry):
+        scope, is_number = column_scope(name, source, builder.registry), not holds_vectors(source, builder.registry)
+        if scope != QUERY or not is_number:
             raise DrkitError(
-                f"the batches {settings.batches.use!r} receive the column {name!r}, which holds vectors; expected a "
-                f"number per query @ finetune.columns.{name}"
-            )
-        if scope != QUERY:
-            raise DrkitError(
-                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a value per {scope}; "
-                f"expected one per query @ finetune.columns.{name}"
+                f"the batches {settings.batches.use!r} receive the column {name!r}, which has a "
+                f"{'value' if is_number else 'vector'} per {scope}; expected a value per query "
+                f"@ finetune.columns.{name}"
             )
         inputs[f"batches/{name}"] = StageOutput(plan_column(builder, current, settings, negatives, name))
     return inputs
@@ -322,6 +320,8 @@ def column_scope(name: str, source: Choice, registry: Registry) -> str:
 
     A part declares it; of a file, the first row is read.
     """
+    if isinstance(source.config, FileConfig) and is_stage_output(source.config.path):
+        return PAIR  # nobody has made it yet
     if not isinstance(source.config, FileConfig):
         return registry.get(Kind.COLUMN, source.use).scope_of(source.config)
     first = next(read_values(local_path(source.config.path), name), None)
@@ -334,7 +334,8 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
     The values of a part are not known yet. Reads the file, and the collection's judgements. Memory: the certain pairs.
     """
     per = column_scope(name, column, builder.registry)
-    path = local_path(column.config.path) if isinstance(column.config, FileConfig) else None
+    is_there = isinstance(column.config, FileConfig) and not is_stage_output(column.config.path)
+    path = local_path(column.config.path) if is_there else None
     if column.default is not None or holds_vectors(column, builder.registry):
         return
     if per != QUERY and refresh_settings(current.miners):
@@ -352,7 +353,7 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         return
     certain = {
         (query_id if per != PASSAGE else "", doc_id if per != QUERY else "")
-        for query_id, doc_id in _certain_pairs(builder, current, settings, name)
+        for query_id, doc_id in _certain_pairs(builder, current, settings, name, per)
     }
     missing = dict.fromkeys(sorted(certain))
     for value in read_values(path, name):
@@ -363,11 +364,13 @@ def refuse_missing_values(builder: PlanBuilder, current: Round, settings: Finetu
         raise missing_values(name, column, len(missing), len(certain), " and ".join(named))
 
 
-def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune, name: str) -> Iterator[tuple[str, str]]:
+def _certain_pairs(
+    builder: PlanBuilder, current: Round, settings: Finetune, name: str, per: str
+) -> Iterator[tuple[str, str]]:
     """Yield the pairs of queries and passages, by id, whose values in the column `name` a round needs in any case.
 
-    They are the only positive of a query that is in any batch, and its given negatives if it draws all of them. Batches
-    that are neither random nor any, known when the training begins, are not made here.
+    They are the only positive of a query that is in any batch (all of them if the column has a value `per` query), and
+    its given negatives if it draws all of them. Batches of a part are made later: of them, no pair is certain.
     """
     collection = builder.collection
     positives: dict[str, set[str]] = {}
@@ -386,5 +389,6 @@ def _certain_pairs(builder: PlanBuilder, current: Round, settings: Finetune, nam
     for row in {row for _, row in chain.from_iterable(batches)}:
         own = positives[judged[row]]
         others = negatives.get(judged[row], set()) - own if is_given else set()
-        drawn = [*(own if len(own) == 1 else ()), *(others if len(others) <= settings.negatives else ())]
+        is_drawn = len(own) == 1 or per == QUERY
+        drawn = [*(own if is_drawn else ()), *(others if len(others) <= settings.negatives else ())]
         yield from ((judged[row], doc_id) for doc_id in drawn)

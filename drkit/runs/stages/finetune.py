@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from attrs import evolve, field, frozen
 
 from drkit.batching.specs import RANDOM
 from drkit.core.files import LOG, TRAINING, VALIDATION
+from drkit.core.protocols import ChecksQueryIds
 from drkit.core.spec import Choice
+from drkit.data.collection import FileCollection
 from drkit.data.column_sources import RERANKER
 from drkit.encoders.card import EncoderCard
 from drkit.errors import DrkitError
@@ -264,10 +267,19 @@ def _training_inputs(
         inputs["negatives"] = StageOutput(negatives)
     for column in received_by(builder, current):
         inputs[f"column/{column}"] = StageOutput(plan_column(builder, current, settings, negatives, column))
+    _check_query_ids(builder, current, settings)
     inputs |= plan_batch_columns(builder, current, settings, negatives)
     if refresh_settings(current.miners) and RERANKER in required_by(builder, current.miners):
         inputs["reranker"] = StageOutput(RERANKER)
     return inputs
+
+
+def _check_query_ids(builder: PlanBuilder, current: Round, settings: Finetune) -> None:
+    """Raise DrkitError if the batches of a round cannot use the first training query of a collection in files."""
+    config, collection = settings.batches.config, builder.collection
+    if isinstance(config, ChecksQueryIds) and isinstance(collection, FileCollection) and current.pairs == JUDGED:
+        for query in islice(collection.queries(builder.labelled), 1):
+            config.check_query_id(query.query_id)
 
 
 def _plan_kept(builder: PlanBuilder, trained: PlannedSystem) -> Iterator[PlannedSystem]:

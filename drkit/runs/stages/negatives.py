@@ -6,7 +6,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.protocols import RankingDepth
-from drkit.core.spec import Choice, Kind
+from drkit.core.spec import Choice, Kind, is_stage_output
 from drkit.data.column_sources import RERANKER
 from drkit.data.rows import require_file
 from drkit.encoders.card import EncoderCard
@@ -81,9 +81,9 @@ def _check_run_file(path: str, owner: str) -> None:
 def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
-        if isinstance(miner.config, RunFileConfig):
+        if isinstance(miner.config, RunFileConfig) and not is_stage_output(miner.config.path):
             _check_run_file(miner.config.path, owner)
-        if isinstance(miner.config, HasAnswerConfig) and miner.config.path:
+        if isinstance(miner.config, HasAnswerConfig) and miner.config.path and not is_stage_output(miner.config.path):
             require_file(miner.config.path, f"has-answer of {owner}")
     inputs, searches = {"passages": PASSAGES, "train": training_split(builder, pairs)}, False
     required = required_by(builder, chain)
@@ -94,7 +94,7 @@ def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], 
     if RERANKER in required:
         inputs = {**inputs, "reranker": StageOutput(RERANKER)}
     for stage in builder.stages.values():
-        if stage.spec is NEGATIVES and stage.settings.miners == chain and stage.inputs == inputs:
+        if stage.spec is NEGATIVES and stage.settings.miners == chain and _declared(stage) == inputs:
             return stage.name
     return builder.add(
         f"negatives-{owner}",
@@ -104,6 +104,11 @@ def plan_negatives(builder: PlanBuilder, owner: str, chain: tuple[Choice, ...], 
         sources=miner_files(builder, chain),
         extra={"miners": chain, "reading": reading_of(builder) if searches else None},
     )
+
+
+def _declared(stage: Stage[NegativeSettings]) -> dict[str, StageOutput]:
+    """Return the inputs of a stage without the outputs that its miners name."""
+    return {name: output for name, output in stage.inputs.items() if not is_stage_output(name)}
 
 
 def miner_files(builder: PlanBuilder, chain: tuple[Choice, ...]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from attrs import frozen
 from drkit.core.files import path_state
 from drkit.core.types import EncoderSizes
 from drkit.data.titles import JOINED
+from drkit.encoders.architectures import DECLARED
 from drkit.encoders.pooling import POOLINGS, is_weighted
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.schema import Recipe
@@ -44,6 +45,7 @@ class NewEncoderSettings:
     learned_pooling: PoolingPart | None
     architecture: str | None = from_recipe("encoder.architecture", absent_when=None)
     architecture_settings: Mapping[str, Any] | None = from_recipe("encoder.architecture_settings", absent_when=None)
+    attention: str = from_recipe("encoder.attention", absent_when=DECLARED)
     sizes: EncoderSizes = from_recipe("encoder", converter=EncoderSizes.of)
     dropout: float = from_recipe("encoder.dropout")
     lm_head: str = from_recipe("encoder.lm_head")
@@ -63,6 +65,7 @@ class ExistingEncoderSettings:
     token_weights: bool
     learned_pooling: PoolingPart | None
     pretrained: str = from_recipe("encoder.pretrained")
+    attention: str = from_recipe("encoder.attention", absent_when=DECLARED)
     titles: str = from_recipe("encoder.titles", absent_when=JOINED)
 
 

@@ -16,8 +16,10 @@ from attrs import field, frozen
 from drkit.core.files import path_state
 from drkit.core.spec import Choice, Kind
 from drkit.data.column_sources import GIVEN
+from drkit.data.special_tokens import AUTO
 from drkit.data.splits import PSEUDO
 from drkit.data.titles import JOINED
+from drkit.encoders.architectures import DECLARED
 from drkit.encoders.card import PassageReading, QueryReading
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.encoder_settings import FROM_SCRATCH, EncoderSettings
@@ -91,9 +93,14 @@ class WordPieceSettings:
 
 @frozen
 class ExistingVocabularySettings:
-    """The encoder whose tokenizer is used; the lengths are only used to check that it has enough positions."""
+    """The encoder whose tokenizer is used, how it reads texts, and its mask token.
+
+    The lengths are only used to check that it has enough positions.
+    """
 
     pretrained: str = from_recipe("encoder.pretrained")
+    attention: str = from_recipe("encoder.attention", absent_when=DECLARED)
+    mask_token: str = from_recipe("encoder.mask_token", absent_when=AUTO)
     query_length: int = from_recipe("encoder.query_length", observes=True)
     passage_length: int = from_recipe("encoder.passage_length", observes=True)
 

@@ -50,7 +50,7 @@ def mask(
     \b
     drkit inspect mask "a text" --run runs/R
     drkit inspect mask "a text" --run runs/R --masker pmi --set masker.sigma=0.5
-    drkit inspect mask "a text" --run runs/R --set 'masker.ratio={from=0.3, to=0.7}' --step 5
+    drkit inspect mask "a text" --run runs/R --step 5
     """
     from drkit_cli.render import console
     from drkit_report.inspect.masks import inspect_mask
