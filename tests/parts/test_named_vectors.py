@@ -22,8 +22,6 @@ from drkit.runs.trial import try_parts
 from drkit.testing import check_loss, check_pooling
 from drkit.testing.specs import ContractError
 from drkit.testing.toys import toy_pairs
-from tests.encoders.test_learned_pooling import beir as beir
-from tests.runs.test_processes import SETTINGS, assert_same_weights, launched
 from tests.search.made import reader_of
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
@@ -184,18 +182,6 @@ def test_the_default_vector_of_lexical_with_dense_is_the_dense_one():
     joined = torch.cat([out.vectors["dense"], out.vectors["lexical"]], 1)
     torch.testing.assert_close(encoder.vectors(ids, ids != 0), joined)
     assert LexicalConfig().provides == ()
-
-
-def test_two_processes_train_what_one_does(beir, tmp_path):
-    settings = (
-        *("--set=encoder.pooling={use='lexical', dense='cls'}", "--set=encoder.lm_head=transform", "--pipeline=dpr"),
-        *("--set=finetune.loss={use='per-vector', weights={sum=1.0, dense=0.5}}", "--set=finetune.max_steps=2"),
-    )
-    for run, batch, processes in (("one", 4, 1), ("two", 2, 2)):
-        sizes = [f"--set={table}.per_device_train_batch_size={batch}" for table in ("pretrain", "finetune")]
-        launched(tmp_path / run, f"--collection=beir:{beir}", *SETTINGS, *sizes, *settings, processes=processes)
-    for stage in ("pretrained", "retriever-1"):
-        assert_same_weights(f"{stage}/model.safetensors", tmp_path / "one", tmp_path / "two", 2e-4)
 
 
 def test_a_run_that_only_pre_trains_scores_of_words_is_refused():
