@@ -142,6 +142,18 @@ NV_RETRIEVER = Citation(
     year=2024,
     url="https://arxiv.org/abs/2407.15831",
 )
+GIST = Citation(
+    key="solatorio2024gist",
+    title="GISTEmbed: Guided In-sample Selection of Training Negatives for Text Embedding Fine-tuning",
+    year=2024,
+    url="https://arxiv.org/abs/2402.16829",
+)
+LLAVE = Citation(
+    key="lan2025llave",
+    title="LLaVE: Large Language and Vision Embedding Models with Hardness-Weighted Contrastive Learning",
+    year=2025,
+    url="https://arxiv.org/abs/2503.04812",
+)
 LLM2VEC = Citation(
     key="behnamghader2024llm2vec",
     title="LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders",

@@ -249,6 +249,9 @@ class SignalTexts(Protocol):
     def read(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield (text, i64[tokens,2] start and end of each content token in it), in the order of the store."""
 
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield (id, text), in the order of the store: the ids of passages, or `DOC#n` of their spans."""
+
 
 @runtime_checkable
 class Signal(Protocol):

@@ -312,7 +312,7 @@ class StoredTexts:
     store: their tokens. tokenizer: the tokenizer that made the store. vocab_size: rows of the encoder's embedding
     matrix, which may exceed the tokenizer's vocabulary; 0 if the signal has no values per entry. characters: the texts
     in the order of the store, without `prompt`; None if only their tokens are kept (candidate queries), which are then
-    decoded. engine, scratch: see `SignalTexts`.
+    decoded. engine, scratch: see `SignalTexts`. names: their ids, as `characters`; None: their numbers.
     """
 
     store: TokenStore
@@ -322,9 +322,20 @@ class StoredTexts:
     prompt: str = ""
     engine: Engine | None = None
     scratch: Path | None = None
+    names: Callable[[], Iterable[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.store)
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield the (id, text) of each text, in the order of the store; only of texts whose characters are kept.
+
+        Raises DrkitError if the signal's spec does not require `characters`.
+        """
+        if self.characters is None:
+            raise DrkitError("this signal reads characters: add requires=('characters',) to its spec")
+        names = self.names() if self.names else map(str, range(len(self)))
+        yield from zip(names, self.characters(), strict=True)
 
     def read(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Stream (text, i64[tokens,2]: start and end of each content token in it), in the order of the store.

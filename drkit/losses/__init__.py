@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
     from drkit.losses.flops import FlopsLoss as FlopsLoss
+    from drkit.losses.guided import GistLoss as GistLoss
+    from drkit.losses.hardness import HardnessLoss as HardnessLoss
     from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from drkit.losses.per_vector import PerVectorLoss as PerVectorLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
     from drkit.losses.specs import FlopsConfig as FlopsConfig
+    from drkit.losses.specs import GistConfig as GistConfig
+    from drkit.losses.specs import HardnessConfig as HardnessConfig
     from drkit.losses.specs import InfoNceConfig as InfoNceConfig
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
@@ -31,8 +35,16 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import PerVectorConfig as PerVectorConfig
+    from drkit.losses.specs import TextVectorLossConfig as TextVectorLossConfig
+    from drkit.losses.specs import VectorLossConfig as VectorLossConfig
     from drkit.losses.tokens import MaskedDiffusionLoss as MaskedDiffusionLoss
     from drkit.losses.tokens import MlmLoss as MlmLoss
     from drkit.losses.tokens import MntpLoss as MntpLoss
+    from drkit.losses.vectors import TextVectorCosineLoss as TextVectorCosineLoss
+    from drkit.losses.vectors import TextVectorMseLoss as TextVectorMseLoss
+    from drkit.losses.vectors import TextVectorRelationLoss as TextVectorRelationLoss
+    from drkit.losses.vectors import VectorCosineLoss as VectorCosineLoss
+    from drkit.losses.vectors import VectorMseLoss as VectorMseLoss
+    from drkit.losses.vectors import VectorRelationLoss as VectorRelationLoss
 
 lazy_exports(__name__)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import answers, check_pairs, copies, first_copies, products, vectors
-from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
+from drkit.losses.specs import ContrastiveConfig
 
 
 class ContrastiveLoss:
@@ -67,19 +71,44 @@ class ContrastiveLoss:
         return StepOutput(loss=loss, metrics={"accuracy": accuracy})
 
 
+class Contrasts(Protocol):
+    """The settings of a loss that contrasts scores in some directions."""
+
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by."""
+
+    @property
+    def similarity(self) -> str:
+        """`cosine` or `dot`."""
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Which scores a query's score of its passage is contrasted with."""
+
+
 def contrast(
-    pairs: EmbeddedPairs, config: ContrastiveConfig | KlDistillationConfig, without: Tensor | None = None
+    pairs: EmbeddedPairs,
+    config: Contrasts,
+    without: Mapping[str, Tensor] = MappingProxyType({}),
+    added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the contrastive loss f[] and its accuracy f[]; `without` bool[Q,P]: further passages to leave out."""
+    """Return the contrastive loss f[] and its accuracy f[].
+
+    without: by direction, what else to leave out, bool[Q,P] or bool[Q,Q]; added: a constant f[Q,P] to the scores of
+    queries and passages, after they are divided by the temperature.
+    """
     queries, passages = vectors(pairs, config.similarity)
     scores = products(queries, passages)
-    kept = candidates(pairs) if without is None else candidates(pairs) & ~without
+    kept = candidates(pairs)
+    if "query-passage" in without:
+        kept = kept & ~without["query-passage"]
     negatives = kept
     kept = kept.scatter(1, pairs.positives[:, None], True)
     accuracy = (scores.detach().masked_fill(~kept, float("-inf")).argmax(1) == pairs.positives).float().mean()
     if "query-passage" not in config.directions:
         kept = torch.zeros_like(kept).scatter_(1, pairs.positives[:, None], True)
-    blocks, masks = [scores], [kept]
+    blocks, masks = [scores if added is None else scores + config.temperature * added], [kept]
     others = _others(pairs) if set(config.directions) - {"query-passage", "passage-negative"} else {}
     own = passages[pairs.positives]
     sides = {
@@ -90,7 +119,7 @@ def contrast(
     for direction, (left, right) in sides.items():
         if direction in config.directions:
             blocks.append(products(left, right))
-            masks.append(others[direction])
+            masks.append(others[direction] & ~without[direction] if direction in without else others[direction])
     if "passage-negative" in config.directions:
         blocks.append(products(own, passages))
         masks.append(_unrelated(pairs, negatives))

@@ -59,7 +59,7 @@ class KlDistillationLoss:
         metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~is_learned).sum().float()}
         if not self.config.alpha:
             return StepOutput(loss=kl, metrics=metrics)
-        without = own_negatives(pairs) if self.config.mask_hard_negatives else None
+        without = {"query-passage": own_negatives(pairs)} if self.config.mask_hard_negatives else {}
         contrastive, found = contrast(pairs, self.config, without)
         metrics |= {"contrastive": contrastive.detach(), "contrastive_accuracy": found}
         return StepOutput(loss=kl + self.config.alpha * contrastive, metrics=metrics)

@@ -12,10 +12,12 @@ from drkit.core.citations import (
     BERT,
     CPDAE,
     EMBED_DISTILL,
+    GIST,
     INFO_NCE,
     LISTNET,
     LLADA,
     LLARA,
+    LLAVE,
     LLM2VEC,
     MARGIN_MSE,
     MATRYOSHKA,
@@ -29,6 +31,7 @@ from drkit.core.citations import (
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import MOST, at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings, vector_name
+from drkit.data.column_sources import ROW_KEYS
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage", "passage-negative")
 # Those of SimLM's public code; the last one is in its equation 3.
@@ -101,6 +104,53 @@ class ContrastiveConfig(_SearchesAsTrained):
     def in_batch(self) -> bool:
         """Whether a query is compared with other queries' passages."""
         return "query-passage" in self.directions
+
+
+# The columns of a guide's vectors.
+GUIDE_QUERIES, GUIDE_PASSAGES = "guide-queries", "guide-passages"
+
+
+@frozen
+class GistConfig(_SearchesAsTrained):
+    """Settings of `GistLoss`: contrastive, without what a guide scores above a query's own passage."""
+
+    temperature: float = setting(0.01, more_than(0), "scores are divided by it", schedulable=True)
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product, of the trained vectors")
+    directions: tuple[str, ...] = field(
+        default=("query-passage", "query-query", "passage-passage"),
+        converter=_directions,
+        validator=_SomeDirections(),
+        metadata={"help": "which scores a query's score of its passage is contrasted with"},
+    )
+    margin: float = setting(
+        0.0, at_least(-2, 2), "left out is what the guide scores above the positive, less this", schedulable=True
+    )
+    relative: bool = setting(False, None, "the margin is a share of the positive's score")
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return "query-passage" in self.directions
+
+    @property
+    def vector_columns(self) -> Mapping[str, str]:
+        """What each column of the guide has a vector for."""
+        return {GUIDE_QUERIES: "query", GUIDE_PASSAGES: "passage"}
+
+
+@frozen
+class HardnessConfig(_SearchesAsTrained):
+    """Settings of `HardnessLoss`: contrastive, in which negatives weigh more the closer they are to the query."""
+
+    directions = ("query-passage",)
+    in_batch = True
+
+    temperature: float = setting(0.05, more_than(0), "scores are divided by it", schedulable=True)
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    strength: float = setting(
+        5.0, at_least(0), "what the similarity of a negative is multiplied with; 0: no weights", schedulable=True
+    )
+    negatives: str = setting("hard", in_(("hard", "batch", "all")), "which are weighed: a query's own, others', or all")
 
 
 @frozen
@@ -262,6 +312,20 @@ class VectorLossConfig(_SearchesAsTrained):
 
 
 @frozen
+class TextVectorLossConfig:
+    """Settings of the losses of pre-training that compare the vector of each text with a teacher's."""
+
+    path: str = setting("", None, "a teacher's vectors of the texts, as for a column vectors:PATH")
+    by: str = setting("", in_(ROW_KEYS), "what a row names its text by: id or text; empty: its id, if it has one")
+    encoder: str = setting("", None, "path or hub id of an encoder that makes them, instead of a file")
+
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """The signal `text-vectors` of this file or encoder."""
+        return {"text-vectors": {"path": self.path, "by": self.by, "encoder": self.encoder}}
+
+
+@frozen
 class BowReconstructionConfig:
     """Settings of `BowReconstructionLoss`: yes or no for every word of the vocabulary (CPDAE section 3.2.1)."""
 
@@ -330,6 +394,24 @@ LOSSES = (
     ),
     ComponentSpec(
         kind=Kind.LOSS,
+        name="gist",
+        target="drkit.losses.guided:GistLoss",
+        config=GistConfig,
+        summary="InfoNCE without what a guide scores above the positive",
+        cite=GIST,
+        receives=("pairs", GUIDE_QUERIES, GUIDE_PASSAGES),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="hardness",
+        target="drkit.losses.hardness:HardnessLoss",
+        config=HardnessConfig,
+        summary="InfoNCE in which close negatives weigh more",
+        cite=LLAVE,
+        receives=("pairs",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
         name="pairwise",
         target="drkit.losses.ranking:PairwiseLoss",
         config=PairwiseConfig,
@@ -387,6 +469,24 @@ LOSSES = (
             ("cosine", "1 - cosine of query and passage vectors and a teacher's", EMBED_DISTILL),
             ("mse", "Squared error of query and passage vectors and a teacher's", MULTILINGUAL_DISTILL),
             ("relation", "Similarities of all texts of a batch as a teacher's vectors have", RELATIONAL),
+        )
+    ),
+    *(
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name=f"text-vector-{what}",
+            target=f"drkit.losses.vectors:TextVector{what.title()}Loss",
+            config=TextVectorLossConfig,
+            summary=summary,
+            cite=cite,
+            receives=("bottleneck",),
+            scope="batch" if what == "relation" else "rows",
+            files=("path", "encoder"),
+        )
+        for what, summary, cite in (
+            ("cosine", "Pre-training: 1 - cosine of a text's vector and a teacher's", EMBED_DISTILL),
+            ("mse", "Pre-training: squared error of a text's vector and a teacher's", MULTILINGUAL_DISTILL),
+            ("relation", "Pre-training: similarities of texts as a teacher's vectors have", RELATIONAL),
         )
     ),
     ComponentSpec(

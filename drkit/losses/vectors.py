@@ -13,9 +13,9 @@ from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
 from drkit.losses.candidates import check_pairs, products
-from drkit.losses.specs import VectorLossConfig
+from drkit.losses.specs import TextVectorLossConfig, VectorLossConfig
 
-BOTTLENECK = "bottleneck"
+BOTTLENECK, TEXT_VECTORS = "bottleneck", "text-vectors"
 
 
 def projection_to(names: tuple[str, ...], context: BuildContext | None) -> nn.Linear | None:
@@ -161,6 +161,81 @@ class VectorRelationLoss(_PairVectors):
     ...     columns={"query-vectors": torch.ones(1, 3), "passage-vectors": torch.ones(1, 3)},
     ... )
     >>> round(VectorRelationLoss()(pairs=pairs).loss.item(), 4)  # (0 - 1)^2
+    1.0
+    """
+
+    projects = False
+
+    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Return the mean squared difference of similarities."""
+        return relation_error(student, teacher)
+
+
+class _TextVectors(nn.Module):
+    """Reads the vector of each text and the teacher's, the signal `text-vectors`."""
+
+    projects = True
+
+    def __init__(self, config: TextVectorLossConfig | None = None, context: BuildContext | None = None) -> None:
+        super().__init__()
+        self.config = TextVectorLossConfig() if config is None else config
+        self.projection = projection_to((TEXT_VECTORS,), context) if self.projects else None
+
+    def forward(self, *, bottleneck: Tensor, text_vectors: Tensor) -> StepOutput:
+        """Return the loss of a batch. Raises DrkitError if the shapes do not fit."""
+        teacher = _targets(text_vectors, len(bottleneck), f"the signal {TEXT_VECTORS!r}")
+        student = _projected(self.projection, _exact(bottleneck), teacher, self.projects)
+        return StepOutput(loss=self.distance(student, teacher), metrics={})
+
+    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Return the loss f[] of vectors f[B,D] against a teacher's f[B,K]."""
+        raise NotImplementedError
+
+
+class TextVectorCosineLoss(_TextVectors):
+    """The mean over the texts of the batch of 1 - cos(W h, t), t the teacher's vector of the text.
+
+    | input | shape | what |
+    |---|---|---|
+    | bottleneck | f[B,D] | h, the vector of each text |
+    | text_vectors | f[B,K] | t, the signal `text-vectors` |
+
+    W: see `VectorCosineLoss`. The encoder reads its view of the text: whole with the masker `uniform` of `ratio` 0.
+
+    Source: EmbedDistill (Kim et al. 2023), equation 7, with cosine distance.
+
+    >>> loss = TextVectorCosineLoss()
+    >>> loss(bottleneck=torch.eye(2), text_vectors=torch.tensor([[2.0, 0.0], [1.0, 0.0]])).loss.item()  # (0 + 1) / 2
+    0.5
+    """
+
+    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Return the mean of 1 - cos over texts."""
+        return cosine_distances(student, teacher).mean()
+
+
+class TextVectorMseLoss(_TextVectors):
+    """The mean over the texts of the batch of |W h - t|^2 / K, t the teacher's vector of the text.
+
+    Inputs and W: as `TextVectorCosineLoss`. Source: Reimers and Gurevych 2020, section 2.
+
+    >>> loss = TextVectorMseLoss()
+    >>> loss(bottleneck=torch.eye(2), text_vectors=torch.tensor([[2.0, 0.0], [0.0, 1.0]])).loss.item()  # 1 / 2 / 2
+    0.25
+    """
+
+    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Return the mean squared difference over texts and numbers."""
+        return squared_errors(student, teacher).mean()
+
+
+class TextVectorRelationLoss(_TextVectors):
+    """The mean over texts i != j of the batch, of all processes, of (cos(h_i, h_j) - cos(t_i, t_j))^2.
+
+    Inputs: as `TextVectorCosineLoss`. Source: Park et al. 2019, section 3.2, with cosines.
+
+    >>> loss = TextVectorRelationLoss()
+    >>> round(loss(bottleneck=torch.eye(2), text_vectors=torch.ones(2, 3)).loss.item(), 4)  # (0 - 1)^2
     1.0
     """
 

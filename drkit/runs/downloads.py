@@ -10,13 +10,13 @@ from typing import Any
 from drkit.core.files import local_path
 from drkit.core.hub import is_cached
 from drkit.core.spec import is_stage_output
-from drkit.data.column_sources import MODEL
+from drkit.data.column_sources import ENCODED_BY, MODEL
 from drkit.data.query_sources import QUERY_MODEL
 from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import recipe_table
 
 # Settings whose value is a folder or a hub id, wherever they are in a recipe.
-_MODELS = ("pretrained", "model")
+_MODELS = ("pretrained", "model", "encoder")
 # Before the model that makes queries, in a list of their sources.
 _SOURCE = f"{QUERY_MODEL}:"
 # Bytes of a file of a collection; ir_datasets leaves smaller ones in a folder that has no texts.
@@ -33,7 +33,7 @@ def downloads(recipe: Recipe) -> list[str]:
     texts = [table["collection"], *((table.get("pretrain") or {}).get("texts") or {}).values()]
     datasets = [f"irds:{one['dataset']}" for one in texts if one.get("use") == "irds" and not _has_dataset(one)]
     sources = recipe.finetune.column_sources() if recipe.finetune else []
-    teachers = [source.config.path for source in sources if source.use == MODEL]
+    teachers = [source.config.path for source in sources if source.use in (MODEL, ENCODED_BY)]
     made = recipe.pseudo_queries.sources if recipe.pseudo_queries else ()
     writers = [
         source.config.path for source in made if source.use == QUERY_MODEL and not is_stage_output(source.config.path)

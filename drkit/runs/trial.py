@@ -28,9 +28,9 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Collection, CountsItems, ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.schedules import is_scheduled, settings_at
-from drkit.core.spec import Choice, ComponentSpec, Kind, is_stage_output
+from drkit.core.spec import VECTOR_VALUES, Choice, ComponentSpec, Kind, is_stage_output
 from drkit.core.types import BuildContext, MaskedView, TokenBatch
-from drkit.data.arrays import SignalValues
+from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.collection import FileCollection
 from drkit.data.column_sources import FileConfig, is_computed
 from drkit.data.contexts import batch_signals
@@ -57,7 +57,13 @@ from drkit.runs.attribution import (
     target_of,
     trying,
 )
-from drkit.runs.making.pretrain import auto_encoder, build_maskers, masking_collator, vocabulary_signals
+from drkit.runs.making.pretrain import (
+    auto_encoder,
+    build_maskers,
+    masking_collator,
+    signal_sizes,
+    vocabulary_signals,
+)
 from drkit.runs.stages.columns import column_scope, holds_vectors
 from drkit.runs.work import local_config
 from drkit.search.index import check_kind
@@ -73,7 +79,7 @@ from drkit.testing.decoders import (
     check_saving,
     require_outputs,
 )
-from drkit.testing.losses import TEACHER_SIZE, check_loss_gradients, check_step_output, learned_tensors
+from drkit.testing.losses import check_loss_gradients, check_step_output, learned_tensors
 from drkit.testing.maskers import check_view, require_view
 from drkit.testing.miners import check_kept, check_negatives, toy_candidates
 from drkit.testing.specs import require
@@ -274,9 +280,9 @@ def _try_pretraining(
     with TemporaryDirectory(prefix=SCRATCH) as folder:
         stored = _stored_texts(context, examples.texts, Path(folder))
         signals = _signals(settings, registry, stored, context, Path(folder))
-        context = attrs.evolve(context, signals=vocabulary_signals(signals))
         encoder = _encoder(attrs.evolve(recipe.encoder, pooling=recipe.pretraining_pooling), registry)
-        context = attrs.evolve(context, vector_sizes=encoder.vector_sizes)
+        sizes = {**encoder.vector_sizes, **signal_sizes(signals)}
+        context = attrs.evolve(context, signals=vocabulary_signals(signals), vector_sizes=sizes)
         maskers = build_maskers(settings, registry, context)
         module = auto_encoder(settings, registry, encoder, context, maskers).train()
         other = auto_encoder(
@@ -375,6 +381,10 @@ def _signals(
     found = {}
     for name, choice in required_signals(settings, registry).items():
         part = PartInUse.of(Kind.SIGNAL, choice, registry)
+        if VECTOR_VALUES in part.spec.provides_of(part.config):  # made of the texts of the run
+            toy = np.random.default_rng(0).normal(size=(len(texts), toys.TEACHER_SIZE))
+            found[name] = write_signal(name, [toy], folder / name, scope="text", count=len(texts))
+            continue
         signal = build_part(part, context, methods=("values",))
         with trying(part, "while computing its values"):
             scope = part.spec.scope_of(part.config)
@@ -447,7 +457,7 @@ def _comparing_losses(
         encoder = _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
         sections = encoder.learned_pooling.sections if encoder.learned_pooling else {}
         length = encoder.dimension if sections else _vector_length(recipe.encoder)
-        vectors = {name: TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
+        vectors = {name: toys.TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
         pairs = attrs.evolve(toys.toy_pairs(length, columns, own, vectors), sections=sections)
         sizes = {**encoder.vector_sizes, "bottleneck": length, **vectors}
         yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, sizes

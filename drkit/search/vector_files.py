@@ -148,7 +148,10 @@ class _Table:
             except (OSError, pa.ArrowException) as error:
                 raise DrkitError(f"cannot be read as a Parquet file ({error!s:.200})", where=path) from None
         else:
-            schema = next(stream_batches(path)).schema
+            batch = next(stream_batches(path), None)
+            if batch is None:
+                raise DrkitError("has no rows", where=path)
+            schema = batch.schema
         self.by, self._key, self._vector = _columns_of(schema, by, path)
         self.dimension = next(self.blocks()).vectors.shape[1]
 
@@ -174,7 +177,7 @@ class _Table:
                     yield batch.slice(start, _ROWS)
             return
         try:
-            with pq.ParquetFile(self._path, buffer_size=2**20) as file:
+            with pq.ParquetFile(self._path, buffer_size=2**20, pre_buffer=False) as file:  # not the whole file
                 for batch in file.iter_batches(_ROWS, columns=[self._key, self._vector], use_threads=False):
                     if len(batch):
                         yield batch

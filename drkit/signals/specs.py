@@ -7,7 +7,8 @@ from attrs.validators import and_, ge, in_, le
 
 from drkit.core.citations import CDMAE, SPARCK_JONES
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import ComponentSpec, Kind, NoSettings
+from drkit.core.spec import VECTOR_VALUES, ComponentSpec, Kind, NoSettings
+from drkit.data.column_sources import ROW_KEYS
 
 
 @frozen
@@ -28,7 +29,27 @@ class ImportanceConfig:
     )
 
 
+@frozen
+class TextVectorsConfig:
+    """Settings of `TextVectors`: a teacher's vectors of the texts of pre-training, from a file or by an encoder."""
+
+    path: str = setting("", None, "a folder of drkit encode, or a .parquet, .arrow, .feather or .npy file")
+    by: str = setting("", in_(ROW_KEYS), "what a row names its text by: id or text; empty: its id, if it has one")
+    encoder: str = setting("", None, "path or hub id of an encoder that makes them, instead of a file")
+
+
 SIGNALS = (
+    ComponentSpec(
+        kind=Kind.SIGNAL,
+        name="text-vectors",
+        target="drkit.train.vector_columns:TextVectors",
+        config=TextVectorsConfig,
+        summary="A teacher's vector of every text",
+        requires=("characters",),
+        provides=(VECTOR_VALUES,),
+        scope="text",
+        files=("path", "encoder"),
+    ),
     ComponentSpec(
         kind=Kind.SIGNAL,
         name="importance",

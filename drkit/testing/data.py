@@ -22,7 +22,7 @@ from drkit.data.values import PAIR, Value, computed_values, computed_vectors
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.testing.specs import ContractError, build, check_facts, checked_spec, require, running
-from drkit.testing.toys import toy_context, toy_examples, toy_tokenizer
+from drkit.testing.toys import TEACHER_SIZE, toy_context, toy_examples, toy_tokenizer
 
 
 def check_collection(part: ComponentSpec | str, config: Any) -> None:
@@ -142,6 +142,9 @@ def toy_signals(spec: ComponentSpec, config: Any) -> dict[str, tuple[str, tuple[
         if name in registry.names(Kind.SIGNAL):
             signal = registry.get(Kind.SIGNAL, name)
             chosen = signal.config(**settings)
+            if VECTOR_VALUES in signal.provides_of(chosen):
+                found[name] = (signal.scope_of(chosen), (TEACHER_SIZE,))
+                continue
             texts = toy_examples(signal.example.get("texts", ())).texts
             found[name] = (signal.scope_of(chosen), _values(signal, chosen, texts)[1].shape[1:])
     return found

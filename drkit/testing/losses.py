@@ -21,11 +21,21 @@ from drkit.recipe.parts import columns_of
 from drkit.testing.data import toy_signals
 from drkit.testing.decoders import check_gradients, toy_outputs
 from drkit.testing.specs import build, checked_spec, pickled, require, running
-from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
+from drkit.testing.toys import (
+    TEACHER_SIZE,
+    VOCAB,
+    rows_of,
+    toy_context,
+    toy_encoder,
+    toy_groups,
+    toy_pairs,
+    toy_tokens,
+    with_signals,
+)
 
 _ROWS = 8  # texts of `toy_tokens`
-# Numbers of a toy bottleneck, and of a toy teacher's vectors.
-_WIDTH, TEACHER_SIZE = 16, 5
+# Numbers of a toy bottleneck.
+_WIDTH = 16
 
 
 def check_loss(
@@ -50,7 +60,12 @@ def check_loss(
     spec, settings = checked_spec(Kind.LOSS, part, config)
     declared = settings.vector_columns if isinstance(settings, ReadsVectors) else {}
     vectors = dict.fromkeys(declared, TEACHER_SIZE)
-    sizes = {**vectors, "bottleneck": toy_pairs().queries.shape[1] if PAIRS in spec.receives_of(settings) else _WIDTH}
+    read = {name: size[0] for name, (_, size) in toy_signals(spec, settings).items() if size}
+    sizes = {
+        **vectors,
+        **read,
+        "bottleneck": toy_pairs().queries.shape[1] if PAIRS in spec.receives_of(settings) else _WIDTH,
+    }
     loss = build(spec, settings, attrs.evolve(toy_context(), vector_sizes=sizes))
     columns = {**dict.fromkeys((TEACHER, *columns_of(spec, settings)), PAIR), **declared, **columns}
     make = functools.partial(_inputs, spec, settings, decoder, inputs or {}, columns, vectors)

@@ -33,6 +33,8 @@ from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.errors import DrkitError
 
 VOCAB = 97
+# Numbers of a toy teacher's vectors.
+TEACHER_SIZE = 5
 PAD, UNK, CLS, SEP, MASK = range(5)
 # The letters of `tokenizer_for`: each is two entries, at the start of a word and within it.
 _LETTERS = 32

@@ -12,26 +12,29 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from attrs import define, frozen
 from numpy.typing import NDArray
 
-from drkit.core.files import replacing
+from drkit.core.files import SCRATCH, replacing
+from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.column_sources import DROP_UNKNOWN, REFUSE_UNKNOWN
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.vector_files import BY_ID, BY_ROW, VectorBlock, VectorSource, text_digest
-from drkit.search.vectors import ShardFile
+from drkit.search.vector_files import BY_ID, BY_ROW, VectorBlock, VectorSource, open_vectors, text_digest
+from drkit.search.vectors import DocIds, ShardFile
+from drkit.signals.specs import TextVectorsConfig
 
 _Indices = NDArray[np.int64]
 
 VECTOR_ITEMS = "items.arrow"
 _VECTORS_FILE, _INFO = "vectors.npy", "column"
 # Bytes that are written before the map of the file is released.
-_MAPPED = 2**26
+_MAPPED = 2**24
 _AT_ONCE = 1024
 
 
@@ -277,3 +280,33 @@ class ComputedVectors:
 def numbers_of(keys: Sequence[str]) -> _Indices:
     """Return the indices that keys of `ComputedVectors` are, i64[n]."""
     return np.array([int(key) for key in keys], dtype=np.int64)
+
+
+class TextVectors:
+    """The signal `text-vectors`: a teacher's vector of each text of pre-training, f32[n,K].
+
+    Rows are found by the ids of passages (`DOC#n` of spans), by text, or in the order of the texts. Raises DrkitError,
+    from `values`, for a text without a vector, and as `write_vector_column` does.
+    """
+
+    def __init__(self, config: TextVectorsConfig, _context: object = None) -> None:
+        self.config = config
+
+    def values(self, texts: SignalTexts, _folder: Path) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors of all texts, in their order."""
+        source, count = open_vectors(self.config.path, of="passage", by=self.config.by), len(texts.store)
+        named = (name if source.by == BY_ID else text for name, text in texts.named())
+        find = finder_of_ids(DocIds.of(named).find) if source.by == BY_ID else finder_of_texts(named)
+        info = VectorInfo(f"the file {self.config.path}", "passage")
+        with TemporaryDirectory(prefix=SCRATCH, dir=texts.scratch) as name:
+            found = write_vector_column(source, find, np.arange(count), Path(name), info, total=count)
+            if found["missing"]:
+                has_none = StoredVectors(Path(name)).lacks(-1, np.arange(count))
+                shown = next(some for some, is_missing in zip(texts.named(), has_none, strict=True) if is_missing)
+                raise DrkitError(
+                    f"the file {self.config.path} has no vector for {found['missing']:,} of the {count:,} texts, such "
+                    f"as {shown[0]!r} ({shown[1]!r:.60}); add what is missing"
+                )
+            stored = StoredVectors(Path(name))
+            for start in range(0, count, _AT_ONCE):
+                yield stored.take(np.arange(start, min(start + _AT_ONCE, count)))

@@ -23,6 +23,7 @@ PAGES = {
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
     "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
+    "distil-vectors": ("", ("runs/student/encoder/modules.json", "runs/tuned/encoder/modules.json"), ("retriever-1",)),
     "late-chunking": (
         "late.py",
         ("runs/late/encoder/modules.json",),
@@ -44,11 +45,19 @@ FEWER = {
         " --set finetune.bf16=true": "",  # tried in a process of its own: tests/cli/test_refusals.py
     },
     "own-loop": {"steps=200": "steps=8"},
+    "distil-vectors": {
+        "sentence-transformers/all-MiniLM-L6-v2": "runs/teacher",
+        "runs/student --quick": "runs/student --quick --set pretrain.max_steps=8",
+        "runs/tuned --quick": f"runs/tuned {FEW}",
+        "collection.limit=2000": "collection.limit=60",
+    },
     "late-chunking": {
         "--quick": f"{FEW} --set pretrain.max_steps=8 --set collection.limit=60",
         "len(text) > 60": "len(text) > 300",
     },
 }
+# What a test makes first, in place of what a page downloads.
+BEFORE = {"distil-vectors": f"drkit compose --set collection.limit=60 --set pretrain=none {FEW} --run-dir runs/teacher"}
 
 
 @pytest.mark.slow
@@ -61,6 +70,8 @@ def test_a_page_works_to_the_letter(page, tmp_path):
     for steps, fewer in FEWER.get(page, {}).items():
         assert steps in text
         text = text.replace(steps, fewer)
+    if page in BEFORE:
+        run_warm(BEFORE[page], tmp_path)
     for step in STEP.finditer(text):
         if step["language"] == "shell":
             for command in step["text"].splitlines():

@@ -91,6 +91,9 @@ def test_the_set_of_parts_is_this_one():
         "loss/replaced-lm",
         "loss/rtd",
         "loss/span-contrastive",
+        "loss/text-vector-cosine",
+        "loss/text-vector-mse",
+        "loss/text-vector-relation",
         "loss/vector-cosine",
         "loss/vector-mse",
         "loss/vector-relation",
@@ -127,6 +130,7 @@ def test_the_set_of_parts_is_this_one():
         "queries/titles",
         "signal/idf",
         "signal/importance",
+        "signal/text-vectors",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from drkit.core.registry import installed
-from drkit.core.spec import Choice
+from drkit.core.spec import Choice, ComponentSpec, Kind, NoSettings
 from drkit.data.column_sources import EncodedByConfig, FileConfig, VectorsConfig, source_name
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
@@ -21,6 +22,8 @@ from drkit.runs.plan import plan
 from drkit.search import encode_corpus
 from drkit.search.vector_files import open_vectors
 from drkit.search.vectors import Storage
+from drkit.testing import check_column
+from drkit.testing.specs import ContractError
 from drkit.train.biencoder import training_pairs
 from drkit.train.columns import read_column
 from drkit.train.vector_columns import VectorInfo, finder_of_ids, finder_of_texts, write_vector_column
@@ -28,8 +31,10 @@ from tests.plugins.packages import path_with, write_package
 from tests.refusals import says
 from tests.runs.conftest import TINY, drkit, write_lines
 from tests.runs.test_columns import composed
+from tests.warm import warm_process
 
 IDS = [f"d{n}" for n in range(9)]
+ROOT = Path(__file__).parents[2]
 
 
 def vectors(rows=9, size=4, dtype=np.float32):
@@ -182,6 +187,12 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
     for name in ("x.parquet", "x.arrow", "x.npy", "x.tsv", "nowhere"):
         with pytest.raises(DrkitError, match=name):
             open_vectors(tmp_path / name, of="passage")
+    table = pa.table({"id": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32()))})
+    pq.write_table(table, tmp_path / "e.parquet")
+    feather.write_feather(table, tmp_path / "e.feather")
+    for name in ("e.parquet", "e.feather"):
+        with pytest.raises(DrkitError, match=f"{name}: has no rows"):
+            open_vectors(tmp_path / name, of="passage")
     with pytest.raises(DrkitError, match=r"vectors of passages, not of query .*--split train"):
         open_vectors(written(tmp_path, "encode"), of="query")
     path = written(tmp_path, "npy")
@@ -250,7 +261,7 @@ def teacher_file(beir, folder, name="passages.parquet", of="passage", size=6, wi
 SIZES = [one for one in TINY if not any(word in one for word in ("packages", "pretrain.", "vocab_size"))]
 
 
-def run(beir, folder, *settings, miner="random", **environment):
+def run(beir, folder, *settings, miner="random", kill_after=0, **environment):
     arguments = (
         *("compose", "--collection", f"beir:{beir}", "--set=pretrain=none", "--miner", miner, *SIZES),
         *("--set=finetune.baselines=[]", "--set=encoder.vocab_size=150", "--set=encoder.layers=1"),
@@ -258,6 +269,9 @@ def run(beir, folder, *settings, miner="random", **environment):
         *(f"--set={one}" for one in settings),
         *("--run-dir", folder),
     )
+    if kill_after:
+        killing = ("retriever-1", str(kill_after), *map(str, arguments))
+        return warm_process().drkit(*killing, folder=ROOT, module="tests.runs.killed_training")
     return drkit(*arguments, check=False, **environment)
 
 
@@ -314,6 +328,53 @@ def test_a_strangers_loss_reads_vectors_and_ids_of_texts_in_every_batch(beir, tm
     assert whole.returncode == 0, whole.stderr
     assert run(beir, tmp_path / "cut", *settings, FAIL_AT="5", PYTHONPATH=path_with(tmp_path)).returncode
     done = run(beir, tmp_path / "cut", *settings, PYTHONPATH=path_with(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "resumed" in done.stdout + done.stderr
+    weights = [load_file(tmp_path / name / "retriever-1/model.safetensors") for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+class Yields:
+    """A column that yields what a function makes of the items."""
+
+    def __init__(self, config, context=None):
+        pass
+
+    def values(self, items):
+        return type(self).function(items)
+
+
+@pytest.mark.parametrize(
+    ("values", "scope", "said"),
+    [
+        (lambda items: [[1.0, 2.0] for _ in items], "pair", "query or a passage"),
+        (lambda items: [1.0 for _ in items], "query", "expected a vector of finite numbers"),
+        (lambda items: [[1.0, float("nan")] for _ in items], "query", "expected a vector of finite numbers"),
+        (lambda items: [[1.0] * (1 + n) for n, _ in enumerate(items)], "passage", "one length"),
+        (lambda items: (None for _ in items), "passage", "every value is None"),
+    ],
+)
+def test_the_contract_of_columns_notices_what_is_no_vector(values, scope, said):
+    def checked(function, scope):
+        Yields.function = staticmethod(function)
+        target = f"{__name__}:Yields"
+        spec = ComponentSpec(Kind.COLUMN, "yields", target, NoSettings, "Yields", scope=scope, provides=("vectors",))
+        check_column(spec)
+
+    checked(lambda items: [np.array([len(item.text), 1.0]) for item in items], "query")
+    checked(lambda items: [None if item.doc_id == "d0" else torch.ones(3) for item in items], "passage")
+    with pytest.raises((ContractError, DrkitError), match=said):
+        checked(values, scope)
+
+
+def test_a_killed_training_with_a_projection_ends_with_the_same_weights(beir, tmp_path):
+    teacher_file(beir, tmp_path)
+    passages = f"finetune.columns.passage-vectors=vectors:{tmp_path / 'passages.parquet'}"
+    settings = ("finetune.loss=vector-cosine", "finetune.loss.queries=", passages)
+    assert run(beir, tmp_path / "whole", *settings).returncode == 0
+    killed = run(beir, tmp_path / "cut", *settings, kill_after=4)
+    assert killed["code"] == 9
+    done = run(beir, tmp_path / "cut", *settings)
     assert done.returncode == 0, done.stderr
     assert "resumed" in done.stdout + done.stderr
     weights = [load_file(tmp_path / name / "retriever-1/model.safetensors") for name in ("whole", "cut")]

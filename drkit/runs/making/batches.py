@@ -18,7 +18,8 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.train.batches import PartBatches
 from drkit.train.biencoder import TrainingPairs
-from drkit.train.columns import COLUMN_FILE, StoredColumn
+from drkit.train.columns import AnyColumn, read_column
+from drkit.train.vector_columns import StoredVectors
 
 
 def part_batches(
@@ -59,14 +60,14 @@ def batch_rows(
         found = iter(collection.corpus.ids_at(np.concatenate(pairs.positives)))
         given["positive_ids"] = [[next(found) for _ in own] for own in pairs.positives]
     columns = {
-        name: _query_values(name, StoredColumn(inputs[f"batches/{name}"] / COLUMN_FILE), pairs.queries, ids)
+        name: _query_values(name, read_column(inputs[f"batches/{name}"]), pairs.queries, ids)
         for name in names - {*provided_by(BATCHING)}
     }
     return BatchRows(len(pairs), **given, columns=columns)
 
 
-def _query_values(name: str, column: StoredColumn, queries: NDArray[np.int64], ids: list[str]) -> NDArray[Any]:
-    """Return the values [n] of queries i64[n], by index."""
+def _query_values(name: str, column: AnyColumn, queries: NDArray[np.int64], ids: list[str]) -> NDArray[Any]:
+    """Return the values [n] of queries i64[n], by index, or their vectors f32[n,D]."""
     none = np.array([-1])
     for index in queries.tolist():
         if column.lacks(index, none)[0]:
@@ -74,4 +75,6 @@ def _query_values(name: str, column: StoredColumn, queries: NDArray[np.int64], i
                 f"the column {name!r} has no value for the query {ids[index]!r}, but the batches need one for each: "
                 f"add what is missing, or give the column a default: --set finetune.columns.{name}.default=0.0"
             )
+    if isinstance(column, StoredVectors):
+        return column.take(queries)
     return np.concatenate([column.lookup(index, none) for index in queries.tolist()])

@@ -31,7 +31,8 @@ from drkit.runs.making.batches import part_batches
 from drkit.runs.making.finetune import judged_pairs, known_pairs
 from drkit.runs.making.reranker import loaded_teacher
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.columns import ENCODED_FOLDER, ColumnSettings, EncodedSettings, holds_vectors, missing_values
+from drkit.runs.stages.columns import ColumnSettings, holds_vectors, missing_values
+from drkit.runs.stages.texts import ENCODED_FOLDER, EncodedSettings
 from drkit.search import Storage, Vectors, encode_corpus
 from drkit.search.dual_encoder import read_encoder
 from drkit.search.encode import stored_texts

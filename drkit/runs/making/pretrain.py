@@ -59,7 +59,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         tokenizer=tokenizer,
         generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(signals),
-        vector_sizes=encoder.vector_sizes,
+        vector_sizes={**encoder.vector_sizes, **signal_sizes(signals)},
         seed=stage.settings.seed,
     )
     maskers = build_maskers(settings, registry, context)
@@ -246,6 +246,11 @@ def masking_collator(
         },
         partner=built(settings.encoder.context) if module.paired() else None,
     )
+
+
+def signal_sizes(signals: Mapping[str, SignalValues]) -> dict[str, int]:
+    """Return the lengths of the vectors of signals that hold vectors, by name."""
+    return {name: found.values.shape[1] for name, found in signals.items() if found.values.ndim == 2}
 
 
 def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:

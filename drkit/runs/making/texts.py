@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from drkit.core.files import write_text
 from drkit.core.protocols import FittedSignal, ReadsAhead
 from drkit.core.quantities import counted
@@ -187,7 +189,8 @@ def _describe_alone(alone: int, documents: int) -> str:
 def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
     """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
     chosen = stage.settings.signal
-    signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
+    made = {"path": str(stage.inputs["vectors"]), "encoder": ""} if "vectors" in stage.inputs else {}
+    signal = stage.registry.build(Kind.SIGNAL, chosen.use, evolve(chosen.config, **made))
     settings = stage.settings
     texts, fitted = _stored_texts(stage, settings.prompt, settings.titles), stage.folder / FITTED
     fitted.mkdir(parents=True, exist_ok=True)
@@ -220,14 +223,16 @@ def _stored_texts(stage: StageRun[Any], prompt: str, titles: str = JOINED) -> St
         store=TokenStore.open(inputs["texts"]),
         tokenizer=tokenizer,
         vocab_size=int(config["vocab_size"]),
-        characters=_characters(inputs, Titles.of(titles, tokenizer)) if "passages" in inputs else None,
+        characters=_named(inputs, Titles.of(titles, tokenizer), 1) if "passages" in inputs else None,
+        names=_named(inputs, Titles(), 0) if "passages" in inputs else None,
         prompt=prompt,
         engine=stage.engine,
         scratch=stage.folder,
     )
 
 
-def _characters(inputs: Mapping[str, Path], titles: Titles) -> Any:
+def _named(inputs: Mapping[str, Path], titles: Titles, which: int) -> Any:
+    """Return a function that yields the names of the texts (0), or their characters (1)."""
     corpus = StoredCorpus(inputs["passages"])
     named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None, titles)
-    return lambda: (text for _, text in named)
+    return lambda: (one[which] for one in named)

@@ -9,8 +9,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from drkit.batching.specs import RANDOM
-from drkit.core.files import local_path, path_state
-from drkit.core.hub import require_hub_id
+from drkit.core.files import local_path
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
@@ -38,8 +37,8 @@ from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import scoring_work
-from drkit.runs.stages.texts import PASSAGES
-from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, reading_work, stored_size
+from drkit.runs.stages.texts import PASSAGES, plan_encoded
+from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
 from drkit.search.vector_files import open_vectors
 from drkit.train.batches import Schedule
 
@@ -137,66 +136,6 @@ COLUMN = StageSpec(
 )
 
 
-@frozen
-class EncodedSettings:
-    """The encoder whose vectors a column or a signal reads, by path or hub id, and what it encodes.
-
-    of: `passage` or `query`.
-    """
-
-    encoder: str
-    of: str
-
-
-def _encoded_work(stage: Stage[EncodedSettings], sizes: Sizes) -> Work:
-    model = stored_size(stage.settings.encoder) or BERT_BASE
-    if stage.settings.of == QUERY:
-        tokens = sizes.count(str(stage.inputs["texts"])) * sizes.collection.query_tokens()
-        return reading_work(model, tokens, sizes.collection.query_tokens())
-    tokens = sizes.passage_tokens(sizes.length)
-    return reading_work(model, tokens, tokens / max(sizes.passages, 1))
-
-
-# The folder of vectors in such a stage, as `drkit encode` writes it.
-ENCODED_FOLDER = "vectors"
-ENCODED = StageSpec(
-    name="encoded",
-    version=1,
-    settings=EncodedSettings,
-    run="drkit.runs.making.columns:encode_for_columns",
-    inputs={"passages": "the corpus", "texts": "training queries"},
-    resumable=True,
-    joint=True,
-    folders=("encoded-*",),
-    work=_encoded_work,
-)
-
-
-def plan_encoded(builder: PlanBuilder, encoder: str, of: str, texts: StageOutput) -> StageOutput:
-    """Add the stage that encodes all passages, or all training queries, with an encoder; returns its vectors.
-
-    There is one stage for all columns that name the encoder.
-
-    texts: the passages, or the split that has the queries.
-    """
-    made = [stage for stage in builder.stages.values() if stage.spec is ENCODED]
-    names = {(one.settings.encoder, one.settings.of, str(next(iter(one.inputs.values())))): one.name for one in made}
-    inputs = (
-        {"passages": texts} if of == PASSAGE else {"texts": StageOutput(texts.stage, f"{texts.path}/queries.arrow")}
-    )
-    name = names.get((encoder, of, str(next(iter(inputs.values())))), f"encoded-{len(made) + 1}")
-    what = "passage" if of == PASSAGE else "training query"
-    builder.add(
-        name,
-        ENCODED,
-        f"encode every {what} with {encoder}",
-        inputs,
-        sources={"encoder": path_state(encoder)},
-        extra={"encoder": encoder, "of": of},
-    )
-    return StageOutput(name, ENCODED_FOLDER)
-
-
 # Bytes of a file that a plan reads, in seconds; the values of longer ones are checked before the training.
 _READ_IN_PLAN = 64 * 2**20
 
@@ -262,8 +201,6 @@ def _check_source(
     if isinstance(config, FileConfig) or is_computed(column):
         refuse_missing_values(builder, current, settings, name, column)
     if isinstance(config, EncodedByConfig):
-        if not local_path(config.path).is_dir():
-            require_hub_id(config.path)
         texts = PASSAGES if config.of == PASSAGE else training_split(builder, current.pairs)
         return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
     if isinstance(config, VectorsConfig):

@@ -13,21 +13,26 @@ from typing import Any
 
 from attrs import field, frozen
 
-from drkit.core.files import path_state
+from drkit.core.files import local_path, path_state
+from drkit.core.hub import require_hub_id
 from drkit.core.spec import Choice, Kind
 from drkit.data.column_sources import GIVEN
 from drkit.data.special_tokens import AUTO
 from drkit.data.splits import PSEUDO
 from drkit.data.titles import JOINED
+from drkit.data.values import PASSAGE, QUERY
 from drkit.encoders.architectures import DECLARED
 from drkit.encoders.card import PassageReading, QueryReading
+from drkit.errors import DrkitError
 from drkit.evaluate.names import INITIAL
 from drkit.recipe.encoder_settings import FROM_SCRATCH, EncoderSettings
 from drkit.recipe.parts import join_names, required_signals, signal_scopes
 from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
+from drkit.runs.work import BERT_BASE, Sizes, Work, reading_work, stored_size, text_work
 from drkit.runs.work import TOKEN_UNIT as WORK_TOKENS
-from drkit.runs.work import Sizes, Work, text_work
+from drkit.search.vector_files import open_vectors
+from drkit.signals.specs import TextVectorsConfig
 
 
 @frozen
@@ -227,6 +232,7 @@ SIGNAL = StageSpec(
         "texts": "tokens of the texts that pre-training reads",
         "passages": "the texts themselves, for a signal that requires characters",
         "spans": "the position of each span in its passage, for such a signal",
+        "vectors": "the vectors that an encoder made of the passages",
         **_TEXT,
     },
     folders=("signal-*",),
@@ -322,6 +328,67 @@ def pretraining_texts(builder: PlanBuilder) -> StageOutput:
     return StageOutput("spans") if builder.has(SPANS) else tokens_of_pretraining(builder)
 
 
+@frozen
+class EncodedSettings:
+    """The encoder whose vectors a column or a signal reads, by path or hub id, and what it encodes.
+
+    of: `passage` or `query`.
+    """
+
+    encoder: str
+    of: str
+
+
+def _encoded_work(stage: Stage[EncodedSettings], sizes: Sizes) -> Work:
+    model = stored_size(stage.settings.encoder) or BERT_BASE
+    if stage.settings.of == QUERY:
+        tokens = sizes.count(str(stage.inputs["texts"])) * sizes.collection.query_tokens()
+        return reading_work(model, tokens, sizes.collection.query_tokens())
+    tokens = sizes.passage_tokens(sizes.length)
+    return reading_work(model, tokens, tokens / max(sizes.passages, 1))
+
+
+# The folder of vectors in such a stage, as `drkit encode` writes it.
+ENCODED_FOLDER = "vectors"
+ENCODED = StageSpec(
+    name="encoded",
+    version=1,
+    settings=EncodedSettings,
+    run="drkit.runs.making.columns:encode_for_columns",
+    inputs={"passages": "the corpus", "texts": "training queries"},
+    resumable=True,
+    joint=True,
+    folders=("encoded-*",),
+    work=_encoded_work,
+)
+
+
+def plan_encoded(builder: PlanBuilder, encoder: str, of: str, texts: StageOutput) -> StageOutput:
+    """Add the stage that encodes all passages, or all training queries, with an encoder; returns its vectors.
+
+    There is one stage for all columns and signals that name the encoder. texts: the passages, or the split that has the
+    queries. Raises DrkitError for a path that is neither a folder nor a hub id.
+    """
+    if not local_path(encoder).is_dir():
+        require_hub_id(encoder)
+    made = [stage for stage in builder.stages.values() if stage.spec is ENCODED]
+    names = {(one.settings.encoder, one.settings.of, str(next(iter(one.inputs.values())))): one.name for one in made}
+    inputs = (
+        {"passages": texts} if of == PASSAGE else {"texts": StageOutput(texts.stage, f"{texts.path}/queries.arrow")}
+    )
+    name = names.get((encoder, of, str(next(iter(inputs.values())))), f"encoded-{len(made) + 1}")
+    what = "passage" if of == PASSAGE else "training query"
+    builder.add(
+        name,
+        ENCODED,
+        f"encode every {what} with {encoder}",
+        inputs,
+        sources={"encoder": path_state(encoder)},
+        extra={"encoder": encoder, "of": of},
+    )
+    return StageOutput(name, ENCODED_FOLDER)
+
+
 def plan_signals(builder: PlanBuilder, pretrain: Pretrain, texts: Mapping[str, StageOutput]) -> dict[str, StageOutput]:
     """Add a stage for each signal of a pre-training, and one for its values of queries; returns the inputs."""
     inputs: dict[str, StageOutput] = {}
@@ -342,6 +409,8 @@ def plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> str
     spec, read = builder.registry.get(Kind.SIGNAL, chosen.use), {"texts": texts}
     extra: dict[str, Any] = {"signal": chosen}
     read |= _signal_inputs(builder, chosen)
+    if isinstance(chosen.config, TextVectorsConfig):
+        read |= _vectors_of_texts(builder, chosen.config, texts)
     if "characters" in spec.requires_of(chosen.config):
         read["passages"] = PASSAGES if texts == TOKENS else passages_of_pretraining(builder)
         read |= {"spans": texts} if texts == StageOutput("spans") else {}
@@ -350,6 +419,27 @@ def plan_signal(builder: PlanBuilder, chosen: Choice, texts: StageOutput) -> str
     sources = {"signal": files_state(spec, chosen.config)}
     name = f"signal-{chosen.use}" if texts == pretraining_texts(builder) else f"signal-{chosen.use}-passages"
     return builder.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)
+
+
+def _vectors_of_texts(builder: PlanBuilder, config: TextVectorsConfig, texts: StageOutput) -> dict[str, StageOutput]:
+    """Return the vectors of passages that an encoder makes, if the signal names one.
+
+    Raises DrkitError without a file or encoder, with both, for a file that has no vectors, and for spans to encode.
+    """
+    if bool(config.path) == bool(config.encoder):
+        raise DrkitError(
+            "the signal 'text-vectors' needs a teacher's vectors: set either `path`, a file of them, or `encoder`, an "
+            "encoder that computes them, in the loss that reads it"
+        )
+    if config.path:
+        open_vectors(config.path, of=PASSAGE, by=config.by)
+        return {}
+    if texts == StageOutput("spans"):
+        raise DrkitError(
+            "an encoder makes vectors of whole passages, but this pre-training reads spans of them: give the vectors "
+            'of the spans in a file (path = "FILE", by = "text")'
+        )
+    return {"vectors": plan_encoded(builder, config.encoder, PASSAGE, passages_of_pretraining(builder))}
 
 
 def _signal_inputs(builder: PlanBuilder, chosen: Choice) -> dict[str, StageOutput]:
