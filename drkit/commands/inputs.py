@@ -275,8 +275,8 @@ def _trained_folder(path_or_id: str | Path) -> Path:
 
 def _check_convertible(encoder: AnyEncoder, source: Path) -> None:
     """Raise DrkitError for an encoder whose computation a backend does not convert."""
-    if encoder.is_sparse:
-        raise DrkitError(f"{source} is a lexical encoder, whose LM head only torch applies; omit --backend")
+    if any(one.learned_pooling and one.learned_pooling.receives_heads for one, _ in _encoders_in(encoder, source)):
+        raise DrkitError(f"{source}: the pooling applies the LM head, which only torch does; omit --backend")
     if any(one.titles.types_after is not None for one, _ in _encoders_in(encoder, source)):
         raise DrkitError(
             f"{source} reads titles as segments of their own, whose token types only torch is given; omit --backend"

@@ -48,13 +48,31 @@ class Masker(Protocol):
 
 
 class Pooling(Protocol):
-    """Turns the states of a text's tokens into one vector; an nn.Module."""
+    """Turns the states of a text's tokens into a vector, or into several; an nn.Module."""
 
-    def __call__(self, hidden: Tensor, attention: Tensor, *heads: LmHeads) -> Tensor:
-        """Return a vector for each text, from states f[B,L,D] under attention [B,L] (0: padding).
+    def __call__(self, hidden: Tensor, attention: Tensor, *heads: LmHeads) -> Tensor | Mapping[str, Tensor]:
+        """Return a vector for each text, or several by name, from states f[B,L,D] under attention [B,L] (0: padding).
 
         heads: the encoder's LM head, if the part's spec receives it.
         """
+
+
+@runtime_checkable
+class NamedVectors(Protocol):
+    """A pooling that may give several vectors by name; its spec provides `bottleneck:NAME` for each."""
+
+    @property
+    def vector_lengths(self) -> Mapping[str, int]:
+        """The length of each vector, in the order in which they are joined; empty if it gives one without a name."""
+
+
+@runtime_checkable
+class WeighsVectors(Protocol):
+    """A pooling whose named vectors count differently in the score of two texts."""
+
+    @property
+    def score_weights(self) -> Mapping[str, float]:
+        """What the product of two vectors is multiplied by before the products are added, above 0; by default 1."""
 
 
 @runtime_checkable

@@ -21,9 +21,10 @@ from drkit.core.schedules import at_both_ends
 from drkit.errors import EXTRAS, DrkitError, check_extras, did_you_mean
 
 # The sources of names.
-MASKER, ENCODER, BATCH, FINETUNING, RERANKING, MINING, POOLING, BATCHING = (
+MASKER, ENCODER, DECODING, BATCH, FINETUNING, RERANKING, MINING, POOLING, BATCHING = (
     "masker",
     "encoder",
+    "decoding",
     "batch",
     "fine-tuning",
     "re-ranking",
@@ -67,6 +68,7 @@ PROVIDED = (
     Provided("bottleneck", ENCODER, "the vector of each text, f[B,D]", per_text=True),
     Provided("replaced", ENCODER, "which targets differ from the original token, bool[N]", masker="replaced"),
     Provided("ratios", ENCODER, "the ratio that was drawn for the text of each target, f[N]", masker="ratios"),
+    Provided("hidden", DECODING, "the encoder's states of all tokens, which a decoder reads, f[B,L,D]"),
     Provided("partners", BATCH, "the row that belongs to each row, i64[B]", whole_batch=True, per_text=True),
     Provided("pairs", FINETUNING, "vectors of queries and passages (`EmbeddedPairs`)", whole_batch=True),
     Provided("groups", RERANKING, "a cross-encoder's scores of each query's passages (`ScoredGroups`)"),
@@ -79,6 +81,8 @@ PROVIDED = (
 )
 # What a pooling provides whose vectors are scores of the vocabulary's words, most of them 0, compared by dot product.
 WORD_SCORES = "word-scores"
+# A pooling that gives several vectors provides each as this and its name; decoders and losses receive it by the same.
+_VECTOR = "bottleneck:"
 # What a column provides whose values are vectors instead of numbers.
 VECTOR_VALUES = "vectors"
 
@@ -126,6 +130,24 @@ def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:
     ('token_states', 'preceding_states', 'text_states', 'bottleneck')
     """
     return tuple(p.name for p in PROVIDED if p.source in sources and p.masker in {"", *masker})
+
+
+def vector_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the named vectors among the names that a part provides or receives, sorted.
+
+    >>> vector_names(["bottleneck", "bottleneck:lexical", "bottleneck:dense"])
+    ('dense', 'lexical')
+    """
+    return tuple(sorted(name.removeprefix(_VECTOR) for name in names if name.startswith(_VECTOR)))
+
+
+def vector_name(vector: str) -> str:
+    """Return the name by which a part provides or receives a named vector.
+
+    >>> vector_name("lexical")
+    'bottleneck:lexical'
+    """
+    return f"{_VECTOR}{vector}"
 
 
 def builtin_names() -> frozenset[str]:
@@ -496,10 +518,10 @@ def _relates_rows(kind: Kind, receives: Iterable[str]) -> list[str]:
     return sorted({p.name for p in PROVIDED if p.whole_batch} & {*receives}) if kind is Kind.LOSS else []
 
 
-def keyword(signal: str) -> str:
-    """Return the keyword argument by which a loss receives a signal.
+def keyword(name: str) -> str:
+    """Return the keyword argument by which a loss receives a signal or a named vector.
 
-    >>> keyword("entity-flags")
-    'entity_flags'
+    >>> keyword("entity-flags"), keyword("bottleneck:lexical")
+    ('entity_flags', 'bottleneck_lexical')
     """
-    return signal.replace("-", "_")
+    return name.replace("-", "_").replace(":", "_")

@@ -99,11 +99,15 @@ class MaskedView(Movable):
 
 @frozen(eq=False)
 class Encoded(Movable):
-    """The output of an encoder: bottleneck f[B,D]; hidden f[B,L,D]; layers, those f[B,L,D] that the decoder needs."""
+    """The output of an encoder: bottleneck f[B,D]; hidden f[B,L,D]; layers, those f[B,L,D] that the decoder needs.
+
+    vectors: those of a pooling that gives several, by name, f[B,..] each; the first one is the bottleneck.
+    """
 
     bottleneck: Tensor
     hidden: Tensor
     layers: tuple[Tensor, ...] = ()
+    vectors: Mapping[str, Tensor] = field(factory=dict)
 
 
 class LmHeads(Protocol):
@@ -189,6 +193,19 @@ class WithColumns(Movable):
         return self.columns[name]
 
 
+@frozen
+class Section:
+    """Where a named vector is among the numbers of the joined one, and the factor that it was multiplied by there."""
+
+    start: int
+    stop: int
+    factor: float = 1.0
+
+    def of(self, joined: Tensor) -> Tensor:
+        """Return the named vectors f[B,stop - start] of joined ones f[B,..]."""
+        return joined[:, self.start : self.stop] / self.factor
+
+
 @frozen(eq=False)
 class EmbeddedPairs(WithColumns):
     """Vectors of a fine-tuning batch, and its columns.
@@ -199,6 +216,8 @@ class EmbeddedPairs(WithColumns):
     equal for copies of the same passage, None if all rows are distinct. sharing bool[Q,Q]: True if two queries share a
     judged positive, None if that is known only for the passages in the batch. query_ids i64[Q], passage_ids i64[P]: the
     index of each text in the run, None outside of one; `BuildContext.ids` turns ids of the collection into them.
+    sections: where each named vector is, of a pooling that gives several; a product of two joined vectors is the
+    weighted sum of the products of each.
     """
 
     queries: Tensor
@@ -210,6 +229,17 @@ class EmbeddedPairs(WithColumns):
     sharing: Tensor | None = None
     query_ids: Tensor | None = None
     passage_ids: Tensor | None = None
+    sections: Mapping[str, Section] = field(factory=dict)
+
+    def vector(self, name: str) -> EmbeddedPairs:
+        """Return the same pairs with one of the named vectors alone. Raises DrkitError if they do not have it."""
+        if name not in self.sections:
+            raise DrkitError(
+                f"the pairs do not have the vector {name!r} (vectors: {', '.join(self.sections) or 'one'}). In a run, "
+                f"list 'bottleneck:{name}' in `receives` of the loss's spec; in your own loop, pass `sections`"
+            )
+        section = self.sections[name]
+        return attrs.evolve(self, queries=section.of(self.queries), passages=section.of(self.passages), sections={})
 
 
 @frozen(eq=False)
@@ -407,8 +437,9 @@ class BuildContext:
     LM (`drkit.encoders.MaskedLmEncoder`) that the run makes for a part that requires it. `signals` are the signals
     of scope `vocabulary` that parts read, by name: f32[V] or f32[V,K]. `registry` has the parts that this part's
     settings may choose (`drkit.plugin.registry_of`). `vector_sizes` are the lengths of vectors, by name: those of the
-    columns and signals that hold vectors, and `bottleneck`, that of the encoder. `ids` has the ids of a run's training
-    queries and passages, under `query` and `passage`; empty outside of a run.
+    columns and signals that hold vectors, and `bottleneck`, that of the encoder, with `bottleneck:NAME` for each of a
+    pooling that gives several. `ids` has the ids of a run's training queries and passages, under `query` and
+    `passage`; empty outside of a run.
     """
 
     backbone: BackboneInfo | None = None

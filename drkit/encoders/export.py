@@ -25,7 +25,7 @@ from drkit.encoders.architectures import STATIC, TIED, find_architecture
 from drkit.encoders.card import EncoderCard, check_truncation, module_type
 from drkit.encoders.declarations import MODULES, UNLIMITED
 from drkit.encoders.folder import LEXICAL, PART_POOLING, PASSAGE_ENCODER, QUERY_ENCODER, ROUTER, ROUTES, TRUNCATION
-from drkit.encoders.heads import seeded
+from drkit.encoders.heads import seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
 from drkit.encoders.static import fold_weights
@@ -36,9 +36,9 @@ from drkit.errors import DrkitError
 class WrittenEncoder(Protocol):
     """What a folder is written from: a `drkit.search.TextEncoder`, or any object with these members.
 
-    model: a Hugging Face backbone, or a masked LM, whose head only the pooling `lexical` keeps. token_weights: for the
-    pooling `weighted`. learned_pooling: the pooling, if it is a part, for which sentence-transformers needs drkit and
-    `trust_remote_code=True`.
+    model: a Hugging Face backbone, or a masked LM, whose head is kept for a pooling that applies it. token_weights: for
+    the pooling `weighted`. learned_pooling: the pooling, if it is a part, for which sentence-transformers needs drkit
+    and `trust_remote_code=True`.
     """
 
     @property
@@ -109,9 +109,15 @@ def export_dual(
 
 
 def _backbone(encoder: WrittenEncoder) -> Any:
-    """Return the model without its head, which only scores of words need."""
+    """Return the model without its head, unless the pooling applies it."""
     model = encoder.model
-    return model if encoder.card.pooling == LEXICAL else getattr(model, "base_model", model)
+    return model if _applies_head(encoder) else getattr(model, "base_model", model)
+
+
+def _applies_head(encoder: WrittenEncoder) -> bool:
+    """Return whether the pooling applies the LM head, which is then written, too."""
+    learned = encoder.learned_pooling
+    return encoder.card.pooling == LEXICAL or (learned is not None and learned.receives_heads and learned.head is None)
 
 
 def is_static(backbone: Any) -> bool:
@@ -125,10 +131,6 @@ def _check_vectors(encoder: WrittenEncoder, backbone: Any) -> None:
     if learned is None and card.pooling not in POOLINGS:
         raise DrkitError(f"cannot export the encoder: 'pooling' must be in {tuple(POOLINGS)}, got {card.pooling!r}")
     check_token_weights(card.pooling, encoder.token_weights)
-    if learned is not None and learned.receives_heads and card.pooling != LEXICAL:
-        raise DrkitError(
-            f"cannot export the encoder: no module of sentence-transformers gives {card.pooling!r} an LM head"
-        )
     check_truncation(card.truncate_dim or 0, _dimension(encoder, backbone))
 
 
@@ -156,7 +158,7 @@ def _write_transformer(encoder: WrittenEncoder, given: Any, folder: Path) -> Non
     card, learned, modules = encoder.card, encoder.learned_pooling, encoder.card.modules()
     if card.lexical:
         _check_lexical(given, card)
-    backbone = _as_auto_model(given, "AutoModelForMaskedLM" if card.lexical else "AutoModel")
+    backbone = _as_auto_model(given, "AutoModelForMaskedLM" if _applies_head(encoder) else "AutoModel")
     with without_progress_bars():
         backbone.save_pretrained(folder)
     _save_tokenizer(encoder.tokenizer, folder, card)
@@ -204,6 +206,8 @@ def _as_auto_model(backbone: Any, auto: str) -> Any:
     """Return a float32 copy on the CPU, of the class that transformers' class `auto` builds for the configuration."""
     with seeded(0, "export"):
         model = getattr(transformers, auto).from_config(copy.deepcopy(backbone.config)).float()
+    if auto == "AutoModelForMaskedLM" and getattr(backbone.config, TIED, False):
+        tie_lm_head(model)
     weights = {name: value.detach().cpu().float() for name, value in backbone.state_dict().items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [name for name in missing if not name.startswith("pooler.")] + list(unexpected)

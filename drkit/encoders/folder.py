@@ -48,6 +48,8 @@ SUPPORTED_MODULES = {
 }
 # Takes the place of Pooling if the pooling is a part; its weights, in the module's folder or beside a checkpoint.
 PART_POOLING, POOLING_FILE = "PartPooling", "pooling.safetensors"
+# In that module, the masked LM whose head the pooling applies, if the transformer has lost its own.
+HEAD_FOLDER = "head"
 # The modules of a SparseEncoder, whose pooling is `lexical`; newer versions call the first one Transformer.
 LEXICAL, SPLADE_POOLING = "lexical", "SpladePooling"
 LEXICAL_MODULES = ("MLMTransformer", SPLADE_POOLING)

@@ -7,6 +7,7 @@ and in their metadata the part, its settings and the sizes of the encoder that i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from safetensors import safe_open
 from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 
-from drkit.core.loading import explain_load_errors, weights_to_save
+from drkit.core.loading import explain_load_errors, weights_to_save, without_progress_bars
 from drkit.core.plugin_code import part_code
-from drkit.core.protocols import SizedVectors
+from drkit.core.protocols import NamedVectors, SizedVectors, WeighsVectors
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import WORD_SCORES, Kind
-from drkit.core.types import BackboneInfo, BuildContext, LmHeads
-from drkit.encoders.folder import PART_POOLING, POOLING_FILE, find_modules
-from drkit.encoders.heads import highest_logits, pool_logits, seeded
-from drkit.encoders.pooling import LexicalConfig, pool, pooling_config
+from drkit.core.types import BackboneInfo, BuildContext, LmHeads, Section
+from drkit.encoders.architectures import architecture
+from drkit.encoders.folder import HEAD_FOLDER, PART_POOLING, POOLING_FILE, find_modules
+from drkit.encoders.heads import Heads, highest_logits, pool_logits, seeded
+from drkit.encoders.pooling import DENSE, SCORES, LexicalConfig, pool, pooling_config
+from drkit.errors import DrkitError
 
 _METADATA = "pooling"
 
@@ -36,7 +39,8 @@ class LearnedPooling(nn.Module):
     name, settings: as a recipe writes them; `all_settings` has the defaults, too. code: hash of the source if a plugin
     declares the part. backbone: the sizes of the encoder.
     seed: of its initial weights; the global random state is unchanged. registry: where the part is looked up;
-    everything that is installed if None.
+    everything that is installed if None. head: the masked LM whose head it applies, if that is not the encoder's own,
+    as in sentence-transformers, whose transformer has no head.
 
     Raises UnknownNameError for an unknown name, and DrkitError for settings that the part does not have or refuses.
     """
@@ -56,28 +60,104 @@ class LearnedPooling(nn.Module):
         config, spec = pooling_config(registry, name, settings), registry.get(Kind.POOLING, name)
         self.all_settings = json.loads(json.dumps(asdict(config), default=str))
         self.code = part_code(spec).hash
-        self.receives_heads = "heads" in spec.receives
-        self.is_sparse = WORD_SCORES in spec.provides
+        self.receives_heads = "heads" in spec.receives_of(config)
+        self.head: Any = None
+        self.is_sparse = WORD_SCORES in spec.provides_of(config)
         with seeded(seed, "pooling"):
             self.part: Any = registry.build(Kind.POOLING, name, config, BuildContext(backbone=backbone, seed=seed))
 
     @property
     def dimension(self) -> int:
-        """The length of the vectors: the part's `dimension`, or the encoder's hidden size without one."""
+        """The length of the vectors: the part's `dimension`, or the encoder's hidden size without one.
+
+        If it gives several vectors by name, that of all of them.
+        """
+        if self.vector_lengths:
+            return sum(self.vector_lengths.values())
         return int(self.part.dimension) if isinstance(self.part, SizedVectors) else self.backbone.hidden
+
+    @property
+    def vector_lengths(self) -> dict[str, int]:
+        """The length of each named vector, in their order; empty for one vector without a name."""
+        return dict(self.part.vector_lengths) if isinstance(self.part, NamedVectors) else {}
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Where each named vector is among the numbers of the joined one.
+
+        Raises DrkitError for a weight of scores that is not above 0.
+        """
+        weights = dict(self.part.score_weights) if isinstance(self.part, WeighsVectors) else {}
+        found, start = {}, 0
+        for name, length in self.vector_lengths.items():
+            if not (weight := float(weights.get(name, 1.0))) > 0:
+                raise DrkitError(f"pooling {self.name!r}: the score weight of {name!r} must be above 0, got {weight}")
+            found[name] = Section(start, start + length, math.sqrt(weight))
+            start += length
+        return found
 
     def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads | None = None) -> Tensor:
         """Return the vectors f[B,dimension] of hidden states f[B,L,D] under attention [B,L] (0: padding).
 
-        heads: the encoder's LM head, for a part that receives it.
+        Named vectors are joined, so that a product of two is the weighted sum of the products of each.
+        heads: see `vectors`.
         """
-        vectors: Tensor = self.part(hidden, attention, *([heads] if self.receives_heads else []))
-        return vectors
+        return self.join(self.vectors(hidden, attention, heads))
+
+    def join(self, vectors: Mapping[str, Tensor]) -> Tensor:
+        """Return the joined vectors f[B,dimension] of those of `vectors`."""
+        if not self.vector_lengths:
+            return vectors[""]
+        first = next(iter(vectors.values()))
+        parts = [section.factor * vectors[name].to(first.dtype) for name, section in self.sections.items()]
+        return torch.cat(parts, dim=1)
+
+    def vectors(self, hidden: Tensor, attention: Tensor, heads: LmHeads | None = None) -> dict[str, Tensor]:
+        """Return the vectors of hidden states f[B,L,D] under attention [B,L] by name, or the only one under "".
+
+        Raises DrkitError if the part returns other vectors than it says.
+
+        heads: the encoder's LM head, for a part that receives it; None: that of `head`.
+        """
+        if heads is None and self.head is not None:
+            heads = Heads(self.head, architecture(self.head.config.model_type))
+        found = self.part(hidden, attention, *([heads] if self.receives_heads else []))
+        lengths = self.vector_lengths
+        if not lengths and not isinstance(found, Mapping):
+            return {"": found}
+        returned = {name: v.shape[-1] for name, v in found.items()} if isinstance(found, Mapping) else "one vector"
+        if returned != lengths:
+            raise DrkitError(
+                f"pooling {self.name!r}: its vector_lengths are {lengths}, but its call returns {returned}; a pooling "
+                f"that gives several vectors returns them by name, and has the property vector_lengths"
+            )
+        return {name: found[name] for name in lengths}
 
     def save(self, folder: Path) -> None:
-        """Write `pooling.safetensors` into a folder."""
+        """Write `pooling.safetensors` into a folder, and `head`, if it has one of its own."""
         about = {"use": self.name, "settings": self.settings, "backbone": asdict(self.backbone)}
         save_file(weights_to_save(self.part), str(folder / POOLING_FILE), metadata={_METADATA: json.dumps(about)})
+        if self.head is not None:
+            with without_progress_bars():
+                self.head.save_pretrained(folder / HEAD_FOLDER)
+
+
+def saved_pooling(folder: Path) -> str:
+    """Return the name of the pooling that a checkpoint, or an exported encoder, was saved with; "" if it names none.
+
+    Raises DrkitError if the file is damaged.
+    """
+    about = _read_about(folder / find_modules(folder).get(PART_POOLING, "") / POOLING_FILE)
+    return str(about["use"]) if about else ""
+
+
+def _read_about(file: Path) -> dict[str, Any] | None:
+    """Return what a file says of its pooling; None if it does not exist."""
+    if not file.is_file():
+        return None
+    with explain_load_errors(str(file), "read the pooling in"), safe_open(str(file), framework="pt") as opened:
+        found: dict[str, Any] = json.loads((opened.metadata() or {})[_METADATA])
+        return found
 
 
 def read_learned_pooling(folder: Path, registry: Registry | None = None) -> LearnedPooling | None:
@@ -86,11 +166,10 @@ def read_learned_pooling(folder: Path, registry: Registry | None = None) -> Lear
     Raises DrkitError if the file is damaged, or the part is not installed.
     """
     file = folder / find_modules(folder).get(PART_POOLING, "") / POOLING_FILE
-    if not file.is_file():
+    about = _read_about(file)
+    if about is None:
         return None
     with explain_load_errors(str(file), "read the pooling in"):
-        with safe_open(str(file), framework="pt") as opened:
-            about = json.loads((opened.metadata() or {})[_METADATA])
         backbone = BackboneInfo(**about["backbone"])
         pooling = LearnedPooling(about["use"], about["settings"], backbone, registry=registry)
         load_model(pooling.part, str(file))
@@ -107,9 +186,9 @@ class LexicalPooling(nn.Module):
     | heads | | the LM head to apply |
 
     Returns f[B,V]: no number is negative, and training makes most of them 0 (loss `flops`). `top_k` keeps only the
-    largest of each text. With `dense`, a pooling of the hidden states, it returns f[B,D+V]: that vector, then the
-    scores; a product of two is the sum of both products. Memory: f[B,V], and the scores of a few texts at a time
-    (`pool_logits`).
+    largest of each text. With `dense`, a pooling of the hidden states, it returns two vectors by name: `dense` f[B,D],
+    which decoders read, and `lexical` f[B,V]; a score is the sum of both products. Memory: f[B,V], and the scores of a
+    few texts at a time (`pool_logits`).
 
     Source: Formal et al. 2021 (SPLADE v2), equations 1 and 6; `top_k` and the sum are those of DupMAE (Xiao et al.
     2023), section 3.4.
@@ -121,9 +200,10 @@ class LexicalPooling(nn.Module):
         self.config = config
         self.dense_dimension = context.backbone.hidden if config.dense else 0
         self.dimension = self.dense_dimension + context.backbone.vocab
+        self.vector_lengths = {DENSE: self.dense_dimension, SCORES: context.backbone.vocab} if config.dense else {}
 
-    def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads) -> Tensor:
-        """Return the scores f[B,V] of the words in texts, with `dense` after their vectors f[B,D]."""
+    def forward(self, hidden: Tensor, attention: Tensor, heads: LmHeads) -> Tensor | dict[str, Tensor]:
+        """Return the scores f[B,V] of the words in texts; with `dense`, vectors f[B,D] and scores by name."""
         if self.config.over_positions == "max":
             scores = saturated(pool_logits(hidden, attention, heads, highest_logits))
         else:
@@ -132,7 +212,7 @@ class LexicalPooling(nn.Module):
             scores = keep_largest(scores, self.config.top_k)
         if not self.config.dense:
             return scores
-        return torch.cat([pool(hidden, attention, self.config.dense).to(scores.dtype), scores], dim=1)
+        return {DENSE: pool(hidden, attention, self.config.dense).to(scores.dtype), SCORES: scores}
 
 
 def saturated(logits: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from drkit.core.files import local_path
 from drkit.core.hub import check_model_path
 from drkit.core.loading import check_attention, load_pretrained
+from drkit.core.spec import vector_name
 from drkit.core.types import BackboneInfo, BuildContext, Encoded
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import (
@@ -30,6 +31,7 @@ from drkit.encoders.architectures import (
     reads_both_ways,
 )
 from drkit.encoders.batches import group_by_length
+from drkit.encoders.folder import HEAD_FOLDER
 from drkit.encoders.heads import Heads, projection, seeded, tie_lm_head
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.pooling import POOLINGS, between_ends, built_in_pooling, check_token_weights, is_weighted, pool
@@ -81,8 +83,20 @@ class MaskedLmEncoder(nn.Module):
 
     @property
     def dimension(self) -> int:
-        """The size D of the bottleneck: the hidden size, or the dimension of a learned pooling."""
+        """The size of the vector that search compares: the hidden size, or the dimension of a learned pooling."""
         return self.learned_pooling.dimension if self.learned_pooling else int(self.config.hidden_size)
+
+    @property
+    def vector_lengths(self) -> dict[str, int]:
+        """The lengths of the named vectors of a pooling that gives several, the bottleneck's first; else empty."""
+        return self.learned_pooling.vector_lengths if self.learned_pooling else {}
+
+    @property
+    def vector_sizes(self) -> dict[str, int]:
+        """The length of the bottleneck, and of each named vector, by the names that parts receive."""
+        named = self.vector_lengths
+        first = next(iter(named.values()), self.dimension)
+        return {"bottleneck": first, **{vector_name(name): length for name, length in named.items()}}
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -96,7 +110,8 @@ class MaskedLmEncoder(nn.Module):
 
         ids i64[B,L], attention bool[B,L] -> bottleneck f[B,D], hidden f[B,L,D], and layers, a tuple of f[B,L,D]: the
         outputs of the given layers (0: the embeddings). Decoders read normed states, so if the layers end without a
-        LayerNorm, their outputs go through the encoder's last one.
+        LayerNorm, their outputs go through the encoder's last one. With a pooling that gives several vectors, the
+        bottleneck is the first one, and `vectors` has all by name.
 
         Raises DrkitError for a text longer than the position table, or a layer that does not exist.
         """
@@ -107,33 +122,49 @@ class MaskedLmEncoder(nn.Module):
         last = len(self.layers)  # transformers does not always list the last layer's output normed
         chosen = tuple(hidden if layer == last else self._normed(out.hidden_states[layer], layer) for layer in layers)
         weights = self._pooled_weights(ids, attention)
-        return {"bottleneck": self.pool(hidden, weights), "hidden": hidden, "layers": chosen}
+        found = {"hidden": hidden, "layers": chosen}
+        if self.learned_pooling is None or not self.vector_lengths:
+            return {"bottleneck": self.pool(hidden, weights), **found}
+        vectors = self.learned_pooling.vectors(hidden, weights, self._pooling_heads())
+        return {"bottleneck": next(iter(vectors.values())), **found, "vectors": vectors}
 
     def vectors(self, ids: Tensor, attention: Tensor) -> Tensor:
-        """Return the bottleneck f[B,D] of texts alone; ids i64[B,L], attention bool[B,L].
+        """Return the vectors f[B,D] of texts that search compares alone; ids i64[B,L], attention bool[B,L].
 
         Texts of similar length are read together, which spares most of the padding. Without layers, words are summed
         without a tensor [B,L,D]. Both are many times faster than `forward`.
         """
         if self.config.model_type != STATIC or self.config.hidden_dropout_prob:
             groups = group_by_length(attention)
-            read = [self(ids[rows, :length], attention[rows, :length])["bottleneck"] for rows, length in groups]
+            read = [self._joined(self(ids[rows, :length], attention[rows, :length])) for rows, length in groups]
             return torch.cat(read)[torch.cat([rows for rows, _ in groups]).argsort()]
         words, table = between_ends(attention).bool(), self.model.get_input_embeddings().weight
         lengths = words.sum(1)
         return mean_of_bags(ids[words], lengths.cumsum(0) - lengths, table, self.token_weights)
+
+    def _joined(self, outputs: Mapping[str, Any]) -> Tensor:
+        """Return the vector that search compares, of outputs of `forward`."""
+        named = self.learned_pooling is not None and "vectors" in outputs
+        joined: Tensor = self.learned_pooling.join(outputs["vectors"]) if named else outputs["bottleneck"]  # type: ignore[union-attr]
+        return joined
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
         """Return the outputs of `forward` as an `Encoded`."""
         return Encoded(**self(ids, attention, layers))
 
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
-        """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L]."""
+        """Return the vectors f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L].
+
+        Those of a pooling that gives several by name are joined.
+        """
         if self.learned_pooling is not None:
-            heads = self.heads() if self.learned_pooling.receives_heads else None
-            vectors: Tensor = self.learned_pooling(hidden, attention, heads)
+            vectors: Tensor = self.learned_pooling(hidden, attention, self._pooling_heads())
             return vectors
         return pool(hidden, attention, self.pooling)
+
+    def _pooling_heads(self) -> Heads | None:
+        """Return the LM head, if the pooling receives it."""
+        return self.heads() if self.learned_pooling and self.learned_pooling.receives_heads else None
 
     def heads(self) -> Heads:
         """Return the embeddings and LM head, to be used for one call.
@@ -355,6 +386,23 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False, attention: 
         setattr(model.config, key, value)
     check_attention(model.config)
     return model
+
+
+def load_head(module: Path) -> nn.Module:
+    """Load the masked LM, without its layers, whose head a pooling applies that is the module `module` of a folder.
+
+    The module has it if sentence-transformers has saved the folder; in a folder that drkit exported, the transformer
+    beside the module is the masked LM.
+
+    Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
+    """
+    own = module / HEAD_FOLDER
+    model: Any = load_masked_lm(str(own if own.is_dir() else module.parent))
+    where = architecture(model.config.model_type)
+    model.base_model.set_submodule(where.layers, nn.ModuleList())
+    setattr(model.config, str(where.sizes.layers), 0)
+    loaded: nn.Module = model
+    return loaded
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from attrs.validators import in_
 from drkit.core.citations import SPLADE
 from drkit.core.registry import Registry
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind, NoSettings
+from drkit.core.spec import WORD_SCORES, ComponentSpec, Kind, NoSettings, vector_name
 from drkit.errors import DrkitError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class LexicalConfig:
     over_positions: str = setting("max", in_(("max", "sum")), "how the scores of a word at all positions become one")
     top_k: int = setting(0, at_least(0), "words that a text keeps, those with the largest scores; 0: all")
     dense: str = setting("", in_(("", *POOLINGS_OF_STATES)), "pooling of a vector that is kept before the scores, too")
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Both vectors, if there are two."""
+        return tuple(map(vector_name, VECTOR_PARTS)) if self.dense else ()
 
 
 POOLING_PARTS = (

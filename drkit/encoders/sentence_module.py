@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drkit.core.files import local_path
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
+from drkit.encoders.masked_lm import load_head
 from drkit.errors import DrkitError
 
 try:
@@ -48,4 +49,6 @@ class PartPooling(Module):  # type: ignore[misc]
         pooling = read_learned_pooling(local_path(model_name_or_path) / subfolder)
         if pooling is None:
             raise DrkitError(f"{model_name_or_path} has no pooling in {subfolder!r}; export the encoder again")
+        if pooling.receives_heads:
+            pooling.head = load_head(local_path(model_name_or_path) / subfolder)
         return cls(pooling)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drkit.losses.guided import GistLoss as GistLoss
     from drkit.losses.hardness import HardnessLoss as HardnessLoss
     from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
+    from drkit.losses.per_vector import PerVectorLoss as PerVectorLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
     from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
+    from drkit.losses.specs import PerVectorConfig as PerVectorConfig
     from drkit.losses.specs import TextVectorLossConfig as TextVectorLossConfig
     from drkit.losses.specs import VectorLossConfig as VectorLossConfig
     from drkit.losses.tokens import MaskedDiffusionLoss as MaskedDiffusionLoss

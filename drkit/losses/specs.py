@@ -29,8 +29,8 @@ from drkit.core.citations import (
     SPLADE,
 )
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
-from drkit.core.settings import at_least, more_than, setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
+from drkit.core.settings import MOST, at_least, more_than, setting
+from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings, vector_name
 from drkit.data.column_sources import ROW_KEYS
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage", "passage-negative")
@@ -240,6 +240,35 @@ class FlopsConfig(_WrapsLoss):
     queries: float = setting(3e-4, at_least(0), "weight of the penalty of query vectors", schedulable=True)
     passages: float = setting(1e-4, at_least(0), "weight of the penalty of passage vectors", schedulable=True)
     warmup: int = setting(0, at_least(0), "batches in which both weights grow quadratically to their values")
+
+
+# The name, among those of vectors, of the sum of their scores.
+SUM = "sum"
+
+
+def _vector_weights(_instance: Any, attribute: Attribute[Any], value: Mapping[str, float]) -> None:
+    """Validate weights of named vectors: at least one, each above 0."""
+    if not value or not all(0 < weight <= MOST for weight in value.values()):
+        raise ValueError(f"'{attribute.name}' must be weights above 0, by the names of vectors or {SUM!r}; got {value}")
+
+
+@frozen
+class PerVectorConfig(_WrapsLoss):
+    """Settings of `PerVectorLoss`: a loss of each of a pooling's vectors, and of the sum of their scores."""
+
+    loss: LossChoice = setting(
+        Choice("contrastive", ContrastiveConfig(temperature=1.0, similarity="dot")), None, "any loss over pairs"
+    )
+    weights: dict[str, float] = field(
+        factory=lambda: {SUM: 1.0},
+        validator=_vector_weights,
+        metadata={"help": "weight of the loss of each vector, by its name; `sum`: of the sum of all scores"},
+    )
+
+    @property
+    def receives(self) -> tuple[str, ...]:
+        """The vectors that have a weight."""
+        return tuple(vector_name(name) for name in self.weights if name != SUM)
 
 
 _COLUMN_NAME = "name of a column of vectors, of {}; empty: they are not compared"
@@ -459,6 +488,14 @@ LOSSES = (
             ("mse", "Pre-training: squared error of a text's vector and a teacher's", MULTILINGUAL_DISTILL),
             ("relation", "Pre-training: similarities of texts as a teacher's vectors have", RELATIONAL),
         )
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="per-vector",
+        target="drkit.losses.per_vector:PerVectorLoss",
+        config=PerVectorConfig,
+        summary="A loss of each named vector of a pooling, and of their sum",
+        receives=("pairs",),
     ),
     ComponentSpec(
         kind=Kind.LOSS,

@@ -19,6 +19,7 @@ from drkit.core.registry import Registry
 from drkit.core.schedules import schedules_in
 from drkit.core.spec import (
     BATCH,
+    DECODING,
     ENCODER,
     OFFERED_TO_PRETRAINING,
     PROVIDED,
@@ -28,6 +29,8 @@ from drkit.core.spec import (
     builtin_names,
     provided_by,
     scope_problems,
+    vector_name,
+    vector_names,
 )
 from drkit.data.mixture import OWN
 from drkit.data.prompts import prompt_problem
@@ -45,10 +48,10 @@ from drkit.encoders.architectures import (
 )
 from drkit.encoders.declarations import CONFIG, MODULES
 from drkit.encoders.folder import read_modules
-from drkit.encoders.pooling import static_problem
+from drkit.encoders.pooling import is_weighted, static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.data_sets import data_set_problems
-from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.encoder_settings import MEAN, EncoderSettings
 from drkit.recipe.parts import (
     PartInUse,
     join_names,
@@ -57,6 +60,8 @@ from drkit.recipe.parts import (
     missing_extras,
     parts_in_use,
     parts_of,
+    pooling_vectors,
+    vector_problems,
 )
 from drkit.recipe.rounds import kept_problems, rounds_problems
 from drkit.recipe.schema import ITSELF, NONE, REPLACED, DecoderTask, Pretrain, Recipe
@@ -68,7 +73,7 @@ def check(recipe: Recipe, registry: Registry) -> None:
     problems = [*_collection_problems(recipe, registry), *_encoder_problems(recipe, registry)]
     problems += [*_pooling_problems(recipe, registry), *_schedule_problems(recipe)]
     if recipe.pretrain:
-        problems += pretrain_problems(recipe.pretrain, registry)
+        problems += pretrain_problems(recipe.pretrain, registry, recipe.pretraining_pooling)
     problems += [*rounds_problems(recipe, registry), *_baseline_problems(recipe, registry)]
     if problems:
         raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
@@ -123,26 +128,49 @@ def _schedule_problems(recipe: Recipe) -> Iterator[str]:
             yield f"the setting cannot change over a training, got {schedule!r}; give one number @ {path}"
 
 
-def _pooling_problems(recipe: Recipe, registry: Registry) -> list[str]:
-    is_sparse = WORD_SCORES in registry.get(Kind.POOLING, recipe.encoder.pooling.use).provides
-    return list(_lexical_problems(recipe)) if is_sparse else []
+def _pooling_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
+    """Yield what poolings do not support, and those of several trainings that do not go together."""
+    trained = {chosen.use for chosen in recipe.poolings.values()}
+    if any(map(is_weighted, trained)) and len(trained) > 1:
+        yield (
+            f"the weights of the pooling 'weighted' are those of all trainings, and this recipe has others, too "
+            f"({join_names(sorted(trained))}): set `weighted` everywhere, or nowhere @ encoder.pooling"
+        )
+    own = recipe.pretraining_pooling
+    is_single = not pooling_vectors(own, registry)
+    if recipe.pretrain and _is_sparse(own, registry) and is_single:
+        yield (
+            f"the pooling {own.use!r} makes scores of words, which no decoder reads: pre-train with another pooling, "
+            f"and fine-tune with this one: --set pretrain.encoder.pooling=cls @ pretrain"
+        )
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    searched = [recipe.encoder.pooling, *map(recipe.pooling_of, rounds)]
+    if recipe.pretrain and (not rounds or recipe.evaluation.pretrained):
+        searched.append(own)
+    for chosen in [one for index, one in enumerate(searched) if one not in searched[:index]]:
+        if _is_sparse(chosen, registry):
+            yield from _lexical_problems(recipe, chosen)
+        elif recipe.similarity == "cosine" and (names := pooling_vectors(chosen, registry)):
+            yield (
+                f"the scores of the vectors of the pooling {chosen.use!r} ({', '.join(names)}) add up, which those of "
+                f"cosines cannot: set the similarity of the loss to dot @ finetune.loss.similarity"
+            )
 
 
-def _lexical_problems(recipe: Recipe) -> Iterator[str]:
+def _is_sparse(pooling: Choice, registry: Registry) -> bool:
+    return WORD_SCORES in registry.get(Kind.POOLING, pooling.use).provides_of(pooling.config)
+
+
+def _lexical_problems(recipe: Recipe, pooling: Choice) -> Iterator[str]:
     """Yield settings that an encoder whose vectors are scores of words does not support."""
     encoder = recipe.encoder
-    what = f"the pooling {encoder.pooling.use!r} makes scores of words"
+    what = f"the pooling {pooling.use!r} makes scores of words"
     config = local_path(encoder.pretrained or "") / CONFIG
     is_tied = read_json(config, "give the folder of a model").get(TIED) if config.is_file() else False
     if is_tied or (encoder.pretrained is None and encoder.lm_head == "tied"):
         yield (
             f"{what} by the LM head, and transformers cannot load the head 'tied': train the encoder with --set "
             f"encoder.lm_head=transform @ encoder.lm_head"
-        )
-    if recipe.pretrain:
-        yield (
-            f"{what}, which no decoder reads: pre-train with another pooling, and start from that run: --encoder RUN "
-            f"--set pretrain=none @ pretrain"
         )
     if recipe.finetune and recipe.finetune.encoders == "separate":
         yield f"{what}, which only a shared encoder does: --set finetune.encoders=shared @ finetune.encoders"
@@ -168,11 +196,12 @@ def _encoder_problems(recipe: Recipe, registry: Registry) -> list[str]:
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
+    poolings = recipe.poolings.values()
     try:
         found, reads_both = _start_model(recipe, registry)
     except DrkitError as error:
         return [_with_path(error, "encoder.pretrained")]
-    if found and found.is_causal and not reads_both and encoder.pooling.use == "cls":
+    if found and found.is_causal and not reads_both and any(chosen.use == "cls" for chosen in poolings):
         return [
             f"{encoder.pretrained!r} reads a text from left to right, so its first token has seen no other one: "
             f"--set encoder.pooling=last @ encoder.pooling"
@@ -197,7 +226,8 @@ def _start_model(recipe: Recipe, registry: Registry) -> tuple[Architecture | Non
     """
     encoder = recipe.encoder
     folder = local_path(encoder.pretrained or "")
-    scores_words = "heads" in registry.get(Kind.POOLING, encoder.pooling.use).receives
+    received = [registry.get(Kind.POOLING, one.use).receives_of(one.config) for one in recipe.poolings.values()]
+    scores_words = any("heads" in names for names in received)
     found = check_start_model(str(encoder.pretrained), causal=not scores_words)
     if found is None:
         return None, encoder.attention == BIDIRECTIONAL
@@ -290,9 +320,10 @@ def _unlike_bert_problems(recipe: Recipe, registry: Registry, model: str) -> Ite
 def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
     """Yield settings that an encoder without layers does not support."""
     encoder = recipe.encoder
-    problem = static_problem(encoder.pooling.use, has_unit_length=recipe.similarity == "cosine")
-    if problem:
-        yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
+    for path, chosen in recipe.poolings.items():
+        problem = static_problem(chosen.use, has_unit_length=recipe.similarity == "cosine")
+        if problem:
+            yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ {path}"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
     yield from _start_problems(recipe, registry, "a static encoder (encoder.layers = 0) has no layers")
@@ -303,19 +334,22 @@ def _static_problems(recipe: Recipe, registry: Registry) -> Iterator[str]:
         )
 
 
-def pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
-    """Return every combination of parts in a pre-training that cannot work, each with its path in the recipe."""
+def pretrain_problems(pretrain: Pretrain, registry: Registry, pooling: Choice = MEAN) -> list[str]:
+    """Return every combination of parts in a pre-training that cannot work, each with its path in the recipe.
+
+    pooling: of the encoder.
+    """
     parts = list(parts_in_use(pretrain, registry))
     problems = [problem for part in parts for problem in _declaration_problems(part)]
     problems += [*_signal_problems(parts, registry), *_capability_problems(parts)]
     if not pretrain.losses():
         problems.append("pre-training has no loss: add one to the encoder or to a decoder @ pretrain")
     problems += [*kept_problems(pretrain, "pretrain"), *_text_problems(pretrain, registry)]
-    problems += _encoder_task_problems(pretrain, registry)
+    problems += _encoder_task_problems(pretrain, registry, pooling)
     outer = PartInUse.of(Kind.MASKER, pretrain.encoder.masker, registry)
     for name, task in pretrain.decoders.items():
         path = f"pretrain.decoders.{name}"
-        problems += _decoder_task_problems(task, registry, path)
+        problems += _decoder_task_problems(task, registry, path, pooling)
         if task.nested and "view" not in outer.spec.provides_of(outer.config):
             problems.append(
                 f"nested hides what is hidden from the encoder, but {outer.title} gives the encoder another text: set "
@@ -348,10 +382,17 @@ def _text_problems(pretrain: Pretrain, registry: Registry) -> Iterator[str]:
         )
 
 
-def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
+def _encoder_task_problems(pretrain: Pretrain, registry: Registry, pooling: Choice) -> list[str]:
     masker, context, *losses = parts_of(pretrain.encoder, registry, "pretrain.encoder")
     offered = provided_by(ENCODER, BATCH, masker=masker.spec.provides_of(masker.config))
-    problems = [problem for loss in losses for problem in _loss_problems(loss, offered, "the encoder", registry)]
+    problems = [
+        problem
+        for loss in losses
+        for problem in (
+            vector_problems(loss.spec, loss.config, loss.path, pooling, registry)
+            or _loss_problems(loss, offered, "the encoder", registry)
+        )
+    ]
     compare = any("partners" in part.spec.receives_of(part.config) for part in parts_in_use(pretrain, registry))
     if pretrain.encoder.context != ITSELF and not compare:
         problems.append(
@@ -361,10 +402,11 @@ def _encoder_task_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     return problems
 
 
-def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str) -> list[str]:
+def _decoder_task_problems(task: DecoderTask, registry: Registry, path: str, pooling: Choice) -> list[str]:
     decoder = PartInUse.of(Kind.DECODER, task.decoder, registry, f"{path}.decoder")
     masker = PartInUse.of(Kind.MASKER, task.masker, registry, f"{path}.masker") if task.masker else None
-    problems = _decoder_problems(decoder, masker, registry)
+    problems = vector_problems(decoder.spec, decoder.config, decoder.path, pooling, registry)
+    problems = problems or _decoder_problems(decoder, masker, registry)
     if task.nested and task.context != ITSELF:
         problems.append(
             f"nested hides what is hidden from the encoder, but the decoder rebuilds another text (context "
@@ -436,18 +478,21 @@ def _capability_problems(parts: Iterable[PartInUse]) -> Iterator[str]:
 def _decoder_problems(decoder: PartInUse, masker: PartInUse | None, registry: Registry) -> list[str]:
     receives = decoder.spec.receives_of(decoder.config)
     views = masker.spec.provides_of(masker.config) if masker else frozenset()
-    lacking = sorted(receives - views)
+    from_masker = receives - {*provided_by(DECODING), *map(vector_name, vector_names(receives))}
+    lacking = sorted(from_masker - views)
     if not lacking:
         return []
     offer = f"{masker.title} provides {join_names(sorted(views))}" if masker else "it has no masker"
     return [
         f"{decoder.title} needs {join_names(lacking)}; {offer}. "
-        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, receives)} @ {decoder.path}"
+        f"{_unknown_names(lacking, Kind.MASKER, registry)}{maskers_that_fit(registry, from_masker)} @ {decoder.path}"
     ]
 
 
 def _loss_problems(loss: PartInUse, offered: tuple[str, ...], source: str, registry: Registry) -> list[str]:
-    lacking = sorted(loss.spec.receives_of(loss.config) - {*offered})
+    receives = loss.spec.receives_of(loss.config)
+    named = {*map(vector_name, vector_names(receives))} if source == "the encoder" else set()
+    lacking = sorted(receives - {*offered} - named)
     if not lacking:
         return _gathering_problems(loss)
     return [

@@ -23,6 +23,8 @@ from drkit.core.spec import (
     ComponentSpec,
     Kind,
     provided_by,
+    vector_name,
+    vector_names,
 )
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check, unread_choices
@@ -145,11 +147,11 @@ def _loss_placement(name: str, loss: ComponentSpec, decoders: Mapping[str, Compo
     receives, batch = loss.receives_of(config), {*provided_by(BATCH)}
     provides = {name: spec.provides_of(_default_settings(spec)) for name, spec in decoders.items()}
     fitting = [name for name in decoders if receives <= {*provides[name], *batch} and receives - batch]
-    masked = {p.masker for p in PROVIDED}
+    masked, named = {p.masker for p in PROVIDED}, {*map(vector_name, vector_names(receives))}
     return LossPlacement(
         name=name,
         needs=tuple(sorted({*receives, *loss.signals_of(config), *loss.requires_of(config)})),
-        encoder=bool(receives) and receives <= {*provided_by(ENCODER, BATCH, masker=masked)},
+        encoder=bool(receives) and receives - named <= {*provided_by(ENCODER, BATCH, masker=masked)},
         decoders=tuple(fitting),
         finetuning=PAIRS in receives,
         reranking=bool(receives) and receives <= {*provided_by(RERANKING)},

@@ -9,10 +9,20 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.spec import BATCHING, PAIRS, Choice, ComponentSpec, Kind, is_stage_output, provided_by
+from drkit.core.spec import (
+    BATCHING,
+    PAIRS,
+    Choice,
+    ComponentSpec,
+    Kind,
+    is_stage_output,
+    provided_by,
+    vector_name,
+    vector_names,
+)
 from drkit.data.column_sources import is_computed
 from drkit.data.query_sources import is_from_plugin
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, MissingExtraError, did_you_mean
 from drkit.recipe.schema import DecoderTask, EncoderTask, Finetune, Pretrain, Recipe
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
@@ -207,7 +217,27 @@ def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict
 def columns_of(spec: ComponentSpec, config: Any) -> tuple[str, ...]:
     """Return the columns that a loss of fine-tuning receives beside the pairs; none for other losses."""
     receives = spec.receives_of(config)
-    return tuple(sorted(receives - {PAIRS})) if PAIRS in receives else ()
+    beside = receives - {PAIRS, *map(vector_name, vector_names(receives))}
+    return tuple(sorted(beside)) if PAIRS in receives else ()
+
+
+def pooling_vectors(pooling: Choice, registry: Registry) -> tuple[str, ...]:
+    """Return the names of the vectors of a pooling that gives several, sorted; empty for one vector."""
+    return vector_names(registry.get(Kind.POOLING, pooling.use).provides_of(pooling.config))
+
+
+def vector_problems(spec: ComponentSpec, config: Any, path: str, pooling: Choice, registry: Registry) -> list[str]:
+    """Return the problem of a part that reads a named vector which the pooling does not give, if there is one."""
+    offered = pooling_vectors(pooling, registry)
+    lacking = [name for name in vector_names(spec.receives_of(config)) if name not in offered]
+    if not lacking:
+        return []
+    gives = f"gives {join_names(offered)}" if offered else "gives one vector"
+    return [
+        f"{spec.kind} {spec.name!r} reads the vector {join_names(map(repr, lacking))}, but the pooling {pooling.use!r} "
+        f"{gives}{did_you_mean(lacking[0], offered)} choose a pooling, or settings of it, that provides "
+        f"{vector_name(lacking[0])} (`drkit show pooling NAME`) @ {path}"
+    ]
 
 
 def received_columns(loss: Choice, registry: Registry) -> frozenset[str]:

@@ -37,6 +37,7 @@ from drkit.recipe.parts import (
     losses_that_fit,
     missing_extras,
     received_columns,
+    vector_problems,
     with_nested,
 )
 from drkit.recipe.schema import JUDGED, ROUND_STARTS, Finetune, Pretrain, Recipe, RerankerTraining, Round, similarity_of
@@ -50,7 +51,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
     """Return every combination of rounds, losses, miners and the re-ranker that cannot work."""
     problems = []
     if recipe.finetune:
-        problems += _finetune_losses_problems(recipe.finetune, registry)
+        problems += _finetune_losses_problems(recipe, recipe.finetune, registry)
         problems += _name_problems([current.name for current in recipe.finetune.rounds])
         kept = recipe.pretrain.kept if recipe.pretrain else {}
         problems += _start_problems(recipe.finetune, [*kept])
@@ -66,13 +67,20 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
     return problems
 
 
-def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[str]:
+def _finetune_losses_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
     problems = _loss_problems("finetune.loss", finetune.loss, FINETUNING, registry)
     for index, current in enumerate(finetune.rounds):
         path, loss = f"finetune.rounds.{index}", finetune.for_round(current).loss
         if current.loss:
             problems += _loss_problems(f"{path}.loss", loss, FINETUNING, registry)
         columns = finetune.columns_for(current)
+        problems += [
+            problem
+            for where, one in with_nested(loss, f"{path}.loss" if current.loss else "finetune.loss")
+            for problem in vector_problems(
+                registry.get(Kind.LOSS, one.use), one.config, where, recipe.pooling_of(current), registry
+            )
+        ]
         problems += [
             f"loss {one.use!r} receives the column {name!r}, which the round does not have (columns: "
             f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"

@@ -22,7 +22,7 @@ from drkit.data.mixture import OWN
 from drkit.data.specs import DataSetsConfig, set_names
 from drkit.data.splits import PSEUDO
 from drkit.encoders.card import prompts_by_name
-from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.encoder_settings import EncoderSettings, PoolingChoice
 from drkit.recipe.evaluation import Evaluation
 from drkit.recipe.pseudo_queries import PseudoQueries
 from drkit.recipe.training import Probe, Training, Validation
@@ -72,15 +72,22 @@ ColumnChoice = Annotated[Choice, Kind.COLUMN, WithDefault]
 TeacherChoice = Annotated[Choice, Kind.COLUMN]
 
 
+def _own_pooling(what: str) -> dict[str, Any]:
+    """Return the metadata of a training's pooling, where that is not the encoder's."""
+    meaning = f"how hidden states become vectors in {what}; none: as `encoder.pooling` says"
+    return {"help": meaning, "written": brief, "absent_when": None}
+
+
 @frozen
 class EncoderTask:
-    """What pre-training hides from the encoder, and the losses of its outputs.
+    """What pre-training hides from the encoder, its pooling, and the losses of its outputs.
 
     context: the partner of each text, for losses that compare two texts.
     """
 
     masker: MaskerChoice = field(kw_only=True)
     context: ContextChoice = ITSELF
+    pooling: PoolingChoice | None = field(default=None, kw_only=True, metadata=_own_pooling("pre-training"))
     losses: dict[str, WeightedLoss] = field(factory=dict)
 
 
@@ -269,6 +276,7 @@ class Round:
         metadata={"help": f"whose scores it learns from: {COLUMN_SOURCES}", "written": brief, "absent": ""},
     )
     loss: LossChoice | None = None
+    pooling: PoolingChoice | None = field(default=None, kw_only=True, metadata=_own_pooling("this round"))
     batches: BatchesChoice | None = field(default=None, metadata={"help": "batches of this round", "written": brief})
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     keep_steps: tuple[int, ...] | None = setting(None, optional(_rising), "steps whose checkpoints this round keeps")
@@ -281,6 +289,7 @@ class Finetune(Training):
     """Fine-tuning: the loss, and rounds that each train a retriever on its own negatives."""
 
     loss: LossChoice = field(kw_only=True)
+    pooling: PoolingChoice | None = field(default=None, kw_only=True, metadata=_own_pooling("fine-tuning"))
     negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     columns: dict[str, ColumnChoice] | None = setting(
@@ -458,6 +467,27 @@ class Recipe:
     def similarity(self) -> str:
         """The similarity that fine-tuning trains for and search uses: `cosine` or `dot`."""
         return similarity_of(self.finetune.loss) if self.finetune else "cosine"
+
+    @property
+    def pretraining_pooling(self) -> Choice:
+        """The pooling that pre-training trains."""
+        return (self.pretrain and self.pretrain.encoder.pooling) or self.encoder.pooling
+
+    def pooling_of(self, current: Round) -> Choice:
+        """Return the pooling that a round of fine-tuning trains."""
+        return (self.finetune and self.finetune.for_round(current).pooling) or self.encoder.pooling
+
+    @property
+    def poolings(self) -> dict[str, Choice]:
+        """The poolings of the encoder, of pre-training and of fine-tuning, by their paths; none twice for one path."""
+        rounds = self.finetune.rounds if self.finetune else ()
+        found = {
+            "encoder.pooling": self.encoder.pooling,
+            "pretrain.encoder.pooling": self.pretrain.encoder.pooling if self.pretrain else None,
+            "finetune.pooling": self.finetune.pooling if self.finetune else None,
+            **{f"finetune.rounds.{index}.pooling": current.pooling for index, current in enumerate(rounds)},
+        }
+        return {path: chosen for path, chosen in found.items() if chosen is not None}
 
     @property
     def is_smoke(self) -> bool:

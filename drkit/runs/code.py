@@ -26,6 +26,8 @@ def stage_code(name: str, inputs: Iterable[str], settings: Any, recipe: Recipe, 
     is_model = any(is_stage_output(read) and "/" not in read for read in inputs)  # or may be one
     if name == INITIAL or is_model or any(read.partition("/")[0] in _MODELS for read in inputs):
         found |= encoder_code(recipe.encoder, registry)
+        for pooling in recipe.poolings.values():
+            found |= part_code(registry.get(Kind.POOLING, pooling.use))
     return found
 
 

@@ -146,6 +146,7 @@ def _try_parts(recipe: Recipe, registry: Registry, examples: toys.Examples) -> N
         check_kind(recipe.evaluation.index, length)
     with preserve_random_states(recipe.seed):
         context = _context(recipe.encoder, recipe.seed, registry)
+        _try_poolings(recipe, registry)
         if recipe.pretrain:
             _try_pretraining(recipe, recipe.pretrain, registry, context, examples)
         _try_lora(recipe, registry)
@@ -228,7 +229,20 @@ def _encoder(sizes: EncoderSettings, registry: Registry) -> MaskedLmEncoder:
     )
     part = PartInUse.of(Kind.POOLING, sizes.pooling, registry)
     _try_saving(part, learned.part, other.part)
-    return MaskedLmEncoder(encoder.model, pooling=learned)
+    made = MaskedLmEncoder(encoder.model, pooling=learned)
+    with trying(part, "called with hidden states and attention"):
+        tokens = toys.toy_tokens()
+        found = tuple(made.vectors(tokens.ids, tokens.attention).shape)
+        expected = (len(tokens.ids), learned.dimension)
+        require(found == expected, f"{part.full_title}: vectors of shape {found}, expected {expected}")
+    return made
+
+
+def _try_poolings(recipe: Recipe, registry: Registry) -> None:
+    """Build the poolings that trainings have of their own, and run them once."""
+    for pooling in recipe.poolings.values():
+        if pooling != recipe.encoder.pooling:
+            _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
 
 
 def _try_lora(recipe: Recipe, registry: Registry) -> None:
@@ -266,11 +280,11 @@ def _try_pretraining(
     with TemporaryDirectory(prefix=SCRATCH) as folder:
         stored = _stored_texts(context, examples.texts, Path(folder))
         signals = _signals(settings, registry, stored, context, Path(folder))
-        assert context.backbone is not None
-        sizes = {"bottleneck": context.backbone.hidden, **signal_sizes(signals)}
+        encoder = _encoder(attrs.evolve(recipe.encoder, pooling=recipe.pretraining_pooling), registry)
+        sizes = {**encoder.vector_sizes, **signal_sizes(signals)}
         context = attrs.evolve(context, signals=vocabulary_signals(signals), vector_sizes=sizes)
         maskers = build_maskers(settings, registry, context)
-        module = auto_encoder(settings, registry, _encoder(recipe.encoder, registry), context, maskers).train()
+        module = auto_encoder(settings, registry, encoder, context, maskers).train()
         other = auto_encoder(
             settings, registry, module.encoder, attrs.evolve(context, seed=recipe.seed + 1), maskers
         ).train()
@@ -395,7 +409,7 @@ def _try_decoder(
         check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
         check_counts(decoder, inputs, out, title)
         if out:
-            check_decoder_gradients(title, out, inputs, decoder)
+            check_decoder_gradients(title, out, inputs, decoder, receives=part.spec.receives_of(part.config))
 
 
 def _try_saving(part: PartInUse, built: Any, other: Any) -> None:
@@ -435,14 +449,18 @@ def _comparing_losses(
 
     values: of columns.
     """
-    losses = [recipe.finetune.for_round(one).loss for one in recipe.finetune.rounds] if recipe.finetune else []
-    for loss in [loss for index, loss in enumerate(losses) if loss not in losses[:index]]:
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    losses = [(recipe.finetune.for_round(one).loss, recipe.pooling_of(one)) for one in rounds if recipe.finetune]
+    for loss, pooling in [pair for index, pair in enumerate(losses) if pair not in losses[:index]]:
         columns = {name: _scope(recipe, name, registry) for name in received_columns(loss, registry)}
         own = {name: found for name, found in values.items() if name in columns}
-        length = _vector_length(recipe.encoder)
+        encoder = _encoder(attrs.evolve(recipe.encoder, pooling=pooling), registry)
+        sections = encoder.learned_pooling.sections if encoder.learned_pooling else {}
+        length = encoder.dimension if sections else _vector_length(recipe.encoder)
         vectors = {name: toys.TEACHER_SIZE for name in columns if _holds_vectors(recipe, name, registry)}
-        pairs = toys.toy_pairs(length, columns, own, vectors)
-        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, {"bottleneck": length, **vectors}
+        pairs = attrs.evolve(toys.toy_pairs(length, columns, own, vectors), sections=sections)
+        sizes = {**encoder.vector_sizes, "bottleneck": length, **vectors}
+        yield PartInUse.of(Kind.LOSS, loss, registry), {"pairs": pairs}, sizes
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), columns={})
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}, {}

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from drkit.core.files import digest
-from drkit.core.types import Passage
+from drkit.core.types import Passage, Section
 from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import UnsupportedEncoderError
 from drkit.encoders.folder import TORCH, is_dual, read_routes
@@ -76,6 +76,11 @@ class DualEncoder:
     def dense_dimension(self) -> int:
         """How many numbers at the beginning of a sparse vector are a dense one."""
         return self.passages.dense_dimension
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Where each named vector is among the numbers of the joined one; see `TextEncoder.sections`."""
+        return self.passages.sections
 
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""

@@ -19,22 +19,22 @@ from drkit.core.processes import Shard
 from drkit.encoders.pooling import VECTOR_PARTS
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.dual_encoder import read_encoder
+from drkit.search.dual_encoder import DualEncoder, read_encoder
 from drkit.search.encode import DOCUMENTS_SETTING, encode_corpus
 from drkit.search.fusion import DEFAULT_WEIGHT, FUSED_HITS, Searcher, align, convex, find_rankings, read_fusion
 from drkit.search.index import AnyIndex, exact_index, open_index
 from drkit.search.inverted import InvertedIndex
 from drkit.search.rankings import Hits, Rankings, check_query_texts, check_same_encoder
-from drkit.search.text_encoder import Encoder
+from drkit.search.text_encoder import Encoder, TextEncoder
 from drkit.search.vectors import Vectors
 
 
 class Retriever:
     """Searches an index of any kind with the encoder that made its vectors.
 
-    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`. part: of vectors with a
-    dense and a lexical part, search by `dense` or `lexical` alone; "": by the sum of both. passages_per_document: how
-    many passages of a document the index holds at most; 1 if it holds whole texts.
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`. part: of an encoder
+    with several named vectors, such as `dense` and `lexical`, search by one alone; "": by the sum of all.
+    passages_per_document: how many passages of a document the index holds at most; 1 if it holds whole texts.
 
     Raises DrkitError if their dimensions differ, or the index was built with another encoder.
     """
@@ -47,8 +47,10 @@ class Retriever:
             )
         if index.encoder is not None:
             check_same_encoder(index.encoder, encoder.identity(), "the index")
-        if part and not (isinstance(index, InvertedIndex) and part in VECTOR_PARTS):
+        sections = encoder.sections if isinstance(encoder, (TextEncoder, DualEncoder)) else {}
+        if part and part not in sections and not (isinstance(index, InvertedIndex) and part in VECTOR_PARTS):
             raise DrkitError(f"an index of kind {index.kind!r} has no part {part!r}; search by the whole vector")
+        self._section = sections.get(part)
         self.encoder, self.index, self.part = encoder, index, part
         self.passages_per_document = int((index.encoder or {}).get(DOCUMENTS_SETTING) or 1)
 
@@ -120,6 +122,10 @@ class Retriever:
 
     def _encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         queries = self.encoder.encode_queries(texts)
+        if self._section is not None:
+            places = np.arange(queries.shape[1])
+            kept = (self._section.start <= places) & (places < self._section.stop)
+            return np.where(kept, queries, np.float32(0))
         return self.index.only(self.part, queries) if isinstance(self.index, InvertedIndex) and self.part else queries
 
 

@@ -23,18 +23,26 @@ from torch import Tensor, nn
 from drkit.core.loading import explain_load_errors
 from drkit.core.processes import local_device
 from drkit.core.protocols import DenseAndSparse
-from drkit.core.types import Passage
+from drkit.core.types import Passage, Section
 from drkit.data.prompts import check_prompt
 from drkit.data.titles import Titles
 from drkit.encoders.architectures import architecture, backbone_info, check_length, check_vocabulary
 from drkit.encoders.batches import MULTIPLE, padded
 from drkit.encoders.card import EncoderCard, check_truncation
 from drkit.encoders.declarations import UnsupportedEncoderError
-from drkit.encoders.folder import BFLOAT16, PART_POOLING, TORCH, read_modules, read_word_weights, transformer_folder
+from drkit.encoders.folder import (
+    BFLOAT16,
+    HEAD_FOLDER,
+    PART_POOLING,
+    TORCH,
+    read_modules,
+    read_word_weights,
+    transformer_folder,
+)
 from drkit.encoders.heads import Heads
 from drkit.encoders.identity import model_identity
 from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
-from drkit.encoders.masked_lm import load_masked_lm
+from drkit.encoders.masked_lm import load_head, load_masked_lm
 from drkit.encoders.pooling import built_in_pooling, check_token_weights, is_weighted, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -137,11 +145,14 @@ class TextEncoder:
         transformer = transformer_folder(folder, modules)
         if card.lexical:
             return cls._lexical(card, transformer, device, backend)
+        learned = read_learned_pooling(folder / modules[PART_POOLING]) if PART_POOLING in modules else None
+        if learned is not None and learned.receives_heads:
+            return cls._with_head(card, transformer, folder / modules[PART_POOLING], learned, device, backend)
         model, tokenizer = load_backbone(transformer, backend)
         weights, pooling = None, None
         if "WordWeights" in modules:
             weights = TokenWeights(torch.tensor(read_word_weights(folder / modules["WordWeights"]))).to(device)
-        if PART_POOLING in modules and (learned := read_learned_pooling(folder / modules[PART_POOLING])):
+        if learned is not None:
             pooling = learned.to(device).eval()
         if backend == TORCH and not isinstance(model, StaticModel):
             _check_inputs(model, tokenizer, transformer)
@@ -151,11 +162,29 @@ class TextEncoder:
     @classmethod
     def _lexical(cls, card: EncoderCard, folder: Path, device: torch.device, backend: str) -> TextEncoder:
         """Load a masked LM whose head scores words."""
-        if backend != TORCH:
-            raise DrkitError(f"{folder} is a lexical encoder, whose LM head only torch applies; use --backend {TORCH}")
+        _check_head(folder, backend)
         model, tokenizer = load_masked_lm(str(folder)).to(device).eval(), load_encoder_tokenizer(folder)
         pooling = LearnedPooling(card.pooling, card.pooling_settings or {}, backbone_info(model.config, tokenizer))
         return cls(card, model, tokenizer, learned_pooling=pooling)._check_by_encoding(folder)
+
+    @classmethod
+    def _with_head(
+        cls,
+        card: EncoderCard,
+        folder: Path,
+        module: Path,
+        pooling: LearnedPooling,
+        device: torch.device,
+        backend: str,
+    ) -> TextEncoder:
+        """Load a masked LM whose head a pooling applies, or a transformer beside a pooling with a head of its own."""
+        _check_head(folder, backend)
+        if (module / HEAD_FOLDER).is_dir():
+            (model, tokenizer), pooling.head = load_backbone(folder), load_head(module)
+        else:
+            model, tokenizer = load_masked_lm(str(folder)), load_encoder_tokenizer(folder)
+        encoder = cls(card, model.to(device).eval(), tokenizer, learned_pooling=pooling.to(device).eval())
+        return encoder._check_by_encoding(folder)
 
     def _check_by_encoding(self, folder: Path) -> TextEncoder:
         """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
@@ -199,7 +228,14 @@ class TextEncoder:
     def dense_dimension(self) -> int:
         """How many numbers at the beginning of a sparse vector are a dense one."""
         part = self.learned_pooling.part if self.learned_pooling else None
+        if self.is_sparse and self.sections:
+            return [*self.sections.values()][-1].start
         return int(part.dense_dimension) if isinstance(part, DenseAndSparse) else 0
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Where each named vector of a pooling that gives several is among the numbers of the joined one."""
+        return self.learned_pooling.sections if self.learned_pooling else {}
 
     @property
     def backend(self) -> str:
@@ -253,8 +289,9 @@ class TextEncoder:
 
     @property
     def _heads(self) -> Heads | None:
-        """The LM head, if the pooling receives it."""
-        if self.learned_pooling is None or not self.learned_pooling.receives_heads:
+        """The LM head, if the pooling receives the model's."""
+        learned = self.learned_pooling
+        if learned is None or not learned.receives_heads or learned.head is not None:
             return None
         return Heads(self.model, architecture(self.model.config.model_type))
 
@@ -308,6 +345,14 @@ class TextEncoder:
                 vectors: Tensor = self.learned_pooling(hidden, attention, heads).float()
                 return vectors
         return pool(hidden, weights, self.card.pooling)
+
+
+def _check_head(folder: Path, backend: str) -> None:
+    """Raise DrkitError if a backend is to run an encoder whose pooling applies the LM head."""
+    if backend != TORCH:
+        raise DrkitError(
+            f"{folder} is an encoder whose pooling applies the LM head, which only torch does; use --backend {TORCH}"
+        )
 
 
 def _check_inputs(model: Any, tokenizer: Any, folder: Path) -> None:

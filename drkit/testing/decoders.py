@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.loading import weights_to_save
 from drkit.core.protocols import CountsTargets, ReadsLayers
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import Choice, ComponentSpec, Kind, vector_names
 from drkit.core.types import DecoderInput, Encoded, MaskedView, TokenBatch, TokenStates, map_tensors
 from drkit.decoders.layers import layers_read, visibility_rows
 from drkit.encoders import MaskedLmEncoder
@@ -21,34 +21,47 @@ from drkit.maskers import UniformConfig, UniformMasker
 from drkit.maskers.views import keep_targets
 from drkit.testing.data import toy_signals
 from drkit.testing.specs import ContractError, build, checked_spec, pickled, require, running, spec_of
-from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
+from drkit.testing.toys import (
+    MASK,
+    VOCAB,
+    pooled_toy_encoder,
+    rows_of,
+    toy_context,
+    toy_encoder,
+    toy_tokens,
+    with_signals,
+)
 
 # Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
 DTYPES = {"vocab_logits": torch.float32, "words": torch.bool, "replaced": torch.bool}
 
 
-def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
+def check_decoder(part: ComponentSpec | str, config: Any = None, *, pooling: Choice | None = None) -> None:
     """Run the decoder contract on a spec or the name of an installed part, with default settings or `config`.
 
+    pooling: that of the toy encoder, for a decoder that reads named vectors; None: the first token's state.
+
     The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
-    encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck and into every
-    weight of its own (unless it provides nothing); a second call, padding, and the other texts of the batch do not
-    change the result; it can be pickled, and its weights saved and loaded. Labels of token states are tokens of the
-    texts, in reading order. Outputs under names of its own may be tensors, or bundles, tuples, lists and mappings of
-    them. A decoder that receives `replaced` gets a view whose [MASK]s are filled with other words.
+    encoder's weights; its outputs alone send finite gradient into the encoder through the bottleneck (into the states
+    of tokens, if it receives `hidden`) and into every weight of its own (unless it provides nothing); a second call,
+    padding, and the other texts of the batch do not change the result; it can be pickled, and its weights saved and
+    loaded. Labels of token states are tokens of the texts, in reading order. Outputs under names of its own may be
+    tensors, or bundles, tuples, lists and mappings of them. A decoder that receives `replaced` gets a view whose
+    [MASK]s are filled with other words.
     """
     spec, settings = checked_spec(Kind.DECODER, part, config)
-    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
-    decoder, encoder = _build(spec, settings), toy_encoder().eval()
+    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)), receives=spec.receives_of(settings))
+    encoder = pooled_toy_encoder(pooling).eval()
+    decoder = _build(spec, settings, encoder)
     check_declarations(decoder, spec.name, 33)
     out = _decode(spec, decoder, encoder)
     require_outputs(out, spec.name, spec.provides_of(settings))
     inputs = _inputs(spec, decoder, encoder)
-    check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
+    check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.hidden.shape[2])
     _check_targets(out, spec, inputs)
     check_counts(decoder, inputs, out, spec.name)
     _require_same(out, _decode(spec, decoder, encoder), f"{spec.name}: a second call in eval mode gives another result")
-    _check_start(spec, settings, decoder)
+    _check_start(spec, settings, decoder, encoder)
     own = {id(parameter) for parameter in decoder.parameters()}
     require(not own & {id(p) for p in encoder.parameters()}, f"{spec.name}: owns weights of the encoder")
     _check_gradient(spec, decoder, encoder)
@@ -62,8 +75,8 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     _check_saving(spec, settings, decoder, encoder, out)
 
 
-def _build(spec: ComponentSpec, config: Any, seed: int = 7) -> nn.Module:
-    decoder = build(spec, config, toy_context(seed))
+def _build(spec: ComponentSpec, config: Any, encoder: MaskedLmEncoder, seed: int = 7) -> nn.Module:
+    decoder = build(spec, config, attrs.evolve(toy_context(seed), vector_sizes=encoder.vector_sizes))
     require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder must be an nn.Module")
     assert isinstance(decoder, nn.Module)
     return decoder.eval()
@@ -82,7 +95,7 @@ def check_declarations(decoder: Any, title: str, length: int) -> None:
 
 def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder: Any, out: Mapping[str, Any]) -> None:
     """Check that saved weights are all of a decoder: a new one that loads them gives the same result."""
-    other = _build(spec, config, seed=8)
+    other = _build(spec, config, encoder, seed=8)
     check_saving(spec.name, decoder, other)
     loaded = _decode(spec, other, encoder)
     _require_same(out, loaded, f"{spec.name}: saving and loading its weights changes the result; register every tensor")
@@ -150,8 +163,9 @@ def require_outputs(out: Any, title: str, provided: frozenset[str]) -> Mapping[s
 def toy_outputs(part: ComponentSpec | str, rows: Sequence[int]) -> dict[str, Any]:
     """Return what a decoder makes of some of the toy texts, as leaves that receive gradient."""
     spec = spec_of(Kind.DECODER, part)
-    decoder = _build(spec, spec.config())
-    out = _decode(spec, decoder, toy_encoder().eval(), some=rows)
+    encoder = toy_encoder().eval()
+    decoder = _build(spec, spec.config(), encoder)
+    out = _decode(spec, decoder, encoder, some=rows)
 
     def leaf(tensor: Tensor) -> Tensor:
         return tensor.detach().requires_grad_(tensor.is_floating_point())
@@ -263,9 +277,9 @@ def _are_within(labels: Tensor, tokens: Tensor) -> bool:
     return all(label in left for label in labels.tolist())
 
 
-def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
+def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder: MaskedLmEncoder) -> None:
     before = torch.get_rng_state()
-    again = _build(spec, config).state_dict()
+    again = _build(spec, config, encoder).state_dict()
     require(torch.equal(before, torch.get_rng_state()), f"{spec.name}: building it draws from the global generator")
     same = all(torch.equal(value, again[key]) for key, value in decoder.state_dict().items())
     require(same, f"{spec.name}: the same seed gives different weights")
@@ -278,17 +292,32 @@ def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder)
     if not out:
         require(not [*decoder.parameters()], f"{spec.name}: provides nothing, but has weights")
         return
-    check_decoder_gradients(spec.name, out, inputs, decoder, also=[*encoder.parameters()])
+    check_decoder_gradients(spec.name, out, inputs, decoder, also=[*encoder.parameters()], receives=spec.receives)
 
 
 def check_decoder_gradients(
-    title: str, out: Mapping[str, Any], inputs: DecoderInput, decoder: nn.Module, also: Sequence[Tensor] = ()
+    title: str,
+    out: Mapping[str, Any],
+    inputs: DecoderInput,
+    decoder: nn.Module,
+    also: Sequence[Tensor] = (),
+    *,
+    receives: Iterable[str] = (),
 ) -> None:
-    """Check that outputs send gradient into the bottleneck and every weight of the decoder; see `check_gradients`."""
+    """Check that outputs send gradient into the bottleneck and every weight of the decoder; see `check_gradients`.
+
+    receives: what its spec receives; with `hidden`, the gradient may reach the encoder's states instead, with named
+    vectors, these.
+    """
     pieces = [piece for value in out.values() if (piece := scalar_of(value)) is not None]
     require(pieces, f"{title}: none of its outputs carries a gradient; do not detach what the decoder computes")
     total = torch.stack(pieces).sum()
-    check_gradients(title, total, [inputs.encoded.bottleneck], decoder, what="the bottleneck", also=also)
+    read, what = [inputs.encoded.bottleneck], "the bottleneck"
+    if names := vector_names(receives):
+        read, what = [inputs.encoded.vectors[name] for name in names], f"the vector {' or '.join(names)}"
+    if "hidden" in receives:
+        read, what = [inputs.encoded.hidden], "the encoder's states"
+    check_gradients(title, total, read, decoder, what=what, also=also)
 
 
 def check_gradients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from drkit.core.loading import without_progress_bars
-from drkit.core.protocols import SizedVectors
+from drkit.core.protocols import NamedVectors, SizedVectors
 from drkit.core.registry import installed
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, vector_names
 from drkit.decoders.layers import PostLnLayer
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.architectures import reads_both_ways
@@ -91,6 +92,8 @@ def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
     The part must be a module that turns hidden states f[B,L,D] and attention bool[B,L], and the LM head if its spec
     receives `heads`, into finite vectors f[B,dimension] (D without a `dimension`); the same each time, whatever the
     states of the padding, for a text alone as in a batch; gradient must reach every text and every weight of its own.
+    A part that gives several vectors returns them by name, with the lengths of its `vector_lengths`; its spec provides
+    `bottleneck:NAME` for each.
     """
     spec, config = checked_spec(Kind.POOLING, part, config)
     context = toy_context()
@@ -102,12 +105,14 @@ def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
     heads = [toy_encoder().heads()] if "heads" in spec.receives else []
     hidden = torch.randn(*attention.shape, context.backbone.hidden, generator=draws, requires_grad=True)
     with running(spec.name, "calling it with hidden states and attention"):
-        vectors = pooling(hidden, attention, *heads)
-        again = pooling(hidden, attention, *heads)
+        named = _check_names(spec, config, pooling, pooling(hidden, attention, *heads))
+        vectors = _joined(pooling(hidden, attention, *heads))
+        again = _joined(pooling(hidden, attention, *heads))
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, _PADDING), value=7.0)
-        wide = pooling(padded, torch.nn.functional.pad(attention, (0, _PADDING)), *heads)
-        alone = pooling(hidden[-1:], attention[-1:], *heads)
+        wide = _joined(pooling(padded, torch.nn.functional.pad(attention, (0, _PADDING)), *heads))
+        alone = _joined(pooling(hidden[-1:], attention[-1:], *heads))
     dimension = int(pooling.dimension) if isinstance(pooling, SizedVectors) else context.backbone.hidden
+    dimension = sum(named.values()) or dimension
     expected = (len(attention), dimension)
     shape = tuple(vectors.shape)
     require(shape == expected, f"{spec.name}: vectors of shape {shape}, expected {expected} (texts, dimension)")
@@ -115,8 +120,26 @@ def check_pooling(part: ComponentSpec | str, config: Any = None) -> None:
     require(torch.equal(vectors, again), f"{spec.name}: a second call gives other vectors")
     for what, found, wanted in (("the padding", wide, vectors), ("the other texts", alone, vectors[-1:])):
         require(torch.allclose(found, wanted, atol=1e-5), f"{spec.name}: a text's vector depends on {what}")
-    vectors.square().sum().backward()
+    torch.autograd.backward(vectors.square().sum())
     assert hidden.grad is not None
     require(bool((hidden.grad != 0).flatten(1).any(1).all()), f"{spec.name}: no gradient reaches the states of a text")
     idle = [name for name, weight in pooling.named_parameters() if weight.grad is None or not weight.grad.any()]
     require(not idle, f"{spec.name}: no gradient reaches the weight {', '.join(idle)}")
+
+
+def _joined(found: Any) -> Tensor:
+    """Return one vector, or several by name joined."""
+    joined: Tensor = torch.cat([*found.values()], dim=-1) if isinstance(found, Mapping) else found
+    return joined
+
+
+def _check_names(spec: ComponentSpec, config: Any, pooling: Any, found: Any) -> dict[str, int]:
+    """Return the lengths of named vectors; raises ContractError unless returned, declared and provided ones agree."""
+    declared = dict(pooling.vector_lengths) if isinstance(pooling, NamedVectors) else {}
+    returned = {name: vector.shape[-1] for name, vector in found.items()} if isinstance(found, Mapping) else {}
+    same = returned == declared
+    require(same, f"{spec.name}: it returns the vectors {returned}, but its vector_lengths are {declared}")
+    provided = vector_names(spec.provides_of(config))
+    same, named = tuple(sorted(declared)) == provided, ", ".join(provided) or "none"
+    require(same, f"{spec.name}: its vector_lengths are {declared}, but its spec provides {named}")
+    return declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from drkit.core.protocols import CountsItems, ReadsVectors
 from drkit.core.registry import installed
-from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword
-from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
+from drkit.core.spec import PAIRS, TEACHER, ComponentSpec, Kind, keyword, vector_name, vector_names
+from drkit.core.types import EmbeddedPairs, Section, StepOutput, TextStates, TokenBatch, TokenStates
 from drkit.data.values import PAIR, PASSAGE
 from drkit.recipe.parts import columns_of
 from drkit.testing.data import toy_signals
@@ -46,10 +47,10 @@ def check_loss(
 ) -> None:
     """Run the loss contract on a spec or the name of an installed part, with default settings or `config`.
 
-    Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced`, `partners`,
-    `pairs` with the columns that it receives, `groups`, and its signals of tokens and texts. columns: what a column has
-    a value for, `query`, `passage` or `pair` (the default). Names of its own are taken from what `decoder` makes of the
-    toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any by hand.
+    Inputs are made for `token_states`, `text_states`, `bottleneck`, named vectors, `vocab_logits`, `words`, `replaced`,
+    `partners`, `pairs` with the columns that it receives, `groups`, and its signals of tokens and texts. columns: what
+    a column has a value for, `query`, `passage` or `pair` (the default). Names of its own are taken from what `decoder`
+    makes of the toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any by hand.
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
     and every weight of its own (`check_gradients`); metrics must not carry gradient; with scope `rows`, the loss of a
@@ -144,8 +145,12 @@ def _inputs(
     tokens = rows_of(with_signals(toy_tokens(), signals_read), rows)
     if PAIRS in needs:
         values = {name: given for name, given in spec.example.items() if name in columns}
-        return {PAIRS: _pairs(len(tokens.ids), columns, values, vectors), **own}
+        pairs = _pairs(len(tokens.ids), columns, values, vectors)
+        return {PAIRS: _with_sections(pairs, vector_names(needs)), **own}
     made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
+    named = {*map(vector_name, vector_names(needs))}
+    made |= {keyword(need): _TOYS["bottleneck"](tokens) for need in named}
+    needs = needs - named
     signals = {keyword(name): value for name, value in tokens.signals.items()}
     if unknown := needs - {*made, *signals, *own}:
         provider = decoder or _provider(unknown)
@@ -156,6 +161,14 @@ def _inputs(
         require(not missing, f"{spec.name}: the decoder {provider} does not provide {', '.join(missing)}")
         made |= {name: outputs[name] for name in unknown}
     return {**made, **signals, **own}
+
+
+def _with_sections(pairs: EmbeddedPairs, names: Sequence[str]) -> EmbeddedPairs:
+    """Return pairs whose vectors are joined of as many named ones, of nearly the same length."""
+    length = pairs.queries.shape[1]
+    starts = [length * index // len(names) for index in range(len(names) + 1)] if names else []
+    sections = {name: Section(*ends) for name, ends in zip(names, pairwise(starts), strict=True)} if names else {}
+    return attrs.evolve(pairs, sections=sections)
 
 
 def _provider(names: frozenset[str]) -> ComponentSpec | None:
@@ -193,7 +206,7 @@ def _pairs(
         return pairs
     some = slice(rows)
     names = ("queries", "positives", "candidates", "groups", "query_ids")
-    cut = {name: _cut(getattr(pairs, name), some) for name in names}
+    cut: dict[str, Any] = {name: _cut(getattr(pairs, name), some) for name in names}
     own = {name: value if columns[name] == PASSAGE else value[some] for name, value in pairs.columns.items()}
     return attrs.evolve(pairs, **cut, columns=own)
 

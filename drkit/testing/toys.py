@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen
 from numpy.typing import NDArray
 from transformers import BertTokenizerFast
 
-from drkit.core.spec import TEACHER
+from drkit.core.spec import TEACHER, Choice
 from drkit.core.types import (
     BuildContext,
     EmbeddedPairs,
@@ -29,6 +29,7 @@ from drkit.core.types import (
 )
 from drkit.data.values import PAIR, PASSAGE, QUERY
 from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.encoders.learned_pooling import LearnedPooling
 from drkit.errors import DrkitError
 
 VOCAB = 97
@@ -105,6 +106,15 @@ def toy_encoder(
     return MaskedLmEncoder.from_scratch(
         evolve(tiny, **sizes), toy_tokenizer(), model_type=model_type, pooling=pooling, seed=seed, **more
     )
+
+
+def pooled_toy_encoder(pooling: Choice | None) -> MaskedLmEncoder:
+    """Return a toy encoder with a pooling that is a part; None: the first token's state."""
+    encoder = toy_encoder()
+    if pooling is None:
+        return encoder
+    settings = {a.name: getattr(pooling.config, a.name) for a in fields(type(pooling.config))}
+    return MaskedLmEncoder(encoder.model, pooling=LearnedPooling(pooling.use, settings, encoder.info(toy_tokenizer())))
 
 
 def toy_context(seed: int = 7) -> BuildContext:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from torch.nn.utils.rnn import pad_sequence
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives, Loss
 from drkit.core.spec import Choice
-from drkit.core.types import EmbeddedPairs
+from drkit.core.types import EmbeddedPairs, Section
 from drkit.data.contexts import BUCKET
 from drkit.data.rows import batched
 from drkit.data.store import TokenStore
@@ -84,7 +85,8 @@ class BiEncoder(nn.Module):
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss over all queries and passages, and its metrics."""
-        return pair_loss(self.loss, rows)
+        pooling = self.encoder.learned_pooling
+        return pair_loss(self.loss, rows, pooling.sections if pooling else {})
 
     def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
         """Cut a batch into chunks of at most `size` texts, queries first."""
@@ -105,11 +107,13 @@ class BiEncoder(nn.Module):
         return [*queries[:-1], *passages[:-1], {**queries[-1], **passages[-1]}]
 
 
-def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+def pair_loss(
+    loss: Loss, rows: Rows, sections: Mapping[str, Section] = MappingProxyType({})
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss over the rows of the whole batch, and its metrics; `negatives`: mean negatives per query.
 
     rows: queries f[Q,D], passages f[P,D], positives i64[Q], passage_indices i64[P], judged i64[Q,J], optionally groups
-    i64[Q,G] and query_indices i64[Q], and columns; see `EmbeddedPairs`.
+    i64[Q,G] and query_indices i64[Q], and columns; sections: where named vectors are; see `EmbeddedPairs`.
     """
     # Constants: no column gets a gradient.
     columns = {name.rpartition(".")[2]: row.detach() for name, row in rows.items() if name not in LINKS}
@@ -123,6 +127,7 @@ def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
             groups=rows.get("groups"),
             numbers=rows["passage_indices"],
             sharing=share_positive(rows["judged"]),
+            sections=sections,
             query_ids=rows.get("query_indices"),
             passage_ids=rows["passage_indices"],
             columns=columns,

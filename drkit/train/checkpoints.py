@@ -21,15 +21,18 @@ from torch import nn
 
 from drkit.core.files import read_json, write_json
 from drkit.core.loading import explain_load_errors, load_pretrained, weights_to_save, without_progress_bars
+from drkit.core.registry import Registry
 from drkit.core.spec import Choice
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import TIED
 from drkit.encoders.declarations import CONFIG
 from drkit.encoders.folder import PASSAGE_ENCODER
+from drkit.encoders.learned_pooling import LearnedPooling, read_learned_pooling
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
+from drkit.recipe.encoder_settings import MEAN
 from drkit.recipe.schema import Pretrain
-from drkit.recipe.toml import plain
+from drkit.recipe.toml import changed_settings, plain
 from drkit.train.biencoder import BiEncoder
 from drkit.train.lora import merged_copy
 from drkit.train.pretrain import REPLACER, AutoEncoder, trains_replacer
@@ -80,10 +83,33 @@ def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
 
 
+def load_encoder_with(
+    folder: Path, pooling: Choice, *, tokenizer: Any, seed: int, registry: Registry
+) -> MaskedLmEncoder:
+    """Load the masked LM of a checkpoint folder with another pooling than the encoder's own, which it is saved with.
+
+    The pooling is that of the checkpoint, if that was trained with the same, else a new one. An LM head that is to
+    score words from now on gets a centered bias.
+    """
+    encoder, settings = load_encoder(folder, pooling=MEAN.use), changed_settings(pooling.config)
+    part = read_learned_pooling(folder, registry)
+    has_scored_words = part is not None and part.is_sparse
+    if part is None or (part.name, part.settings) != (pooling.use, settings):
+        part = LearnedPooling(pooling.use, settings, encoder.info(tokenizer), seed=seed, registry=registry)
+    if part.is_sparse and not has_scored_words:
+        encoder.center_lm_bias()
+    return MaskedLmEncoder(encoder.model, pooling=part)
+
+
 def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     """Load the passage encoder of a checkpoint folder; a second copy of its shared encoder if it has only one."""
+    return load_encoder(passage_folder(folder), pooling=pooling)
+
+
+def passage_folder(folder: Path) -> Path:
+    """Return the folder of a checkpoint's passage encoder, or of its shared one."""
     separate = folder / PASSAGE_ENCODER
-    return load_encoder(separate if separate.is_dir() else folder, pooling=pooling)
+    return separate if separate.is_dir() else folder
 
 
 def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.protocols import Context, CountsItems, CountsTargets, Decoder, LearningReplacer, Loss, Masker, Replacer
 from drkit.core.schedules import settings_at
-from drkit.core.spec import keyword
+from drkit.core.spec import keyword, vector_name
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.data.contexts import PretrainingTexts, stacked
 from drkit.decoders.layers import layers_read
@@ -61,7 +61,7 @@ class Term:
     def arguments(self) -> dict[str, str]:
         """The name of the output for each keyword of the loss's call."""
         named = {keyword(name): f"{_SIGNAL}{name}" for name in self.signals}
-        return {**{name: name for name in self.receives}, **named}
+        return {**{keyword(name): name for name in self.receives}, **named}
 
     @property
     def compares(self) -> bool:
@@ -237,6 +237,7 @@ class AutoEncoder(nn.Module):
             "token_states": token_states(encoded.hidden, encoder_pass.view.labels, heads),
             "text_states": TextStates(encoded.hidden, encoder_pass.source, heads),
             "bottleneck": encoded.bottleneck,
+            **{vector_name(name): vector for name, vector in encoded.vectors.items()},
         }
         view = encoder_pass.view
         if any("preceding_states" in term.receives for term in self.terms.values()):
@@ -280,9 +281,11 @@ def side_tensors(side: str, view: MaskedView, text: TokenBatch | None) -> dict[s
     )
 
 
-def replace_bottleneck(encoder_pass: EncoderPass, bottleneck: Tensor) -> EncoderPass:
-    """Return the pass with another vector f[B,D] for each text, to measure what the right one is worth."""
-    return evolve(encoder_pass, encoded=evolve(encoder_pass.encoded, bottleneck=bottleneck))
+def swap_vectors(encoder_pass: EncoderPass) -> EncoderPass:
+    """Return the pass with the vectors of another text for each text, to measure what the right ones are worth."""
+    encoded = encoder_pass.encoded
+    vectors = {name: vector.roll(1, 0) for name, vector in encoded.vectors.items()}
+    return evolve(encoder_pass, encoded=evolve(encoded, bottleneck=encoded.bottleneck.roll(1, 0), vectors=vectors))
 
 
 def _loss_tensors(name: str, step: StepOutput) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from drkit.core.scheduled_parts import follow_progress
 from drkit.data.store import TokenStore
 from drkit.recipe.schema import ENCODER_SIDE
 from drkit.search import TextEncoder
-from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, swap_vectors
 from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
@@ -131,8 +131,7 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
             rows = len(encoder_pass.view.ids)
             right = _local_losses(module, outputs, rows)
             _add_accuracies(means, module, outputs)
-            swapped = replace_bottleneck(encoder_pass, encoder_pass.encoded.bottleneck.roll(1, 0))
-            wrong = _local_losses(module, module.decode(swapped, views, tensors), rows)
+            wrong = _local_losses(module, module.decode(swap_vectors(encoder_pass), views, tensors), rows)
             for name, (loss, items) in right.items():
                 means.add(f"{name}_loss", loss * items, items)
                 if module.terms[name].on != ENCODER_SIDE:

@@ -35,8 +35,11 @@ def drkit_components() -> Sequence[ComponentSpec]:
     ]
 
 
+_RECIPES = ("retromae", "retromae-basic", "dupmae", "dupmae-lexical")
+
+
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """Return RetroMAE, its ablation without enhanced decoding, and DupMAE."""
+    """Return RetroMAE, its ablation without enhanced decoding, and DupMAE, also searched by vector and words."""
     folder = files("drkit_retromae") / "recipes"
-    return {name: folder / f"{name}.toml" for name in ("retromae", "retromae-basic", "dupmae")}
+    return {name: folder / f"{name}.toml" for name in _RECIPES}

@@ -56,7 +56,7 @@ WRITERS = {
     "drkit/data/writing.py": {"rmtree"},
     "drkit/encoders/cross_encoder.py": {"save_pretrained"},
     "drkit/encoders/export.py": {"save_file", "save_pretrained"},
-    "drkit/encoders/learned_pooling.py": {"save_file"},
+    "drkit/encoders/learned_pooling.py": {"save_file", "save_pretrained"},
     "drkit/encoders/token_weights.py": {"save_file"},
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/charts.py": {"savefig"},

@@ -255,6 +255,13 @@ TABLE: dict[str, list[Row]] = {
         ("pretrain", "decoders.main.decoder.targets", 1.0, "RetroMAE"),
         ("pretrain", "encoder.losses.words.weight", 0.1, "DupMAE"),
     ],
+    "dupmae-lexical": [
+        *RETROMAE,
+        ("pretrain", "decoders.main.masker.ratio", 0.5, "RetroMAE"),
+        ("pretrain", "decoders.main.decoder.targets", 1.0, "RetroMAE"),
+        ("pretrain", "encoder.losses.words.weight", 0.1, "DupMAE"),
+        ("finetune", "pooling.dense", "cls", "DupMAE, section 3.4"),
+    ],
     "condenser": CONDENSER,
     "seed": [
         *SHARED,

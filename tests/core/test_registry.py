@@ -88,6 +88,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/mlm",
         "loss/mntp",
         "loss/pairwise",
+        "loss/per-vector",
         "loss/replaced-lm",
         "loss/rtd",
         "loss/span-contrastive",

@@ -28,6 +28,7 @@ from drkit.data.corpus import QueryIds, StoredCollection, collection_of
 from drkit.data.data_set_names import data_set_of
 from drkit.data.folds import assign_folds
 from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.miners.chain import mining_requests, read_negatives
 from drkit.miners.specs import refresh_settings
@@ -49,7 +50,7 @@ from drkit.train.biencoder import (
     uses_in_batch_negatives,
 )
 from drkit.train.callbacks import KeepCheckpoints
-from drkit.train.checkpoints import load_encoder, load_passage_encoder, load_tokenizer, save_encoders
+from drkit.train.checkpoints import load_encoder, load_encoder_with, load_tokenizer, passage_folder, save_encoders
 from drkit.train.columns import AnyColumn, read_column
 from drkit.train.logs import mean_metric
 from drkit.train.refresh import BatchRefresher, ChainMiner, Refresher
@@ -102,14 +103,21 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
 def _bi_encoder(
     stage: StageRun[FinetuneSettings], tokenizer: Any, collection: StoredCollection, columns: Mapping[str, AnyColumn]
 ) -> BiEncoder:
-    settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
-    encoder = load_encoder(start, pooling=pooling)
+    settings, start = stage.settings, stage.inputs["start"]
+
+    def load(folder: Path) -> MaskedLmEncoder:
+        if settings.pooling is None:
+            return load_encoder(folder, pooling=settings.reading.pooling)
+        how = {"tokenizer": tokenizer, "seed": settings.seed, "registry": stage.registry}
+        return load_encoder_with(folder, settings.pooling, **how)
+
+    encoder = load(start)
     vectors = {name: one.dimension for name, one in columns.items() if isinstance(one, StoredVectors)}
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         registry=stage.registry,
-        vector_sizes={"bottleneck": encoder.dimension, **vectors},
+        vector_sizes={**encoder.vector_sizes, "bottleneck": encoder.dimension, **vectors},
         ids={
             "query": QueryIds([query.query_id for query in collection.queries("train")]),
             "passage": collection.corpus,
@@ -118,7 +126,7 @@ def _bi_encoder(
     )
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
-    passages = load_passage_encoder(start, pooling=pooling) if separate else None
+    passages = load(passage_folder(start)) if separate else None
     return BiEncoder(encoder, loss, passage_encoder=passages)
 
 

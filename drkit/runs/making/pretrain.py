@@ -18,7 +18,7 @@ from drkit.core.files import WRITTEN, link_or_copy
 from drkit.core.progress import Progress
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
-from drkit.core.spec import Choice, Kind
+from drkit.core.spec import Choice, Kind, vector_names
 from drkit.core.types import BuildContext
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import PretrainingTexts, open_signals
@@ -36,7 +36,7 @@ from drkit.runs.stage import StageRun
 from drkit.runs.stages.pretrain import KeptSettings, PretrainSettings
 from drkit.train.batches import SubsetCollator
 from drkit.train.callbacks import KeepCheckpoints
-from drkit.train.checkpoints import load_encoder, load_tokenizer, restore, save_parts
+from drkit.train.checkpoints import load_encoder, load_encoder_with, load_tokenizer, restore, save_parts
 from drkit.train.pretrain import AutoEncoder, DecoderText, MaskingCollator, Term
 from drkit.train.probes import Probes, held_out
 from drkit.train.retrieval_probe import retrieval_probe
@@ -48,19 +48,18 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     """Write the pre-trained masked LM, its decoders and replacer; returns steps, seconds, loss and the best probe."""
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
-    encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
-    if encoder.dimension != encoder.config.hidden_size:
-        raise DrkitError(
-            f"the pooling {encoder.pooling!r} makes vectors of {encoder.dimension} numbers, but decoders read the "
-            f"hidden size, {encoder.config.hidden_size}: choose that size, or leave pre-training out (pretrain=none)"
-        )
+    if pooling := settings.encoder.pooling:
+        how = {"tokenizer": tokenizer, "seed": stage.settings.seed, "registry": registry}
+        encoder = load_encoder_with(inputs["start"], pooling, **how)
+    else:
+        encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
     signals = open_signals(inputs)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_encoder(inputs["generator"], pooling="cls") if "generator" in inputs else None,
         signals=vocabulary_signals(signals),
-        vector_sizes={"bottleneck": encoder.dimension, **signal_sizes(signals)},
+        vector_sizes={**encoder.vector_sizes, **signal_sizes(signals)},
         seed=stage.settings.seed,
     )
     maskers = build_maskers(settings, registry, context)
@@ -185,8 +184,12 @@ def auto_encoder(
     context: BuildContext,
     maskers: Mapping[str, Masker],
 ) -> AutoEncoder:
-    """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder."""
+    """Build decoders, weighted losses and replacer from the recipe, and combine them with the encoder.
+
+    Raises DrkitError if decoders read a vector that is not as long as hidden states.
+    """
     decoders = {}
+    _check_bottleneck(settings, registry, encoder)
     for name, task in settings.decoders.items():
         decoder = decoders[name] = registry.build(Kind.DECODER, task.decoder.use, task.decoder.config, context)
         if isinstance(decoder, StartsFromEncoder):
@@ -201,6 +204,22 @@ def auto_encoder(
     # The maskers of a run require the same model (`drkit.recipe.check`), and so have the same replacer.
     replacing = next((masker for masker in maskers.values() if isinstance(masker, ReplacingMasker)), None)
     return AutoEncoder(encoder, decoders, terms, replacing.replacer(context) if replacing else None)
+
+
+def _check_bottleneck(settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder) -> None:
+    """Raise DrkitError if a decoder reads the bottleneck, but it is not as long as hidden states.
+
+    A decoder that receives token states, or vectors by name, may read these alone.
+    """
+    length = next(iter(encoder.vector_lengths.values()), encoder.dimension)
+    chosen = [task.decoder for task in settings.decoders.values()]
+    received = [registry.get(Kind.DECODER, one.use).receives_of(one.config) for one in chosen]
+    is_read = not all("hidden" in names or vector_names(names) for names in received)
+    if length != encoder.config.hidden_size and is_read:
+        raise DrkitError(
+            f"the pooling {encoder.pooling!r} makes vectors of {length} numbers, but decoders read the "
+            f"hidden size, {encoder.config.hidden_size}: choose that size, or leave pre-training out (pretrain=none)"
+        )
 
 
 def masking_collator(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from drkit.core import processes
 from drkit.core.engine import Loaded
@@ -26,6 +27,8 @@ from drkit.encoders.card import EncoderCard
 from drkit.encoders.declarations import MODULES
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGE_ENCODER
+from drkit.encoders.learned_pooling import saved_pooling
+from drkit.encoders.pooling import POOLINGS
 from drkit.evaluate import balanced, evaluate
 from drkit.evaluate.names import AS_IT_IS
 from drkit.evaluate.systems import describe_bm25
@@ -212,12 +215,13 @@ def copy_index(stage: StageRun[NoSettings]) -> Mapping[str, Any]:
 def load_text_encoder(folder: Path, card: EncoderCard, *, device: str | None = None) -> AnyEncoder:
     """Load the encoder (or both encoders) of a stage's folder.
 
-    An exported folder's own settings replace those of `card`, except its precision.
+    An exported folder's own settings replace those of `card`, except its precision; so does the pooling of a checkpoint
+    that was trained with its own.
     """
     device = device or local_device()
     if (folder / MODULES).exists():
         return read_encoder(folder, device).evolve(precision=card.precision)
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer, card = load_tokenizer(str(folder)), evolve(card, pooling=saved_pooling(folder) or card.pooling)
     encoder = encoder_of(load_encoder(folder, pooling=card.pooling).to(device), tokenizer, card)
     if not (folder / PASSAGE_ENCODER).is_dir():
         return encoder
@@ -265,7 +269,7 @@ def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, card: EncoderCard) -> T
         encoder.text_model,
         tokenizer,
         token_weights=encoder.token_weights,
-        learned_pooling=encoder.learned_pooling,
+        learned_pooling=None if encoder.pooling in POOLINGS else encoder.learned_pooling,
     )
 
 

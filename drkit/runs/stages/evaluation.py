@@ -12,7 +12,6 @@ from attrs import field, frozen
 
 from drkit.core.quantities import counted
 from drkit.encoders.card import EncoderCard
-from drkit.encoders.pooling import VECTOR_PARTS, LexicalConfig
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import cutoff
 from drkit.evaluate.names import (
@@ -26,6 +25,7 @@ from drkit.evaluate.names import (
 )
 from drkit.evaluate.systems import describe_bm25
 from drkit.recipe.evaluation import PROVEN
+from drkit.recipe.parts import pooling_vectors
 from drkit.recipe.rivals import replaced_part
 from drkit.recipe.schema import LABELS_ONLY, Recipe
 from drkit.runs.manifest import Manifest
@@ -405,7 +405,7 @@ def plan_evaluation(
         shown
         for system in systems
         if not system.reranks or evaluation.rerank
-        for shown in (*_systems_of_parts(system, parts), system)
+        for shown in (*_systems_of_parts(builder, system, parts), system)
     ]
     pretrain, rivals = builder.recipe.pretrain, [system.name for system in shown if "=" in system.name]
     replaced = {name: replaced_part(pretrain, name.partition("=")[0]) for name in rivals} if pretrain else {}
@@ -480,19 +480,25 @@ def _row_of(stage: str, systems: Sequence[PlannedSystem]) -> str:
 
 
 def _parts_of_vectors(builder: PlanBuilder, retrievers: list[str]) -> dict[str, tuple[str, str]]:
-    """Return the systems that search by the dense or the lexical part of the vectors of trained retrievers."""
-    pooling = builder.recipe.encoder.pooling.config
-    if not isinstance(pooling, LexicalConfig) or not pooling.dense:
-        return {}
-    trained = [name for name in retrievers if builder.stages[name].spec is FINETUNE]
-    return {f"{name}-{part}": (name, part) for name in trained for part in VECTOR_PARTS}
+    """Return the systems that search by one of the vectors of trained retrievers, where these have several."""
+    return {f"{name}-{part}": (name, part) for name in retrievers for part in _vectors_of(builder, name)}
 
 
-def _systems_of_parts(system: PlannedSystem, parts: Mapping[str, tuple[str, str]]) -> list[PlannedSystem]:
-    """Return the rows of a retriever's parts, which come above its own."""
+def _vectors_of(builder: PlanBuilder, retriever: str) -> tuple[str, ...]:
+    """Return the names of the vectors of a trained retriever; empty if it has one."""
+    stage = builder.stages[retriever]
+    if stage.spec is not FINETUNE:
+        return ()
+    return pooling_vectors(stage.settings.pooling or builder.recipe.encoder.pooling, builder.registry)
+
+
+def _systems_of_parts(
+    builder: PlanBuilder, system: PlannedSystem, parts: Mapping[str, tuple[str, str]]
+) -> list[PlannedSystem]:
+    """Return the rows of a retriever's vectors, which come above its own."""
     return [
         PlannedSystem(f"{system.name}-{part}", tuple(f"{stage}-{part}" for stage in system.stages))
-        for part in VECTOR_PARTS
+        for part in _vectors_of(builder, system.stages[0])
         if f"{system.stages[0]}-{part}" in parts
     ]
 

@@ -43,13 +43,15 @@ class FinetuneSettings:
     fold: the fold of the labelled queries that it leaves out, of `folds`; None if it learns from all.
 
     miners: the chain that mines again during training, or empty. validation: None if it is off. queries: number of
-    training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`.
+    training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`. pooling: None if all
+    trainings of the recipe have that of its encoder, which checkpoints then have, too.
     """
 
     miners: tuple[Choice, ...]
     queries: int
     draw: int
     reading: EncoderCard
+    pooling: Choice | None = field(default=None, kw_only=True, metadata={"absent_when": None})
     draws: int = from_recipe("draws", observes=True)
     validation: Validation | None = from_recipe("finetune.validation")
     training: Training = from_recipe("finetune")
@@ -205,7 +207,8 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
     mined = " with mined negatives" if negatives else ""
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
     together = "" if settings.batches == RANDOM else f", batches {settings.batches.use}"
-    reading = reading_of(builder)
+    pooling = builder.recipe.pooling_of(current)
+    reading = evolve(reading_of(builder), pooling=pooling.use)
     encodes = encodes_queries(builder, settings)
     if not (
         refreshed or encodes or settings.validation.every
@@ -225,6 +228,7 @@ def _plan_retriever(builder: PlanBuilder, name: str, current: Round, start: str,
                 "draw": draw,
                 "draws": current.draws,
                 "reading": reading,
+                "pooling": pooling if len(builder.recipe.poolings) > 1 else None,
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "batches": with_weights(settings.batches, builder.recipe.data_set_weights),

@@ -148,14 +148,19 @@ def plan_pretraining(builder: PlanBuilder, name: str, pretrain: Pretrain, texts:
         inputs["generator"] = plan_generator(builder, pretrain, required["generator"])
     compares = compares_texts(pretrain, builder.registry)
     schedule = describe_schedule(pretrain, compares=compares, table="pretrain")
+    reading, pooling = (
+        settings_from(EncoderCard, builder.recipe),
+        pretrain.encoder.pooling or builder.recipe.encoder.pooling,
+    )
     return builder.add(
         name,
         PRETRAIN,
         f"pre-train with {_tasks_in_words(pretrain)}, {schedule}",
         {**inputs, **_probe_inputs(builder)},
         extra={
-            "reading": evolve(settings_from(EncoderCard, builder.recipe), passages_per_document=None),
+            "reading": evolve(reading, passages_per_document=None, pooling=pooling.use),
             "pretrain": pretrain,
+            "pooling": pooling.use,
         },
     )
 

@@ -87,7 +87,7 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
     chosen = recipe.pretrain.decoders[name].decoder
     if read_manifest(folder) is None:
         raise DrkitError(f"{source.folder} has not finished pre-training; resume it with `drkit run {source.folder}`")
-    encoder = load_encoder(folder, pooling=recipe.encoder.pooling.use).eval()
+    encoder = load_encoder(folder, pooling=recipe.pretraining_pooling.use).eval()
     context = BuildContext(backbone=encoder.info(source.tokenizer), tokenizer=source.tokenizer, seed=recipe.seed)
     decoder = parts.registry.build(Kind.DECODER, chosen.use, chosen.config, context)
     module: Any = decoder
