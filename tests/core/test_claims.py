@@ -63,7 +63,7 @@ def has_setting(path, cls: Any = Recipe):
     if first not in hints:
         return False
     inner = [one for one in (hints[first], *get_args(hints[first])) if attrs.has(one)]
-    if rest and "." not in rest and get_origin(hints[first]) is dict:
+    if rest and "." not in rest and dict in map(get_origin, (hints[first], *get_args(hints[first]))):
         return True  # a name that the recipe gives
     return not rest or any(has_setting(rest, one) or has_setting(rest.partition(".")[2], one) for one in inner)
 

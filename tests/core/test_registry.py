@@ -78,6 +78,8 @@ def test_the_set_of_parts_is_this_one():
         "loss/contrastive",
         "loss/encoder-rtd",
         "loss/flops",
+        "loss/gist",
+        "loss/hardness",
         "loss/info-nce",
         "loss/js-contrastive",
         "loss/kl-distillation",
