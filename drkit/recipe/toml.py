@@ -342,7 +342,7 @@ def _recipe(converter: Converter) -> Callable[[Any, Any], Recipe]:
                     "a recipe has either one [collection], or several labelled data sets [collections.NAME]: remove one"
                 )
             if value.get("collection") is None and value.get("collections") is None:
-                raise KeyError("collection")
+                raise ValueError("required setting 'collection' is missing")
             value = _with_batches(value)
         return made(value, target)
 
