@@ -97,10 +97,8 @@ def test_a_page_works_to_the_letter(page, tmp_path):
 
 
 def test_every_example_is_followed():
-    elsewhere = {
-        "pretraining-by-hand",
-        "your-own-stage",
-    }  # tests/runs/test_pretraining_by_hand.py, test_own_stage_page.py
+    # tests/runs/test_pretraining_by_hand.py and test_own_stage_page.py, tests/papers/test_several_vectors.py
+    elsewhere = {"pretraining-by-hand", "your-own-stage", "several-vectors"}
     assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, *elsewhere, "README"}
     for path in FOLDER.glob("*.md"):
         text = path.read_text(encoding="utf-8")
