@@ -39,6 +39,8 @@ from drkit.recipe.toml import parse_toml
 # A start, a recipe, and a seed.
 Job: TypeAlias = "tuple[str, str, int]"
 MLM_ONLY, NONE, BM25 = "mlm-only", "no pre-training", "bm25"
+# Searched by words, too, so that its rows say nothing of pre-training alone.
+WORDS_TOO = "dupmae-lexical"
 STARTS = {"ppmi-svd": "co-occurrences", "random": "random"}
 MEASURES = ("RR@10", "nDCG@10", "R@100")
 # Probes of pre-training, and how they are written; RR@10: of dev queries, before any label.
@@ -79,7 +81,7 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
 
 def recipes() -> list[str]:
     """No pre-training and the masked LM first, so that an unfinished table has what the others are compared with."""
-    named = sorted({*installed().recipes} - {*drkit_recipes(), MLM_ONLY})
+    named = sorted({*installed().recipes} - {*drkit_recipes(), MLM_ONLY, WORDS_TOO})
     return [NONE, MLM_ONLY, *named]
 
 

@@ -33,7 +33,7 @@ FEWER = ("--seeds 1,2", "--seeds 1")
 PLANNED = ("drkit compose", "drkit improve", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
-# One serves until it is stopped (tests/pages/test_serve.py), one needs several data sets (tests/runs/test_data_sets.py).
+# One serves until it is stopped (tests/pages/test_serve.py), one needs data sets (tests/runs/test_data_sets.py).
 ELSEWHERE = ("drkit serve", "drkit evaluate runs/NQ", 'drkit search runs/R "remove a suffix" --data-set')
 # Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
 EXTRAS = {"--backend openvino": "openvino"}
