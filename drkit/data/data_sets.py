@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -27,12 +27,14 @@ from drkit.core.registry import registry_of
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.collection import drops_unknown_ids
-from drkit.data.corpus import StoredCorpus
 from drkit.data.data_set_names import data_set_id, ranges
 from drkit.data.preview import reading_notes
 from drkit.data.specs import DataSetsConfig
 from drkit.data.splits import SPLITS
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.data.corpus import StoredCorpus
 
 
 class DataSets:

@@ -24,6 +24,7 @@ from drkit.encoders.card import LENGTHS, TAKEN_OVER, EncoderCard, declared_setti
 from drkit.encoders.declarations import CONFIG, MODULES, UnsupportedEncoderError, prompt_notes
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.encoder_settings import EncoderSettings
+from drkit.recipe.schema import DATA_SETS
 from drkit.recipe.toml import (
     assign,
     changed_settings,
@@ -217,7 +218,7 @@ def find_collection(text: str, parts: Installed, settings: Sequence[str] = ()) -
     neither is returned as it is. Raises DrkitError for a path that does not exist, that is a run or an encoder, or that
     no format can read.
     """
-    known = parts.registry.names(Kind.COLLECTION)
+    known = [name for name in parts.registry.names(Kind.COLLECTION) if name != DATA_SETS]
     path = local_path(text)
     if text.partition(":")[0] in known:
         return text

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import tomli_w
-from cattrs import BaseValidationError, Converter, transform_error
+from cattrs import BaseValidationError, ClassValidationError, Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn, override
 
@@ -342,11 +342,21 @@ def _recipe(converter: Converter) -> Callable[[Any, Any], Recipe]:
                     "a recipe has either one [collection], or several labelled data sets [collections.NAME]: remove one"
                 )
             if value.get("collection") is None and value.get("collections") is None:
-                raise ValueError("required setting 'collection' is missing")
+                raise _missing_collection(made, value)
             value = _with_batches(value)
         return made(value, target)
 
     return structure
+
+
+def _missing_collection(made: Callable[[Any, Any], Recipe], value: Any) -> ClassValidationError:
+    """Return the error of a recipe without a collection, with all else that is wrong."""
+    problems: list[Exception] = [KeyError("collection")]
+    try:
+        made(value, Recipe)
+    except ClassValidationError as error:
+        problems += error.exceptions
+    return ClassValidationError("a recipe without a collection", problems, Recipe)
 
 
 def _with_batches(recipe: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ MISTAKES = {
     "compose --masker enhanced --dry-run": "'enhanced' is a decoder: --decoder enhanced",
     "search RUN remove a suffix": 'drkit search RUN "remove a suffix"',
     "train": "write `drkit compose --collection FOLDER`",
-    "show masker": "which masker? known: generator, pmi, query-as-context, uniform",
+    "show masker": "which masker? known: diffusion, generator, pmi, query-as-context, uniform",
     "show mlm": "'mlm' is the name of a decoder and of a loss; write `drkit show decoder mlm` or `drkit show loss mlm`",
     "show nothing": "'nothing' names no part, recipe or pipeline",
     "show maskre pmi": "did you mean 'masker'?",

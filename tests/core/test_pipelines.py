@@ -337,6 +337,7 @@ def test_a_round_may_have_every_setting_of_a_training_of_its_own(tmp_path):
         **{"batch_size": 12, "gradient_accumulation_steps": 1, "gradient_cache_chunk": 2, "weight_decay": 0.25},
         **{"max_grad_norm": 0.5, "lr_scheduler_type": "constant", "logging_steps": 6, "save_steps": 8},
         **{"bf16": True, "arguments": {"adam_beta2": 0.5}, "warmup_steps": 9.0},
+        "lora": {"rank": 4, "alpha": 8.0, "dropout": 0.1, "targets": ()},
     }
     assert {*own} == {a.name for a in fields(Training)}
     table = recipe_table(compose(ComposeRequest(pipeline="two-stage"), PARTS))

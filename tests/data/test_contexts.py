@@ -202,5 +202,5 @@ def test_sources_of_queries(source):
 @pytest.mark.parametrize("source", ["", "generated", "file:", "model", "http:x"])
 def test_other_sources_are_refused_in_a_recipe(source):
     wanted = ComposeRequest(context="query", settings=(f"pretrain.decoders.main.context.queries={source}",))
-    with pytest.raises(ProblemsError, match=r"'queries' .*extractive, file:PATH or model:PATH_OR_ID"):
+    with pytest.raises(ProblemsError, match=r"'queries' .*extractive, file:PATH, stage:NAME/FILE or model:PATH_OR_ID"):
         compose(wanted, installed())

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import click
 import pytest
-from attrs import evolve, fields
+from attrs import evolve
 
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import check_measures
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest, compose
-from drkit_cli.commands.compose import compose as command
+from drkit.recipe.compose import compose
 from drkit_cli.main import cli
+from tests.cli.asked import request_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "papers"
 PARTS = installed()
 TABLED = ("retromae", "simlm", "cpdae", "cdmae", "query-as-context")
-NAMES = [a.name for a in fields(ComposeRequest)]
 
 
 def page(name: str) -> str:
@@ -44,8 +43,7 @@ def rows_of(name: str) -> list[str]:
 
 
 def composed(options: str):
-    params = command.make_context("compose", shlex.split(options)).params
-    return compose(ComposeRequest(**{name: params[name] for name in NAMES if name in params}), PARTS)
+    return compose(request_of(shlex.split(options)), PARTS)
 
 
 @pytest.mark.parametrize(

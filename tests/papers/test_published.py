@@ -14,7 +14,7 @@ from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.published import arguments_of, beside_the_paper, place_of, published_beside
 from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
-from drkit_cli.commands.compose import compose as command
+from tests.cli.asked import request_of
 from tests.refusals import refused, unknown
 from tests.warm import drkit
 
@@ -38,12 +38,6 @@ def rows_of(page):
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
     tables = re.findall(r"^\| in the paper \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
     return [(name, options.strip("`")) for table in tables for name, options in _ROW.findall(table)]
-
-
-def request_of(arguments):
-    """What `drkit compose` is asked with some arguments."""
-    given = command.make_context("compose", list(arguments)).params
-    return ComposeRequest(**{one.name: given[one.name] for one in attrs.fields(ComposeRequest)})
 
 
 def composed(page, row):

@@ -7,17 +7,17 @@ import shlex
 from pathlib import Path
 
 import pytest
-from attrs import evolve, fields
+from attrs import evolve
 
 from drkit.core.files import read_log
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.recipe.check import check
-from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.compose import compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.checkpoints import saved_part
-from drkit_cli.commands.compose import compose as command
+from tests.cli.asked import request_of
 
 PARTS = installed()
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "contexts.md"
@@ -31,10 +31,8 @@ TINY = (
 
 
 def recipe_of(options, *settings, **choices):
-    params = command.make_context("compose", shlex.split(options)).params
-    given = {a.name: params[a.name] for a in fields(ComposeRequest) if a.name in params}
-    request = ComposeRequest(**{**given, "settings": (*given["settings"], *settings)})
-    recipe = compose(evolve(request, **choices), PARTS)
+    asked = request_of(shlex.split(options))
+    recipe = compose(evolve(asked, settings=(*asked.settings, *settings), **choices), PARTS)
     check(recipe, PARTS.registry)
     return recipe
 

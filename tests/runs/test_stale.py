@@ -153,6 +153,9 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
             {"adam_beta1": 0.8},
             {"decoder=mlm": 0.5},
             "distilbert",
+            "mean",
+            "by-length",
+            {"rank": 4},
         )
 
 
@@ -238,7 +241,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     recipe, tried = recipe_of(name, beir), {path: stages for path, (_, stages) in varied(name).items()}
     declared = {path: attribute for path, _, attribute in leaves(recipe)}
     # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
-    tables = ("reranker", "pseudo_queries", "stages")
+    tables = ("reranker", "pseudo_queries", "stages", "collections")
     alone = (
         "collection.path",
         "finetune.columns",
@@ -248,6 +251,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         ".model",
         ".queries",
         "pretrained",
+        "encoder.mask_token",
+        "pretrain.lora",
         "architecture",
         "architecture_settings",
         "teacher",

@@ -12,7 +12,7 @@ from drkit.batching.specs import RANDOM
 from drkit.core.files import local_path
 from drkit.core.protocols import CarriesNegatives
 from drkit.core.registry import Registry
-from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output
+from drkit.core.spec import QUERY_VECTORS, TEACHER, VECTOR_VALUES, Choice, Kind, brief, is_stage_output, resolve
 from drkit.data.column_sources import (
     GIVEN,
     RERANKER,
@@ -38,9 +38,8 @@ from drkit.recipe.training import Training
 from drkit.runs.stage import PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.stages.queries import plan_query_tokens, training_split
 from drkit.runs.stages.reranker import scoring_work
-from drkit.runs.stages.texts import PASSAGES, plan_encoded
+from drkit.runs.stages.texts import OPEN_VECTORS, PASSAGES, plan_encoded
 from drkit.runs.work import BERT_BASE, Sizes, Work, count_examples, stored_size
-from drkit.search.vector_files import open_vectors
 from drkit.train.batches import Schedule
 
 
@@ -206,7 +205,7 @@ def _check_source(
         return {"vectors": plan_encoded(builder, config.path, config.of, texts)}
     if isinstance(config, VectorsConfig):
         if not is_made:
-            open_vectors(config.path, of=config.of, by=config.by)
+            resolve(OPEN_VECTORS)(config.path, of=config.of, by=config.by)
         if drops_unknown(column) and config.of == PASSAGE and refresh_settings(current.miners):
             raise DrkitError(
                 f"the column {name!r} cannot leave out passages: 'refresh' draws passages that are not known before "

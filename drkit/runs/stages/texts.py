@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from drkit.core.files import local_path, path_state
 from drkit.core.hub import require_hub_id
-from drkit.core.spec import Choice, Kind
+from drkit.core.spec import Choice, Kind, resolve
 from drkit.data.column_sources import GIVEN
 from drkit.data.special_tokens import AUTO
 from drkit.data.splits import PSEUDO
@@ -31,8 +31,10 @@ from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import TRUNCATED, PlanBuilder, Stage, StageOutput, StageSpec, files_state, from_recipe
 from drkit.runs.work import BERT_BASE, Sizes, Work, reading_work, stored_size, text_work
 from drkit.runs.work import TOKEN_UNIT as WORK_TOKENS
-from drkit.search.vector_files import open_vectors
 from drkit.signals.specs import TextVectorsConfig
+
+# What opens a file of vectors; a plan without one imports no pyarrow.
+OPEN_VECTORS = "drkit.search.vector_files:open_vectors"
 
 
 @frozen
@@ -440,7 +442,7 @@ def _vectors_of_texts(builder: PlanBuilder, config: TextVectorsConfig, texts: St
             "encoder that computes them, in the loss that reads it"
         )
     if config.path:
-        open_vectors(config.path, of=PASSAGE, by=config.by)
+        resolve(OPEN_VECTORS)(config.path, of=PASSAGE, by=config.by)
         return {}
     if texts == StageOutput("spans"):
         raise DrkitError(
