@@ -283,7 +283,7 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
     names = here.registry.names(kind) if kind in PARTS else list(here.table(kind))
     listed = CliRunner().invoke(cli, ["list", kind])
     assert listed.exit_code == 0
-    assert names
+    assert names or kind == "stage"  # drkit has none of its own
     for name in names:
         assert name in listed.output
         shown = CliRunner().invoke(cli, ["show", kind, name])

@@ -371,6 +371,8 @@ def finetuned(tmp_path):
 
     def train(scores, name, **changes):
         settings = FinetuneSettings(
+            data_sets=(),
+            weights={},
             miners=(),
             queries=6,
             draw=1,

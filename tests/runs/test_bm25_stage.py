@@ -47,6 +47,7 @@ def built(tmp_path, wanted, k1, b, measure="RR@10", exclude_self=False):
     folder.mkdir()
     write_collection(Lengths(wanted), folder)
     settings = Bm25Settings(
+        data_sets=(),
         measure=measure,
         depth=10,
         exclude_self=exclude_self,

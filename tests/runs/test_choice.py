@@ -58,7 +58,7 @@ def test_the_best_on_dev_is_chosen_beyond_one_standard_error(rankings, chosen, v
     write_collection(Developed(), collection)
     for name, rows in rankings.items():
         write_run(runs / f"{name}.arrow", rows, tag=name)
-    settings = ChoiceSettings(candidates=tuple(rankings), measure="RR@10", exclude_self=False)
+    settings = ChoiceSettings(candidates=tuple(rankings), measure="RR@10", exclude_self=False, data_sets=())
     inputs = {"judged": collection / "dev", "runs": runs}
     choice = choose(stage_run(CHOOSE, tmp_path / "choice", inputs, settings))
     assert (choice["chosen"], list(choice["values"].values())) == (chosen, values)

@@ -63,6 +63,7 @@ def evaluated(tmp_path):
         rows = [("q1", list(zip(["a b", "c"], scores, strict=True)))]
         write_run(runs / f"{name}.arrow", rows, tag=name)
     settings = EvaluationSettings(
+        data_sets=(),
         systems=("bm25", "low"),
         draws={"low": ("low-1", "low-2")},
         baseline="bm25",
