@@ -228,7 +228,7 @@ def test_the_default_space_has_every_part_that_can_be_composed(default_space):
     axes, left_out = default_space.axes, default_space.left_out
     assert {"uniform", "pmi", "generator"} <= {*axes["masker"]}
     assert {"mlm", "enhanced", "replaced-token-detection"} <= {*axes["decoder"]}, "the last one with `generator` alone"
-    assert {*axes["context"]} == {"self", "span", "query", "mixed"}
+    assert {*axes["context"]} == {"self", "span", "next-span", "query", "mixed"}
     assert {"none", "bow-reconstruction", "span-contrastive"} <= {*axes["pretrain_loss"]}
     assert {"contrastive", "pairwise"} <= {*axes["loss"]}
     assert {"none", "bm25", "random"} <= {*axes["miners"]}
