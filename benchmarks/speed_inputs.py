@@ -100,6 +100,19 @@ def prepare_pairs(folder: Path, sizes: Sizes) -> None:
     )
 
 
+def prepare_data_sets(folder: Path, sizes: Sizes) -> None:
+    """Pairs of three data sets: docstrings, texts of a few words, and long ones; and the encoder."""
+    prepare_pairs(folder, sizes)
+    docs = read_json(folder / "pairs.json")
+    third = len(docs) // 3
+    made = [zipf_texts(2 * third, lengths, seed) for seed, lengths in enumerate(((6, 14), (60, 160)))]
+    sets = {"docs": docs[:third]}
+    for name, texts in zip(("short", "long"), made, strict=True):
+        sets[name] = [*zip(texts[:third], texts[third:], strict=True)]
+    write_json(folder / "pairs.json", [pair for pairs in sets.values() for pair in pairs])
+    write_json(folder / "ids.json", [f"{name}/{row}" for name, pairs in sets.items() for row in range(len(pairs))])
+
+
 def prepare_texts(folder: Path, sizes: Sizes) -> None:
     """Docstrings, whose lengths spread as lengths do, and the encoder."""
     texts = some(docstrings(1000), sizes.texts)

@@ -19,6 +19,7 @@ from speed_inputs import (
     TINY,
     Sizes,
     prepare_bm25,
+    prepare_data_sets,
     prepare_mining,
     prepare_nothing,
     prepare_openvino,
@@ -85,13 +86,20 @@ def pretraining_step(recipe: str) -> Callable[..., Any]:
     return side
 
 
-def schedule(pairs: int, size: int, sizes: Sizes) -> Any:
-    """Random batches, for both sides: drkit's own schedule, by length, is not used."""
+def schedule(folder: Path, pairs: int, size: int, sizes: Sizes) -> Any:
+    """The batches of both sides: random ones, or of one data set each, where the pairs have ids of several."""
     import numpy as np
 
-    from drkit.train.batches import Schedule
+    from drkit.batching.parts import OneDataSet
+    from drkit.batching.specs import OneDataSetConfig
+    from drkit.core.types import BatchRows
+    from drkit.train.batches import PartBatches, Schedule
 
-    return Schedule(lengths=np.ones(pairs, dtype=np.int32), batch_size=size, batches=sizes.steps + 1, seed=SEED)
+    ids = folder / "ids.json"
+    rows = BatchRows(pairs, query_ids=read_json(ids) if ids.is_file() else ())
+    source = PartBatches(OneDataSet(OneDataSetConfig()), rows, SEED, "one-data-set") if ids.is_file() else None
+    lengths = np.ones(pairs, dtype=np.int32)
+    return Schedule(lengths=lengths, batch_size=size, batches=sizes.steps + 1, seed=SEED, source=source)
 
 
 def ticking(clock: Clock) -> Any:
@@ -137,7 +145,7 @@ def train_drkit(folder: Path, sizes: Sizes, clock: Clock, *, length: int, chunks
     how = {"learning_rate": 1e-5, "max_steps": sizes.steps + 1, "per_device_train_batch_size": size, "warmup_steps": 0}
     training = Training(**how, gradient_cache_chunk=sizes.pairs if chunks else 0, logging_steps=1, save_steps=10_000)
     given = {"training": training, "folder": work / "checkpoints", "progress": Silent(), "seed": SEED}
-    done = train(module, schedule(len(pairs), size, sizes), collate, callbacks=[ticking(clock)], **given)
+    done = train(module, schedule(folder, len(pairs), size, sizes), collate, callbacks=[ticking(clock)], **given)
     return [done.log[0]["loss"]]
 
 
@@ -159,7 +167,7 @@ def train_sentence_transformers(folder: Path, sizes: Sizes, clock: Clock, *, len
         loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=sizes.pairs, **how)
     else:
         loss = MultipleNegativesRankingLoss(model, **how)
-    order = [row for rows in schedule(len(pairs), size, sizes) for _, row in rows]
+    order = [row for rows in schedule(folder, len(pairs), size, sizes) for _, row in rows]
     columns = {name: [pairs[row][side] for row in order] for side, name in enumerate(("anchor", "positive"))}
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder / "sentence-transformers"),
@@ -366,9 +374,9 @@ class Comparison:
         return {"drkit": self.drkit} | {name: side for name, side in self.rivals.items() if find_spec(packages[name])}
 
 
-def fine_tuning(what: str, **how: Any) -> Comparison:
+def fine_tuning(what: str, prepare: Callable[[Path, Sizes], None] = prepare_pairs, **how: Any) -> Comparison:
     rivals = {"sentence-transformers": partial(train_sentence_transformers, **how)}
-    return Comparison(what, prepare_pairs, partial(train_drkit, **how), rivals)
+    return Comparison(what, prepare, partial(train_drkit, **how), rivals)
 
 
 PLAIN = {"transformers": pretraining_step("")}
@@ -388,6 +396,9 @@ COMPARISONS = {
     ),
     "fine-tuning-256": fine_tuning("a fine-tuning step, {pairs} pairs, at most 256 tokens", length=256, chunks=0),
     "fine-tuning-128": fine_tuning("a fine-tuning step, {pairs} pairs, at most 128 tokens", length=128, chunks=0),
+    "one-data-set": fine_tuning(
+        "a fine-tuning step, {pairs} pairs of one of three data sets", prepare_data_sets, length=256, chunks=0
+    ),
     "cached": fine_tuning("a step with 2 cached chunks of {pairs} pairs, at most 256 tokens", length=256, chunks=2),
     "encoding": Comparison("encoding {texts} docstrings", prepare_texts, encode_drkit, ENCODER),
     "openvino": Comparison(
