@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import BertTokenizerFast
 
 from drkit.core.draws import Draws
-from drkit.core.types import Judgement, Mined, MiningRequest
+from drkit.core.types import EmbeddedPairs, Judgement, Mined, MiningRequest
 from drkit.encoders import context_from, token_batch
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate, holm, paired_t_test
+from drkit.losses import GistConfig, GistLoss
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.miners import MarginConfig, MarginFilter, RanksConfig, RanksFilter, mine
 from drkit.search.bm25 import Bm25Retriever
@@ -204,6 +206,13 @@ def test_a_dot_product_model_is_mined_by_dot_products(dot_model, tmp_path):
     encoder = SentenceTransformerEncoder(dot_model)
     retriever = Retriever.build(encoder, [("n0", "n0"), ("long", "long")], tmp_path / "vectors")
     assert retriever.search(["q"], 2) == [Hits(("long", "n0"), (3.0, pytest.approx(0.99)))]
+
+
+@line("a text as its own negative")
+def test_a_text_is_no_negative_of_itself_whatever_a_guide_says():
+    same, columns = torch.eye(3), {"guide-queries": torch.eye(3), "guide-passages": torch.eye(3)}
+    pairs = EmbeddedPairs(queries=same, passages=same, positives=torch.arange(3), columns=columns)
+    assert GistLoss(GistConfig(temperature=0.01))(pairs=pairs).loss < 1e-6
 
 
 @line("a query's own text among the passages")

@@ -154,6 +154,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
             {"decoder=mlm": 0.5},
             "distilbert",
             "mean",
+            "weighted",
             "by-length",
             {"rank": 4},
         )
