@@ -83,7 +83,7 @@ def _finetune_losses_problems(recipe: Recipe, finetune: Finetune, registry: Regi
         ]
         problems += [
             f"loss {one.use!r} receives the column {name!r}, which the round does not have (columns: "
-            f"{', '.join(columns) or 'none'}). Add it, as in --set finetune.columns.{name}=file:PATH"
+            f"{', '.join(columns) or 'none'}). Add it, as in {_column_line(name, one)}"
             f"{_OR_A_TEACHER * (name == TEACHER)} @ {path}"
             for _, one in with_nested(loss)
             for name in columns_of(registry.get(Kind.LOSS, one.use), one.config)
@@ -127,6 +127,14 @@ def _vector_problems(loss: Choice, columns: Mapping[str, Choice], registry: Regi
                 f"loss {loss.use!r} reads a teacher's scores in the column 'teacher', but {source_name(source)} holds "
                 f"vectors, which the losses vector-cosine, vector-mse and vector-relation read"
             )
+
+
+def _column_line(name: str, loss: Choice) -> str:
+    """Return the option that adds a column which a loss receives: a file, or an encoder if the loss reads vectors."""
+    per = loss.config.vector_columns.get(name) if isinstance(loss.config, ReadsVectors) else None
+    if per is None:
+        return f"--set finetune.columns.{name}=file:PATH"
+    return f'--set \'finetune.columns.{name}={{use="encoder", path="PATH", of="{per}"}}\''
 
 
 def _batches_problems(finetune: Finetune, registry: Registry) -> list[str]:

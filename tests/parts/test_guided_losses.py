@@ -6,10 +6,13 @@ import pytest
 import torch
 from transformers import BertTokenizerFast
 
+from drkit.core.registry import installed
 from drkit.core.types import EmbeddedPairs
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveLoss, GistConfig, GistLoss, HardnessConfig, HardnessLoss
 from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
 
 B, D, G = 7, 12, 5
 
@@ -164,6 +167,14 @@ def test_a_guide_that_does_not_fit_is_refused(columns, said):
     pairs = _pairs(model, guide)
     with pytest.raises(DrkitError, match=said):
         GistLoss()(pairs=EmbeddedPairs(pairs.queries, pairs.passages, pairs.positives, columns=columns))
+
+
+def test_a_guide_that_is_not_named_is_asked_for_with_the_line_to_type():
+    recipe = compose(ComposeRequest(settings=("finetune.loss=gist",)), installed())
+    with pytest.raises(DrkitError) as refused:
+        check(recipe, installed().registry)
+    for name, per in (("guide-queries", "query"), ("guide-passages", "passage")):
+        assert f"""--set 'finetune.columns.{name}={{use="encoder", path="PATH", of="{per}"}}'""" in str(refused.value)
 
 
 @pytest.mark.parametrize("config", [GistConfig, HardnessConfig, KlDistillationConfig])
