@@ -47,11 +47,12 @@ class DataSets:
     name = "data-sets"
 
     def __init__(self, config: DataSetsConfig, context: BuildContext | None = None) -> None:
-        registry = registry_of(context)
-        self.sets: dict[str, Collection] = {
-            name: registry.build(Kind.COLLECTION, chosen.use, chosen.config, context)
-            for name, chosen in config.sets.items()
-        }
+        self.sets: dict[str, Collection] = {}
+        for name, chosen in config.sets.items():
+            try:
+                self.sets[name] = registry_of(context).build(Kind.COLLECTION, chosen.use, chosen.config, context)
+            except DrkitError as error:
+                raise DrkitError(f"data set {name!r}: {error} @ collections.{name}") from None
         dropping = any(map(drops_unknown_ids, self.sets.values()))
         self.config = SimpleNamespace(unknown_judgements="drop" if dropping else "refuse")
 

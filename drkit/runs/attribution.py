@@ -142,12 +142,26 @@ def require_methods(part: PartInUse, built: Any, names: Sequence[str]) -> None:
     require(not missing, f"{part.full_title}: {type(built).__name__} has no method {' and no method '.join(missing)}")
 
 
+class _Collections(Registry):
+    """Builds the collections of several data sets: errors of files are left as they are, others name the part."""
+
+    def make(self, spec: ComponentSpec, settings: Any, context: BuildContext | None) -> Any:
+        """Build a collection."""
+        part = PartInUse(spec, settings)
+        if any(spec.paths_of(settings)):
+            return target_of(part)(settings, context)
+        return build_part(part, context, methods=COLLECTION_METHODS)
+
+
 def build_collection(recipe: Recipe, registry: Registry) -> Collection:
     """Build a recipe's collection, and read its splits; raises a one-line DrkitError if that fails.
 
     What a collection of local files raises is left as it is: its own messages name file and line.
     """
     part = PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
+    if recipe.collections:  # each of which is built as one alone
+        context = BuildContext(registry=_Collections(registry, registry.failed))
+        return cast("Collection", target_of(part)(part.config, context))
     if any(part.spec.paths_of(part.config)):
         return cast("Collection", target_of(part)(part.config, None))
     collection: Collection = build_part(part, None, methods=COLLECTION_METHODS)

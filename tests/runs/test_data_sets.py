@@ -370,3 +370,12 @@ def test_the_dev_choices_are_of_every_data_set(finished):
     rows = [(query, [(doc, 1.0)]) for query, doc in {j.query_id: j.doc_id for j in dev}.items()]
     tuned = tune_weight(rows, rows, dev, "RR@10", data_sets=NAMES)
     assert tuned.means[0.5] == pytest.approx(1.0)
+
+
+def test_a_data_set_that_cannot_be_read_is_named(folders, tmp_path):
+    one, missing = folders[0], tmp_path / "no"
+    given = ["--collection", f"one=beir:{one}", "--collection", f"two=beir:{missing}"]
+    said = str(CliRunner().invoke(cli, ["compose", *given, "--dry-run"]).exception)
+    assert said.startswith("data set 'two': collection beir: ")
+    assert said.endswith("@ collections.two")
+    assert "toy batch" not in said
